@@ -1,8 +1,9 @@
 """What the screens cost: time to the first one, work while nothing happens, bytes to the terminal, time from key to
 picture, speed of training.
 
-    uv run python tests/benchmarks/screens.py                  # all of it, about ten minutes
-    uv run python tests/benchmarks/screens.py traffic          # one of: first, idle, traffic, keys, throughput, link
+    uv run python tests/benchmarks/screens.py                  # all of it, about 25 minutes
+    uv run python tests/benchmarks/screens.py traffic          # one of: first, idle, traffic, keys, throughput, link,
+                                                               # stalled (which takes eleven minutes)
     PYTHONPATH=OTHER uv run python tests/benchmarks/screens.py traffic     # of the program in the folder OTHER
     uv run python tests/benchmarks/screens.py idle --beside PYTHON   # of two programs at once
 
@@ -44,6 +45,8 @@ FAST = ("--set", "training.effective_batch_size=8", "--set", "training.max_steps
 SHORT = ("--set", "training.max_steps=500", "--set", "training.effective_batch_size=8")
 # Of a link over an ocean, to the one side.
 DELAY_SECONDS = 0.1
+# Far more than any buffer on the way holds.
+STALLED_SECONDS = 600.0
 # For the end of a run, beside other work as well.
 PATIENCE_SECONDS = 900.0
 
@@ -327,6 +330,36 @@ def with_screens() -> float:
         return training_seconds(folder)
 
 
+def stalled() -> None:
+    """Of two runs side by side one has a terminal that nobody reads any more, as behind a link that is gone: how fast
+    each trains, and what SIGTERM and a hang-up do then."""
+    with tempfile.TemporaryDirectory() as read, tempfile.TemporaryDirectory() as unread:
+        programs = {folder: Program(Path(folder), SIZES[1], *FAST) for folder in (read, unread)}
+        for program in programs.values():
+            program.start_run()
+            program.wait_for("ETA")
+        first = {folder: steps_of(folder) for folder in programs}
+        programs[read].drain(STALLED_SECONDS)
+        made = {folder: steps_of(folder) - first[folder] for folder in programs}
+        print(f"unread for {STALLED_SECONDS:.0f} s: {made[unread]:,} steps; {made[read]:,} beside it with one read")
+        end_by_signal(programs[unread], unread, "SIGTERM, terminal unread")
+        time.sleep(STALLED_SECONDS / 20)
+        os.close(programs[read].fd)
+        closed, before = time.perf_counter(), steps_of(read)
+        while steps_of(read) < before + 20:
+            time.sleep(0.1)
+        print(f"hang-up, terminal unread: 20 more steps in {time.perf_counter() - closed:.1f} s")
+        end_by_signal(programs[read], read, "SIGTERM after the hang-up")
+
+
+def end_by_signal(program: Program, folder: str, what: str) -> None:
+    heard, sent = steps_of(folder), time.perf_counter()
+    os.kill(program.pid, signal.SIGTERM)
+    code = os.waitstatus_to_exitcode(os.waitpid(program.pid, 0)[1])
+    steps, seconds = steps_of(folder) - heard, time.perf_counter() - sent
+    print(f"{what}: {steps} steps after it, ended after {seconds:.1f} s with {code}, {events_of(folder)[-1]['reason']}")
+
+
 def events_of(folder: str) -> list[dict[str, float]]:
     (journal,) = Path(folder).glob("runs/*/journal.jsonl")
     return [json.loads(line) for line in journal.read_text().splitlines() if line.endswith("}")]
@@ -349,6 +382,7 @@ def main() -> None:
         ("traffic", traffic),
         ("throughput", throughput),
         ("link", link),
+        ("stalled", stalled),
     ):
         if not chosen or name in chosen:
             measure()

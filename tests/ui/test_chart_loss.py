@@ -43,7 +43,7 @@ def a_chart(**view):
 
 def draw(chart, state, width=60, height=10, glyphs=UNICODE):
     chart._state = lambda: state
-    lines = chart._drawing.draw(state, chart.view, width, height, glyphs)
+    lines = chart.drawn(width, height, glyphs)
     assert [width_of(line) for line in lines] == [width] * height
     return lines
 
@@ -93,11 +93,11 @@ def test_steps_within_the_ranges_change_only_the_tail():
         chart, state, count = a_chart(), run(losses[:140], total_steps=1000), 140
         before = draw(chart, state, 80, 12)
         while count < 250:
-            bounds = chart._drawing._bounds
+            bounds = chart._bounds
             for number in range(count, count + 7):
                 state.apply(step(number + 1, min(max(losses[number], bounds.low), bounds.high)))
             after = draw(chart, state, 80, 12)
-            if chart._drawing._bounds is bounds:
+            if chart._bounds is bounds:
                 touched = changed(before, after)
                 oldest = GUTTER + int(count / 256 * (80 - GUTTER))
                 assert all(x >= oldest for y, x in touched), (seed, count, touched)
@@ -113,7 +113,7 @@ def test_the_axes_move_rarely():
         state.apply(step(number, 4 * math.exp(-number / 300) + 1 + numbers.gauss(0, 0.1)))
         if number % 8 == 0:
             draw(chart, state)
-            seen.append((chart._drawing._bounds, chart._drawing._shown))
+            seen.append((chart._bounds, chart._shown))
     assert sum(a != b for a, b in pairwise(seen)) <= 30
 
 
@@ -243,7 +243,7 @@ def test_what_steps_and_readings_measure_is_a_curve_with_marks_and_what_is_to_be
     metrics = metrics_of(state)
     trained = metrics["accuracy, training"]
     # A step that has no such score is no gap and no alarm.
-    assert trained.steps(state).tolist() == [3, 5] and trained.values(state).tolist() == [0.5, 0.6]
+    assert [column.tolist() for column in trained.points(state)] == [[3, 5], [0.5, 0.6]]
     assert metrics["GPU use"].values(state).tolist() == [0.75, 0.5] and metrics["GPU use"].newest(state) == "50%"
     assert metrics["process memory, GiB"].values(state).tolist() == [1.0, 2.0]
     assert "GPU power, W" not in metrics and "CPU use" not in metrics

@@ -29,6 +29,7 @@ Work = Callable[[], Any]
 Answer = Callable[[Any], None]
 BESIDE_A_RUN = "a run trains: both would be slower, and nothing would be measured"
 P = TypeVar("P", bound="CommandProcess")
+J = TypeVar("J", bound="JsonProcess")
 C = TypeVar("C", bound="ConfigProcess")
 
 
@@ -150,9 +151,10 @@ class OwnProcess(Generic[P]):
         if self.process is not None:
             self.process.cancel()
 
-    def let_go(self) -> None:
-        if self.process is not None:
-            self.process.let_go()
+    def end(self) -> None:
+        """Nobody looks any more."""
+        if process := self.alive:
+            process.end()
 
     def _begin(self, make: Callable[[], P]) -> str:
         """Why not; empty: it goes on."""
@@ -190,6 +192,10 @@ class Exports(OwnProcess["ExportProcess"]):
         while self.waiting and not self.alive:
             self.start(*self.waiting.popleft())
 
+    def let_go(self) -> None:
+        if self.process is not None:
+            self.process.let_go()
+
     def is_of(self, root: Path) -> bool:
         alive = [self.alive.run] if self.alive else []
         return any(folder.root == root for folder in [*alive, *(folder for folder, _ in self.waiting)])
@@ -224,13 +230,38 @@ class Exports(OwnProcess["ExportProcess"]):
             self._several, self._failures = 0, []
 
 
-class Measurement(OwnProcess[C]):
-    """Of the config on the table: a process of the class `kind`. It ends with the screens, and where a run begins."""
+class Command(OwnProcess[J]):
+    """One that is told of, `what` it is in a sentence. One that `measures` begins beside no run, and ends where one
+    begins."""
+
+    def __init__(self, bench: Bench, what: str, *, measures: bool) -> None:
+        super().__init__(bench)
+        self.what, self.measures = what, measures
+
+    def poll(self) -> bool:
+        """Once a second. How it ended is told, wherever one is; whether it has just ended."""
+        process, bench = self.process, self._bench
+        if process is None:
+            return False
+        is_in_the_way = self.measures and bench.run_is_alive
+        if is_in_the_way and process.alive and not process.is_cancelled:
+            process.cancel()
+            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+        ended = process.poll()
+        if ended and not is_in_the_way and (verdict := self._verdict(process)):
+            bench.tell(*verdict)
+        return ended
+
+    def _verdict(self, process: J) -> tuple[str, Role] | None:
+        raise NotImplementedError
+
+
+class Measurement(Command[C]):
+    """Of the config on the table: a process of the class `kind`. It ends with the screens."""
 
     def __init__(self, bench: Bench, what: str, kind: str) -> None:
-        """`what` it is, in a sentence."""
-        super().__init__(bench)
-        self.what, self._kind = what, kind
+        super().__init__(bench, what, measures=True)
+        self._kind = kind
 
     def start(self, *names: str) -> str:
         """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
@@ -247,53 +278,54 @@ class Measurement(OwnProcess[C]):
         make: Callable[..., C] = getattr(config_process, self._kind)
         return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))
 
-    def poll(self) -> None:
-        """Once a second. How it ended is told, wherever one is."""
-        process, bench = self.process, self._bench
-        if process is None:
-            return
-        if process.alive and bench.run_is_alive and not process.is_cancelled:
-            process.cancel()
-            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
-        ended = process.poll()
-        if ended and not bench.run_is_alive:
-            bench.tell(*self._verdict(process))
-        if self._has_news(process, ended):
+    def poll(self) -> bool:
+        if ended := super().poll():
             # The plan and the checks go by what was measured.
-            bench.config_changed()
-
-    def _has_news(self, process: C, ended: bool) -> bool:
+            self._bench.config_changed()
         return ended
 
     def _verdict(self, process: C) -> tuple[str, Role]:
         words, is_good = process.verdict
         return words, "good" if is_good else "bad"
 
-    def end(self) -> None:
-        if process := self.alive:
-            process.end()
+
+class Gains(Measurement["GainProcess"]):
+    """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
+
+    _shown_check = ""
+
+    @property
+    def words(self) -> str:
+        if (process := self.alive) is None:
+            return ""
+        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
+
+    def poll(self) -> bool:
+        ended, process = super().poll(), self.process
+        if process is not None and process.check != self._shown_check:
+            self._shown_check = process.check
+            if not ended:
+                self._bench.config_changed()
+        return ended
+
+    def _verdict(self, process: GainProcess) -> tuple[str, Role]:
+        if process.is_cancelled:
+            return "the measuring has ended; what was measured until then is kept", "text"
+        if process.exit_code in (EXIT_DONE, EXIT_FAILED):
+            return process.part, "good"
+        return f"not measured: {process.reason}", "bad"
 
 
-class Tool(OwnProcess["JsonProcess"]):
+class Tool(Command["JsonProcess"]):
     """A command that is not about the config: its `arguments`, and with `yes` those that it is only begun with after
-    it has told what it would do. It goes on until it is over, or the screens are left."""
-
-    process: JsonProcess | None
+    it has told what it would do. `done` is the sentence of its end. It goes on until it is over, or the screens are
+    left."""
 
     def __init__(
-        self,
-        bench: Bench,
-        what: str,
-        arguments: Sequence[str],
-        *,
-        yes: Sequence[str] = (),
-        measures: bool = False,
+        self, bench: Bench, what: str, arguments: Sequence[str], *, yes: Sequence[str] = (), measures: bool = False,
         done: Callable[[dict[str, Any]], str] = lambda _: "",
-    ) -> None:
-        """`what` it is, in a sentence; `done` is the sentence of its end. One that `measures` begins beside no run, and
-        ends where one begins."""
-        super().__init__(bench)
-        self.what, self.measures = what, measures
+    ) -> None:  # fmt: skip
+        super().__init__(bench, what, measures=measures)
         self._arguments, self._yes, self._done = tuple(arguments), tuple(yes), done
         self._agreed = not yes
 
@@ -315,41 +347,8 @@ class Tool(OwnProcess["JsonProcess"]):
         arguments = [*self._arguments, *(self._yes if self._agreed else ())]
         return self._begin(lambda: command_process.JsonProcess(arguments, {}))
 
-    def poll(self) -> None:
-        """Once a second. How it ended is told, wherever one is."""
-        process, bench = self.process, self._bench
-        if process is None:
-            return
-        if self.measures and process.alive and bench.run_is_alive and not process.is_cancelled:
-            process.cancel()
-            bench.tell(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
-        if process.poll() and self.asks is None:
-            words = self._done(process.result) if process.result else ""
-            bench.tell(words or f"{self.what}: {process.reason}", "good" if process.result else "bad")
-
-    def end(self) -> None:
-        if process := self.alive:
-            process.end()
-
-
-class Gains(Measurement["GainProcess"]):
-    """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
-
-    _shown_check = ""
-
-    @property
-    def words(self) -> str:
-        if (process := self.alive) is None:
-            return ""
-        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
-
-    def _has_news(self, process: GainProcess, ended: bool) -> bool:
-        before, self._shown_check = self._shown_check, process.check
-        return ended or process.check != before
-
-    def _verdict(self, process: GainProcess) -> tuple[str, Role]:
-        if process.is_cancelled:
-            return "the measuring has ended; what was measured until then is kept", "text"
-        if process.exit_code in (EXIT_DONE, EXIT_FAILED):
-            return process.part, "good"
-        return f"not measured: {process.reason}", "bad"
+    def _verdict(self, process: JsonProcess) -> tuple[str, Role] | None:
+        if self.asks is not None:
+            return None
+        words = self._done(process.result) if process.result else ""
+        return words or f"{self.what}: {process.reason}", "good" if process.result else "bad"

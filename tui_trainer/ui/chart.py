@@ -1,18 +1,18 @@
-"""The axes of a chart: nice numbers, ranges that move rarely so that what is drawn stays where it is, and their text.
+"""A chart of one metric over the steps of a run: its axes, its points, how they are painted, and the widget.
 
-Pure text, without numpy.
+Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
+only when the values leave it or use little of it.
 """
 
 from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,9 +69,8 @@ def settle(present: Bounds | None, low: float, high: float) -> Bounds:
 
 def domain_steps(last_step: int, total_steps: int) -> int:
     """Steps that the x axis holds: it doubles when it is full, and ends with the run, so that columns stay put."""
-    steps = FIRST_DOMAIN_STEPS
-    while steps < last_step:
-        steps *= 2
+    # The next power of two.
+    steps = max(1 << (last_step - 1).bit_length(), FIRST_DOMAIN_STEPS)
     return total_steps if last_step <= total_steps < steps else steps
 
 
@@ -174,9 +173,13 @@ def x_axis(
         axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
     for column in bad_columns:
         axis[column] = (glyphs.bad[0], "bad")
-    merged = [("".join(sign for sign, _ in cells), role) for role, cells in groupby(axis, key=itemgetter(1))]
-    line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *merged]
+    line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *_merged(axis)]
     return [line] if inline else [line, [(" " * GUTTER, "text"), (words, "dim")]]
+
+
+def _merged(cells: Iterable[Span]) -> Line:
+    """Neighbours of one role as one span."""
+    return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 
 def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
@@ -204,6 +207,8 @@ def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit
 
 Floats = NDArray[np.float64]
 Whole = NDArray[np.int64]
+Points = tuple[Whole, Floats]
+"""Steps and values."""
 
 _TAIL_SHARE: Final = 2.0  # percent
 _MARGIN: Final = 0.5
@@ -217,9 +222,6 @@ _BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
 _ASCII_BITS: Final = np.array([[1], [2]])
 _ASCII_THIN: Final = np.array([" ", "'", ".", ":"])
 _ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
-_ROLES: Final[tuple[Role, ...]] = (
-    "text", "dim", "chart_raw", "chart_smooth", "chart_eval", "chart_cross", "bad", "accent", "good", "warn",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -344,8 +346,7 @@ class Raster:
         self.cell_rows, self.cell_columns = self._bits.shape
         self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
         self._signs = np.full((height, width), " ")
-        self._roles = np.zeros((height, width), np.int8)
-        self.bad_columns: list[int] = []
+        self._roles = np.full((height, width), "text", object)
 
     def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
         """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
@@ -364,58 +365,26 @@ class Raster:
         table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
         painted = bits > 0
         self._signs[painted] = table[bits[painted]]
-        self._roles[painted] = _ROLES.index(role)
+        self._roles[painted] = role
 
     def mark(self, column: int, row: int, sign: str, role: Role) -> None:
-        self._signs[row, column], self._roles[row, column] = sign, _ROLES.index(role)
+        self._signs[row, column], self._roles[row, column] = sign, role
 
     def cross(self, column: int, sign: str) -> None:
         """A line from top to bottom through a column of cells; what is drawn there keeps its sign."""
         empty = self._signs[:, column] == " "
         self._signs[empty, column] = sign
-        self._roles[:, column] = _ROLES.index("chart_cross")
+        self._roles[:, column] = "chart_cross"
 
     def label(self, row: int, text: str, role: Role) -> None:
         """A text at the right end of a row of cells, where there is room and nothing stands."""
         begin = self.width - len(text)
         if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
-            self._signs[row, begin:], self._roles[row, begin:] = list(text), _ROLES.index(role)
+            self._signs[row, begin:], self._roles[row, begin:] = list(text), role
 
     def lines(self) -> list[Line]:
-        return [self._line(row) for row in range(self.height)]
-
-    def _line(self, row: int) -> Line:
-        roles = self._roles[row]
-        ends = [*(np.flatnonzero(np.diff(roles)) + 1).tolist(), self.width]
-        signs = self._signs[row].tolist()
-        return [
-            ("".join(signs[begin:end]), _ROLES[roles[begin]]) for begin, end in zip([0, *ends[:-1]], ends, strict=True)
-        ]
-
-
-def plot(
-    series: Series, evals: Sequence[tuple[int, float]], baselines: Mapping[str, float], window: Bounds, bounds: Bounds,
-    size: tuple[int, int], glyphs: Glyphs, *, log: bool, cross_step: int | None,
-) -> Raster:  # fmt: skip
-    """A raster of `size` cells, width first. `evals` and `bounds` are in the unit of the y axis."""
-    raster = Raster(*size, glyphs)
-    columns = series.columns(window, raster.dots_across)
-    low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
-    raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
-    for beyond, row, sign in (
-        (high > bounds.high, 0, glyphs.above),
-        (low < bounds.low, raster.height - 1, glyphs.below),
-    ):
-        for column in set((np.flatnonzero(beyond) // raster.cell_columns).tolist()):
-            raster.mark(column, row, sign, "chart_raw")
-    if series.smoothing:
-        raster.curve(smoothed, smoothed, bounds, "chart_smooth")
-    _evaluations(raster, evals, window, bounds)
-    _baselines(raster, baselines, bounds, log)
-    if cross_step is not None:
-        raster.cross(column_of(cross_step, window, raster.width), glyphs.vertical)
-    raster.bad_columns = sorted(set((np.flatnonzero(columns.bad) // raster.cell_columns).tolist()))
-    return raster
+        rows = zip(self._signs.tolist(), self._roles.tolist(), strict=True)
+        return [_merged(zip(signs, roles, strict=True)) for signs, roles in rows]
 
 
 def _scaled(values: Floats, log: bool) -> Floats:
@@ -424,40 +393,6 @@ def _scaled(values: Floats, log: bool) -> Floats:
     with np.errstate(divide="ignore", invalid="ignore"):
         # What has no logarithm lies below any range.
         return np.where(values > 0, np.log10(values), np.where(np.isnan(values), np.nan, -np.inf))
-
-
-def _baselines(raster: Raster, baselines: Mapping[str, float], bounds: Bounds, log: bool) -> None:
-    """The losses to beat, as names at the right end of their rows: lines across would look like steps.
-
-    Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
-    """
-    drawn: set[int] = set()
-    for name, loss in sorted(baselines.items(), key=lambda item: item[1]):
-        value = math.log10(loss) if log and loss > 0 else loss
-        row = row_of(value, bounds, raster.height)
-        if bounds.low <= value <= bounds.high and row not in drawn:
-            drawn.add(row)
-            line = "---" if raster.glyphs.ascii else "┈┈┈"
-            raster.label(row, f"{line} {raster.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
-
-
-def _evaluations(raster: Raster, evals: Sequence[tuple[int, float]], window: Bounds, bounds: Bounds) -> None:
-    """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
-    glyphs, per_step = raster.glyphs, raster.width / window.span / _MARK_EVERY
-    for step, value in {int((step - window.low) * per_step): (step, value) for step, value in evals}.values():
-        sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
-        column, row = column_of(step, window, raster.width), row_of(value, bounds, raster.height)
-        raster.mark(column, row, sign, "chart_eval")
-
-
-# A chart of one metric over the steps of a run, as lines of text, and as a widget.
-#
-# Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
-# only when the values leave it or use little of it. numpy is loaded by the first draw.
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 SMOOTHINGS: Final = (0.9, 0.98, 0.0, 0.6)
@@ -472,43 +407,75 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """`values` gives one number per step of `steps`, those of the state unless it says others.
+    """`points` are the steps at which it was measured, and its values there.
 
     What is noisy is smoothed, and the few values that are far off may leave the range. `marked` is what an evaluation
     has of it, if anything, and `to_beat` what simpler models reach, by name.
     """
 
-    values: Callable[[RunState], NDArray[np.float64]]
-    show: Callable[[float], str]
+    points: Callable[[RunState], Points]
+    show: Callable[[float], str] = "{:.4f}".format
     is_noisy: bool = True
-    steps: Callable[[RunState], NDArray[np.int64]] = lambda state: np.frombuffer(state.steps.tobytes(), np.int64)
     marked: Callable[[EvalDone], float | None] = lambda _: None
     to_beat: Callable[[RunState], Mapping[str, float]] = lambda _: {}
+
+    def values(self, state: RunState) -> Floats:
+        return self.points(state)[1]
 
     def newest(self, state: RunState) -> str:
         values = self.values(state)
         return self.show(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
 
 
-def _column(name: str) -> Callable[[RunState], NDArray[np.float64]]:
-    def read(state: RunState) -> NDArray[np.float64]:
-        import numpy as np
-
-        # A copy made in one call: a view would lock the column against the thread that appends to it.
-        column: array[float] = getattr(state, name)
-        return np.frombuffer(column.tobytes(), np.float64)
-
-    return read
+def _copied(column: array[Any]) -> NDArray[Any]:
+    # A copy made in one call: a view would lock the column against the thread that appends to it.
+    return np.frombuffer(column.tobytes(), column.typecode)
 
 
-def _tokens_per_second(state: RunState) -> NDArray[np.float64]:
-    import numpy as np
+def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
+    """One value per step of the run."""
 
-    tokens, seconds = np.frombuffer(state.input_counts.tobytes(), np.int64), _column("step_seconds")(state)
+    def points(state: RunState) -> Points:
+        steps, values = _copied(state.steps), values_of(state)
+        # A step may be appended between the two copies.
+        length = min(len(steps), len(values))
+        return steps[:length], values[:length]
+
+    return points
+
+
+def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
+    return _of_steps(lambda state: _copied(getattr(state, name)) / unit)
+
+
+def _tokens_per_second(state: RunState) -> Floats:
+    tokens, seconds = _copied(state.input_counts), _copied(state.step_seconds)
     length = min(len(tokens), len(seconds))
     tokens, seconds = tokens[:length], seconds[:length]
-    rates: NDArray[np.float64] = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)
+    rates: Floats = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)
     return rates
+
+
+def _in_training(score: str) -> Callable[[RunState], Points]:
+    """At the steps that have the score: the others stand as NaN in its column."""
+
+    def points(state: RunState) -> Points:
+        steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)
+        known = ~np.isnan(values)
+        return steps[known], values[known]
+
+    return points
+
+
+def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
+    """Steps and values of what is measured now and then. Of several at one step, as after a resume or where somebody
+    asked for one, the newest is the point."""
+
+    def points(state: RunState) -> Points:
+        found = sorted({step: value for step, value in pairs(state) if value is not None}.items())
+        return np.array([step for step, _ in found], np.int64), np.array([value for _, value in found], np.float64)
+
+    return points
 
 
 def _losses_to_beat(state: RunState) -> Mapping[str, float]:
@@ -518,25 +485,23 @@ def _losses_to_beat(state: RunState) -> Mapping[str, float]:
 LOSS: Final = "loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_column("losses"), "{:.4f}".format, marked=attrgetter("loss"), to_beat=_losses_to_beat),
+    LOSS: Metric(_column("losses"), marked=attrgetter("loss"), to_beat=_losses_to_beat),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
-    "tokens/s": Metric(_tokens_per_second, format_count),
+    "tokens/s": Metric(_of_steps(_tokens_per_second), format_count),
     "step seconds": Metric(_column("step_seconds"), format_seconds),
 }
-_PEAK_MEMORY: Final = Metric(
-    lambda state: np.frombuffer(state.peaks.tobytes(), np.int64) / GIB, "{:.2f}".format, is_noisy=False
-)
+_PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=False)
 
 
 def metrics_of(state: RunState) -> dict[str, Metric]:
     """Everything of a run that can be drawn, by its name: what every run has, and what this one has measured."""
     found = dict(METRICS)
     if state.evals:
-        found[HELD_OUT_LOSS] = _held_out(attrgetter("loss"), _losses_to_beat)
+        found[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
     for name in dict.fromkeys(name for done in state.evals for name in done.scores):
-        found[f"{name}, held out"] = _held_out(_score(name), _scores_to_beat(name))
-    found |= {f"{name}, training": _in_training(name) for name in state.step_scores}
+        found[f"{name}, held out"] = _held_out(_score(name))
+    found |= {f"{name}, training": _score(name) for name in state.step_scores}
     if state.peak_memory_bytes:
         found["peak memory, GiB"] = _PEAK_MEMORY
     last = list(state.gauges)[-1:]
@@ -548,58 +513,23 @@ def metric_of(state: RunState, name: str) -> Metric | None:
     return METRICS.get(name) or metrics_of(state).get(name)
 
 
-def _score(name: str) -> Callable[[EvalDone], float | None]:
-    return lambda done: done.scores.get(name)
+def _score(name: str) -> Metric:
+    def to_beat(state: RunState) -> Mapping[str, float]:
+        return baselines_of(name, state.baselines.scores) if state.baselines else {}
+
+    return Metric(_in_training(name), marked=lambda done: done.scores.get(name), to_beat=to_beat)
 
 
-def _scores_to_beat(name: str) -> Callable[[RunState], Mapping[str, float]]:
-    return lambda state: baselines_of(name, state.baselines.scores) if state.baselines else {}
-
-
-def _held_out(
-    value_of: Callable[[EvalDone], float | None], to_beat: Callable[[RunState], Mapping[str, float]]
-) -> Metric:
-    def having(state: RunState) -> dict[int, float]:
-        # Two of one step, of which somebody asked for one, are one point.
-        return {done.step: value for done in state.evals if (value := value_of(done)) is not None}
-
-    return Metric(
-        lambda state: np.array(list(having(state).values()), np.float64),
-        "{:.4f}".format,
-        is_noisy=False,
-        steps=lambda state: np.array(list(having(state)), np.int64),
-        marked=value_of,
-        to_beat=to_beat,
-    )
-
-
-def _in_training(name: str) -> Metric:
-    """Of the steps that have it: the others stand as NaN in its column."""
-
-    def values(state: RunState) -> NDArray[np.float64]:
-        return np.frombuffer(state.step_scores[name].tobytes(), np.float64)
-
-    def steps(state: RunState) -> NDArray[np.int64]:
-        known = ~np.isnan(values(state))
-        return np.frombuffer(state.steps.tobytes(), np.int64)[: len(known)][known]
-
-    return Metric(
-        lambda state: values(state)[~np.isnan(values(state))], "{:.4f}".format, steps=steps, marked=_score(name),
-        to_beat=_scores_to_beat(name),
-    )  # fmt: skip
+def _held_out(metric: Metric) -> Metric:
+    """What evaluations have of the metric."""
+    points = _measured(lambda state: ((done.step, metric.marked(done)) for done in state.evals))
+    return replace(metric, points=points, is_noisy=False)
 
 
 def _of_readings(value_of: Callable[[GaugesRead], float | None], show: Callable[[float], str]) -> Metric:
-    """Of the last hour. Steps that a resume has taken again are those of their newest reading."""
-
-    def having(state: RunState) -> dict[int, float]:
-        found = {reading.step: value_of(reading) for reading in list(state.gauges)}
-        return {step: value for step, value in sorted(found.items()) if value is not None}
-
-    return Metric(
-        lambda state: np.array(list(having(state).values()), np.float64), show, is_noisy=False,
-        steps=lambda state: np.array(list(having(state)), np.int64),
-    )  # fmt: skip
+    """Of the last hour."""
+    points = _measured(lambda state: ((reading.step, value_of(reading)) for reading in list(state.gauges)))
+    return Metric(points, show, is_noisy=False)
 
 
 def _mean_of_cards(name: str) -> Callable[[GaugesRead], float | None]:
@@ -637,76 +567,10 @@ class ChartView:
     compact: bool = False
 
 
-class ChartDrawing:
-    """Draws one chart; remembers what has to stay from one picture to the next: the smoothed series and the ranges."""
-
-    def __init__(self) -> None:
-        self._view: ChartView | None = None
-        self._series: Series | None = None
-        self._bounds: Bounds | None = None
-        self._shown: tuple[Bounds, int] | None = None
-
-    def draw(self, state: RunState, view: ChartView, width: int, height: int, glyphs: Glyphs) -> list[Line]:
-        """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
-        if width < _SMALLEST[0] or height < _SMALLEST[1]:
-            return [fit([], width)] * height
-        if (metric := metric_of(state, view.metric)) is None:
-            view, metric = replace(view, metric=LOSS, log=False), METRICS[LOSS]
-        series = self._take(state, view, metric)
-        if view.cross_step is not None:
-            view = replace(view, cross_step=series.nearest_step(view.cross_step))
-        # The run's, also where what is drawn is measured now and then: two charts have the same axis.
-        last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
-        shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
-        self._shown = (shown, width - GUTTER)
-        picture = _Picture(state, view, metric, series, shown, glyphs)
-        if (wanted := picture.wanted_bounds()) is not None:
-            self._bounds = settle(self._bounds, wanted.low, wanted.high)
-            return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
-        lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
-        text = "no value that could be drawn" if len(series.steps) else "no step has been taken yet"
-        lines[height // 2] = fit([(text.center(width), "dim")], width, glyphs.ellipsis)
-        return lines
-
-    def moved_cross(self, cross_step: int | None, columns: int) -> int | None:
-        """The step of a crosshair that moves by so many columns, at least to the next point; the first is the last."""
-        if self._series is None or self._shown is None or not len(self._series.steps):
-            return cross_step
-        (shown, across), steps = self._shown, self._series.steps
-        at = len(steps) - 1
-        if cross_step is not None:
-            at = self._series.nearest(cross_step) or 0
-            moved = self._series.nearest(int(steps[at]) + columns * shown.span / across) or 0
-            at = min(max(moved if moved != at else at + (1 if columns > 0 else -1), 0), len(steps) - 1)
-        return int(steps[at])
-
-    def step_at(self, x: int) -> int | None:
-        """The step of the point that is nearest to the cell `x`; None while nothing is drawn."""
-        if self._series is None or self._shown is None:
-            return None
-        shown, across = self._shown
-        return self._series.nearest_step(shown.low + (x - GUTTER + 0.5) * shown.span / across)
-
-    def _take(self, state: RunState, view: ChartView, metric: Metric) -> Series:
-
-        before = self._view
-        if before is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
-            self._series = None
-        if before is None or (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings):
-            self._bounds = None
-        self._view = view
-        if self._series is None:
-            self._series = Series(view.smoothing if metric.is_noisy else 0.0)
-        values, steps = metric.values(state), metric.steps(state)
-        # A step may be appended between the two copies.
-        length = min(len(steps), len(values))
-        if self._series.take(steps[:length], values[:length]):
-            self._bounds = None
-        return self._series
-
-
 @dataclass(frozen=True, slots=True)
 class _Picture:
+    """What is painted later covers: the steps, their mean, then evaluations, what is to be beaten, the crosshair."""
+
     state: RunState
     view: ChartView
     metric: Metric
@@ -714,16 +578,15 @@ class _Picture:
     shown: Bounds
     glyphs: Glyphs
 
-    @property
-    def _show(self) -> Callable[[float], str]:
-        return self.metric.show
+    def _evaluations(self) -> list[tuple[int, float]]:
+        """Step and value of all that have the metric."""
+        marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
+        return [(step, value) for step, value in marked if value is not None]
 
     def _evals(self) -> list[tuple[int, float]]:
         """Step and value, in the unit of the y axis, of the evaluations in the window."""
-        evals, marked = self.state.evals, self.metric.marked
-        begin = bisect_left(evals, self.shown.low, key=attrgetter("step"))
-        inside = [(done.step, marked(done)) for done in islice(evals, begin, None) if done.step <= self.shown.high]
-        finite = [(step, value) for step, value in inside if value is not None and math.isfinite(value)]
+        low, high = self.shown.low, self.shown.high
+        finite = [(step, value) for step, value in self._evaluations() if low <= step <= high and math.isfinite(value)]
         return [(step, math.log10(value)) for step, value in finite if value > 0] if self.view.log else finite
 
     def wanted_bounds(self) -> Bounds | None:
@@ -737,26 +600,66 @@ class _Picture:
         return Bounds(min(core.low, *near), max(core.high, *near)) if near else core
 
     def plot(self, bounds: Bounds, width: int, height: int) -> list[Line]:
-
-        view, columns, inline = self.view, width - GUTTER, height + 1 < _LABELS_FROM
-        rows = height - (0 if view.compact else 1 if inline else 2)
-        raster = plot(
-            self.series, self._evals(), {} if view.compact else self.metric.to_beat(self.state), self.shown, bounds,
-            (columns, rows),
-            self.glyphs, log=view.log, cross_step=None if view.compact else view.cross_step,
-        )  # fmt: skip
-        body = with_y_axis(raster.lines(), bounds, min(rows // 2 + 1, _TICKS_TALL), self.glyphs, log=view.log)
+        view, glyphs, inline = self.view, self.glyphs, height + 1 < _LABELS_FROM
+        raster = Raster(width - GUTTER, height - (0 if view.compact else 1 if inline else 2), glyphs)
+        bad_columns = self._paint_curves(raster, bounds)
+        self._mark_evaluations(raster, bounds)
+        if not view.compact:
+            self._name_baselines(raster, bounds)
+            if view.cross_step is not None:
+                raster.cross(column_of(view.cross_step, self.shown, raster.width), glyphs.vertical)
+        body = with_y_axis(raster.lines(), bounds, min(raster.height // 2 + 1, _TICKS_TALL), glyphs, log=view.log)
         if view.compact:
             return body
-        axis = x_axis(columns, self.shown, "step", self.glyphs, keeps_unit=False, bad_columns=raster.bad_columns,
+        axis = x_axis(raster.width, self.shown, "step", glyphs, keeps_unit=False, bad_columns=bad_columns,
                       inline=inline)  # fmt: skip
         return [*body, *axis]
+
+    def _paint_curves(self, raster: Raster, bounds: Bounds) -> list[int]:
+        """The values and their mean, with marks where values lie beyond the range; the columns of bad values."""
+        series, log = self.series, self.view.log
+        columns = series.columns(self.shown, raster.dots_across)
+        low, high, smoothed = (_scaled(values, log) for values in (columns.low, columns.high, columns.smoothed))
+
+        def cells_of(found: NDArray[np.bool_]) -> list[int]:
+            return sorted(set((np.flatnonzero(found) // raster.cell_columns).tolist()))
+
+        raster.curve(low, high, bounds, "chart_raw" if series.smoothing else "chart_smooth")
+        for column in cells_of(high > bounds.high):
+            raster.mark(column, 0, self.glyphs.above, "chart_raw")
+        for column in cells_of(low < bounds.low):
+            raster.mark(column, raster.height - 1, self.glyphs.below, "chart_raw")
+        if series.smoothing:
+            raster.curve(smoothed, smoothed, bounds, "chart_smooth")
+        return cells_of(columns.bad)
+
+    def _mark_evaluations(self, raster: Raster, bounds: Bounds) -> None:
+        """One mark in each few columns at most, the newest: a row of marks would hide the curve."""
+        glyphs, per_step = self.glyphs, raster.width / self.shown.span / _MARK_EVERY
+        newest = {int((step - self.shown.low) * per_step): (step, value) for step, value in self._evals()}
+        for step, value in newest.values():
+            sign = glyphs.above if value > bounds.high else glyphs.below if value < bounds.low else glyphs.eval_mark
+            column, row = column_of(step, self.shown, raster.width), row_of(value, bounds, raster.height)
+            raster.mark(column, row, sign, "chart_eval")
+
+    def _name_baselines(self, raster: Raster, bounds: Bounds) -> None:
+        """What is to be beaten, as names at the right end of their rows: lines across would look like steps.
+
+        Those that lie beyond the range, or under the curve, are left out; of several in one row, all but the lowest.
+        """
+        drawn, line = set[int](), "---" if self.glyphs.ascii else "┈┈┈"
+        for name, loss in sorted(self.metric.to_beat(self.state).items(), key=itemgetter(1)):
+            value = math.log10(loss) if self.view.log and loss > 0 else loss
+            row = row_of(value, bounds, raster.height)
+            if bounds.low <= value <= bounds.high and row not in drawn:
+                drawn.add(row)
+                raster.label(row, f"{line} {self.glyphs.only(one_line(name[:_LABEL_LIMIT]))}", "dim")
 
     def title(self, width: int, bounds: Bounds | None) -> Line:
         """The metric with its newest value, what stands under the crosshair, an alarm, or what the marks mean."""
         view, series, glyphs = self.view, self.series, self.glyphs
         if view.compact:
-            value = self._show(float(series.values[-1])) if len(series.values) else "--"
+            value = self.metric.show(float(series.values[-1])) if len(series.values) else "--"
             return title_rule(view.metric, width, glyphs, [(value.rjust(9), "text")])
         if view.cross_step is not None:
             return title_rule(self._reading(view.cross_step), width, glyphs)
@@ -773,22 +676,19 @@ class _Picture:
         """`step 120  loss 1.8531  smoothed 1.9012  ◆ 1.9100 at step 100`; the last is the nearest evaluation."""
         at = self.series.nearest(step) or 0
         value, mean = float(self.series.values[at]), float(self.series.smoothed[at])
-        shown = self._show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
+        shown = self.metric.show(value) if math.isfinite(value) else "NaN" if math.isnan(value) else "infinite"
         line: Line = [(f"step {step}", "chart_cross"), (f"  {self.view.metric} {shown}", "text")]
         if self.series.smoothing and math.isfinite(mean):
-            line.append((f"  smoothed {self._show(mean)}", "chart_smooth"))
+            line.append((f"  smoothed {self.metric.show(mean)}", "chart_smooth"))
         if marks := self._marks:
             _, nearest, value = min((abs(done - step), done, value) for done, value in marks)
-            line.append((f"  {self.glyphs.eval_mark} {self._show(value)} at step {nearest}", "chart_eval"))
+            line.append((f"  {self.glyphs.eval_mark} {self.metric.show(value)} at step {nearest}", "chart_eval"))
         return line
 
     @property
     def _marks(self) -> list[tuple[int, float]]:
-        """Step and value of all evaluations that are marked beside the curve."""
-        if not self.metric.is_noisy:
-            return []  # they are the curve itself, or there are none
-        marked = ((done.step, self.metric.marked(done)) for done in self.state.evals)
-        return [(step, value) for step, value in marked if value is not None]
+        """The evaluations that are marked beside the curve: of what is not noisy they are the curve itself."""
+        return self._evaluations() if self.metric.is_noisy else []
 
     def _legend(self, bounds: Bounds | None) -> Line:
         glyphs, smoothing = self.glyphs, self.series.smoothing
@@ -809,7 +709,8 @@ class _Picture:
 _ALL = ChartView()
 
 
-def _next(choices: Sequence[T], present: T) -> T:
+def next_of(choices: Sequence[T], present: T) -> T:
+    """The first one behind the last one, and where `present` is none of them."""
     return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
@@ -824,19 +725,56 @@ class LossChart(Pane):
     def __init__(
         self, state: Callable[[], RunState], view: ChartView = _ALL, *, id: str | None = None, disabled: bool = False
     ) -> None:
-        super().__init__(lambda w, h: self._drawing.draw(state(), self.view, w, h, self.glyphs), id=id)
+        super().__init__(lambda width, height: self.drawn(width, height, self.glyphs), id=id)
         self.disabled = disabled
-        self._state, self._drawing = state, ChartDrawing()
+        self._state = state
         self.beside: LossChart | None = None
         """Another chart of the same steps: what is chosen about the x axis is chosen for both."""
+        # What has to stay from one picture to the next.
+        self._drawn_view = view
+        self._series: Series | None = None
+        self._bounds: Bounds | None = None
+        self._shown, self._across = Bounds(0, FIRST_DOMAIN_STEPS), 1
         self.set_reactive(LossChart.view, view)
 
     def forget(self) -> None:
         """Another run: it is drawn as nothing was before, with what was chosen about the marks."""
-        self._drawing = ChartDrawing()
+        self._series = self._bounds = None
         # A score that only the other run had.
         metric = self.view.metric if self.view.metric in METRICS else LOSS
         self.set_reactive(LossChart.view, replace(self.view, metric=metric, halvings=0, cross_step=None, log=False))
+
+    def drawn(self, width: int, height: int, glyphs: Glyphs) -> list[Line]:
+        """`height` lines of `width` cells: a title rule with the legend, the plot, its x axis and the labels."""
+        if width < _SMALLEST[0] or height < _SMALLEST[1]:
+            return [fit([], width)] * height
+        state, view = self._state(), self.view
+        if (metric := metric_of(state, view.metric)) is None:
+            view, metric = replace(view, metric=LOSS, log=False), METRICS[LOSS]
+        series = self._take(metric.points(state), view, metric.is_noisy)
+        if view.cross_step is not None:
+            view = replace(view, cross_step=series.nearest_step(view.cross_step))
+        # The run's, also where what is drawn is measured now and then: two charts have the same axis.
+        last_step = max([*series.steps[-1:].tolist(), *state.steps[-1:]], default=0)
+        self._shown = window(domain_steps(last_step, state.total_steps), last_step, view.halvings, view.cross_step)
+        self._across = width - GUTTER
+        picture = _Picture(state, view, metric, series, self._shown, glyphs)
+        if (wanted := picture.wanted_bounds()) is not None:
+            self._bounds = settle(self._bounds, wanted.low, wanted.high)
+            return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
+        lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
+        text = "no value that could be drawn" if len(series.steps) else "no step has been taken yet"
+        lines[height // 2] = fit([(text.center(width), "dim")], width, glyphs.ellipsis)
+        return lines
+
+    def _take(self, points: Points, view: ChartView, is_noisy: bool) -> Series:
+        before, self._drawn_view = self._drawn_view, view
+        if self._series is None or (before.metric, before.smoothing) != (view.metric, view.smoothing):
+            self._series = Series(view.smoothing if is_noisy else 0.0)
+        is_other = (before.metric, before.log, before.halvings) != (view.metric, view.log, view.halvings)
+        if self._series.take(*points) or is_other:
+            self._bounds = None
+        return self._series
 
     def watch_view(self) -> None:
         self.redraw()
@@ -849,10 +787,10 @@ class LossChart(Pane):
             self.view = replace(self.view, metric=name, log=False)
 
     def next_smoothing(self) -> None:
-        self.view = replace(self.view, smoothing=_next(SMOOTHINGS, self.view.smoothing))
+        self.view = replace(self.view, smoothing=next_of(SMOOTHINGS, self.view.smoothing))
 
     def next_metric(self) -> None:
-        self.show_metric(_next(list(metrics_of(self._state())), self.view.metric))
+        self.show_metric(next_of(list(metrics_of(self._state())), self.view.metric))
 
     def toggle_log(self) -> str:
         """Linear or logarithmic y. Returns why not when no value is above zero, else nothing."""
@@ -870,8 +808,19 @@ class LossChart(Pane):
         self.view = replace(self.view, halvings=0 if self.view.halvings else _TAIL_HALVINGS, cross_step=None)
 
     def move_cross(self, columns: int) -> None:
-        """Move the crosshair; the first move shows it at the last step."""
-        self.view = replace(self.view, cross_step=self._drawing.moved_cross(self.view.cross_step, columns))
+        """Move the crosshair by so many columns, at least to the next point; the first move shows it at the last."""
+        if self._series is None or not len(steps := self._series.steps):
+            return
+        at = len(steps) - 1
+        if self.view.cross_step is not None:
+            at = self._series.nearest(self.view.cross_step) or 0
+            moved = self._series.nearest(int(steps[at]) + columns * self._column_steps) or 0
+            at = min(max(moved if moved != at else at + (1 if columns > 0 else -1), 0), len(steps) - 1)
+        self.view = replace(self.view, cross_step=int(steps[at]))
+
+    @property
+    def _column_steps(self) -> float:
+        return self._shown.span / self._across
 
     def clear_cross(self) -> None:
         self.view = replace(self.view, cross_step=None)
@@ -888,8 +837,10 @@ class LossChart(Pane):
         self.release_mouse()
 
     def _read_at(self, x: int) -> None:
-        if not self.view.compact:
-            self.view = replace(self.view, cross_step=self._drawing.step_at(x))
+        """The crosshair at the point that is nearest to the cell `x`."""
+        if self._series is not None and not self.view.compact:
+            step = self._series.nearest_step(self._shown.low + (x - GUTTER + 0.5) * self._column_steps)
+            self.view = replace(self.view, cross_step=step)
 
     def on_mouse_scroll_up(self, event: MouseScrollUp) -> None:
         event.stop()

@@ -51,11 +51,6 @@ def hints_line(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> Line:
     return beside(left, right, width)
 
 
-def hint_at(hints: Sequence[KeyHint], x: int, width: int, glyphs: Glyphs) -> KeyHint | None:
-    placed = _placed(hints, width, glyphs)
-    return next((hint for begin, hint in placed if begin <= x < begin + width_of(hint.line(glyphs))), None)
-
-
 def _placed(hints: Sequence[KeyHint], width: int, glyphs: Glyphs) -> list[tuple[int, KeyHint]]:
     """The hints that fit, each with its first cell: the one at the end of the line, and those from its beginning on."""
     placed = [(width - width_of(hint.line(glyphs)), hint) for hint in hints if hint.at_end][:1]
@@ -90,9 +85,11 @@ class KeyLine(Pane):
             yield from ((begin, y) for begin, _ in _placed(row, width, self.glyphs))
 
     def on_click(self, event: Click) -> None:
-        rows = self.rows(self.size.width)
-        if event.y < len(rows) and (hint := hint_at(rows[event.y], event.x, self.size.width, self.glyphs)):
-            self.app.simulate_key(textual_key(hint.key.split()[0]))
+        width = self.size.width
+        for row in self.rows(width)[event.y : event.y + 1]:
+            for begin, hint in _placed(row, width, self.glyphs):
+                if begin <= event.x < begin + width_of(hint.line(self.glyphs)):
+                    self.app.simulate_key(textual_key(hint.key.split()[0]))
 
 
 def help_hint(actions: Sequence[Action]) -> list[KeyHint]:

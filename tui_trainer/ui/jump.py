@@ -9,15 +9,13 @@ from textual.app import ComposeResult
 from textual.events import Click, Key
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea, Tree
+from textual.widgets import DataTable, Input, Static
 
 from tui_trainer.ui.dialogs import Dialog
 
 # The row below the fingers first.
 _LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 _SIGNS = _LETTERS + _LETTERS.upper()
-# What Textual's lists note behind the cells of a line.
-_OF_A_ROW = ("option", "row", "line")
 
 
 @runtime_checkable
@@ -36,7 +34,7 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Keys, screens, rows, headings of columns, buttons and fields that are in sight, line by line."""
+    """Keys, screens, rows, headings of columns and fields that are in sight, line by line."""
     found: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
         seen = widget.region.intersection(widget.parent.region) if isinstance(widget.parent, Widget) else widget.region
@@ -53,11 +51,9 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
     if isinstance(widget, Pressable):
         for x, y in widget.spots():
             yield Spot(begin_x + x, begin_y + y, partial(_click, widget, begin_x + x, begin_y + y))
-    elif isinstance(widget, Button):
-        yield Spot(begin_x, begin_y, widget.press)
-    elif isinstance(widget, Input | TextArea):
+    elif isinstance(widget, Input):
         yield Spot(begin_x, begin_y, widget.focus)
-    elif isinstance(widget, OptionList | DataTable | Tree):
+    elif isinstance(widget, DataTable):
         yield from _rows_of(widget)
 
 
@@ -66,7 +62,7 @@ def _rows_of(widget: Widget) -> Iterator[Spot]:
     region, seen = widget.content_region, set()
     for y, x in product(range(region.y, region.bottom), range(region.x, region.right)):
         meta = widget.screen.get_style_at(x, y).meta
-        row = next((meta[name] for name in _OF_A_ROW if name in meta), None)
+        row = meta.get("row")
         place = (row, meta.get("column")) if row == -1 else row
         if place is not None and place not in seen:
             seen.add(place)

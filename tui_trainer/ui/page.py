@@ -3,7 +3,7 @@ in the registry."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partialmethod
 from importlib import import_module
 from pathlib import Path
@@ -59,9 +59,19 @@ class TopLine(Pane):
         self._bench = bench
 
     def _line(self, width: int, _: int) -> list[Line]:
+        """Program, host, machine; `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
         bench, hardware = self._bench, self._bench.hardware
-        host, machine = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
-        return [header(host, machine, _tabs(bench, width), bench.current, width)]
+        right: Line = [
+            (_tab_text(page, *tab), "cursor" if page == bench.current else "dim")
+            for page, tab in enumerate(_tabs(bench, width))
+        ]
+        room = width - width_of(right) - 1
+        left: Line = [(PROGRAM, "title")] if len(PROGRAM) <= room else []
+        parts = one_line(hardware.host, _HOST_CELLS), machine_summary(hardware, _MACHINE_CELLS)
+        for part in filter(None, parts if width >= _NARROW else reversed(parts)):
+            if width_of(left) + 2 + cell_len(part) <= room:
+                left.append((f"  {part}", "dim"))
+        return [beside(left, right, width)]
 
     def spots(self) -> Iterator[tuple[int, int]]:
         """The first cells of the screens' names, from the last to the first."""
@@ -76,17 +86,6 @@ class TopLine(Pane):
         if page >= 0:
             self._bench.go(page)
             self._bench.app.draw()
-
-
-def header(host: str, machine: str, tabs: Sequence[Tab], current: int, width: int) -> Line:
-    """Program, host, machine; the screens with their state: `1 Hardware  2 Config  3 Checklist 2!  4 Train 37 %`."""
-    right: Line = [(_tab_text(index, *tab), "cursor" if index == current else "dim") for index, tab in enumerate(tabs)]
-    room = width - width_of(right) - 1
-    left: Line = [(PROGRAM, "title")] if len(PROGRAM) <= room else []
-    for part in filter(None, (machine, host) if width < _NARROW else (host, machine)):
-        if width_of(left) + 2 + cell_len(part) <= room:
-            left.append((f"  {part}", "dim"))
-    return beside(left, right, width)
 
 
 def _tab_text(index: int, title: str, state: str) -> str:

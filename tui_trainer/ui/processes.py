@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from functools import partial
 from time import monotonic, time
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.text import Text
 from textual.widgets import DataTable
@@ -35,15 +35,18 @@ _SHARE_OF_A_CORE = 0.02
 PATIENCE_SECONDS = 5.0
 _RUNS_LOOKED_AT = 20
 _COMMAND_CHARACTERS = 300
-# Beside the command: the frame, a blank on each side of each column.
-_FRAME_CELLS, _LEAST_COMMAND_CELLS = 4, 12
+_LEAST_COMMAND_CELLS = 12
 _NEVER = -1.0
-Sort = Callable[[ProcessUse], float]
-SORTS: Final[dict[str, tuple[str, Sort]]] = {
-    "cpu": ("CPU", lambda one: _NEVER if one.cores is None else one.cores),
-    "memory": ("memory", lambda one: one.memory_bytes or 0),
-    "card": ("on cards", lambda one: one.bytes_on_cards if one.card_bytes else _NEVER),
-    "since": ("since", lambda one: one.started_at or 0.0),
+HEADINGS: Final = {
+    "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
+    "command": "command",
+}  # fmt: skip
+_RIGHT: Final = ("pid", "cpu", "memory", "since")
+SORTS: Final[dict[str, Callable[[ProcessUse], float]]] = {
+    "cpu": lambda one: _NEVER if one.cores is None else one.cores,
+    "memory": lambda one: one.memory_bytes or 0,
+    "card": lambda one: one.bytes_on_cards if one.card_bytes else _NEVER,
+    "since": lambda one: one.started_at or 0.0,
 }
 
 
@@ -81,12 +84,6 @@ def cells(one: ProcessUse, now: float) -> dict[str, str]:
 class ProcessTable(DataTable[Text]):
     """The rows by what was looked at last: only cells that differ are changed, and the cursor stays on its process."""
 
-    HEADINGS: ClassVar = {
-        "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
-        "command": "command",
-    }  # fmt: skip
-    _RIGHT = ("pid", "cpu", "memory", "since")
-
     def __init__(self) -> None:
         super().__init__(cursor_type="row", zebra_stripes=False, id="processes")
         # Textual would show the cursor by a colour alone.
@@ -107,7 +104,7 @@ class ProcessTable(DataTable[Text]):
     def show(self, look: ProcessLook, now: float) -> None:
         at = self._key_at_cursor
         if not self.columns:
-            for name in self.HEADINGS:
+            for name in HEADINGS:
                 if name != "card" or look.has_cards:
                     self.add_column(Text(self._heading(name)), key=name)
         self.shown = {one.key: one for one in look.processes}
@@ -133,19 +130,17 @@ class ProcessTable(DataTable[Text]):
     def _cut_commands(self, rows: dict[str, dict[str, str]]) -> None:
         """To what is left of the width by the other columns: nothing has to be scrolled to the side."""
         others = [name for name in self._names if name != "command"]
-        taken = sum(max([len(self.HEADINGS[name]) + 2, *(len(one[name]) for one in rows.values())]) for name in others)
+        taken = sum(max([len(HEADINGS[name]) + 2, *(len(one[name]) for one in rows.values())]) for name in others)
         room = self.size.width - taken - 2 * (len(others) + 1) - self.scrollbar_size_vertical
         for one in rows.values():
             one["command"] = one_line(one["command"], max(room, _LEAST_COMMAND_CELLS))
 
     def _cell(self, name: str, text: str) -> Text:
-        return Text(text, justify="right" if name in self._RIGHT else "left", no_wrap=True)
+        return Text(text, justify="right" if name in _RIGHT else "left", no_wrap=True)
 
     def _heading(self, name: str) -> str:
         # With room for the mark: a column does not grow by its title afterwards.
-        return (
-            f"{self.HEADINGS[name]} {'v' if name == self.sorted_by else ' '}" if name in SORTS else self.HEADINGS[name]
-        )
+        return HEADINGS[name] + f" {'v' if name == self.sorted_by else ' '}" * (name in SORTS)
 
     def sort_by(self, name: str) -> None:
         if name not in SORTS or name not in self._names:
@@ -160,7 +155,7 @@ class ProcessTable(DataTable[Text]):
         self.sort_by(names[(names.index(self.sorted_by) + 1) % len(names)] if names else "")
 
     def _sort_rows(self, at: str, *, is_new: bool = False) -> None:
-        measure = SORTS[self.sorted_by][1]
+        measure = SORTS[self.sorted_by]
         # Of equal ones those with more memory come first, and then always in the same order.
         place = {key: (-measure(one), -(one.memory_bytes or 0), one.pid) for key, one in self.shown.items()}
         self._order = sorted(place, key=place.__getitem__)
@@ -175,6 +170,7 @@ class ProcessesDialog(Dialog):
     """The table, what it does not show, and a question before anything is ended."""
 
     heading = "Processes"
+    keys = (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
     CSS = """
     ProcessesDialog {
         #box { width: 100%; height: 100%; }
@@ -186,25 +182,17 @@ class ProcessesDialog(Dialog):
     """
     AUTO_FOCUS = "#processes"
 
-    def __init__(self, bench: Workbench, reader: ProcessReader | None = None) -> None:
+    def __init__(self, bench: Workbench) -> None:
         super().__init__()
-        self._bench, self._reader = bench, reader or ProcessReader()
+        self._bench, self._reader, self.table = bench, ProcessReader(), ProcessTable()
         self._look: ProcessLook | None = None
         self._asked: dict[str, float] = {}
         """When each was asked to end."""
         self._said: tuple[str, Role] = ("", "text")
 
-    @property
-    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        return (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
-
     def inside(self) -> Iterable[Widget]:
-        yield ProcessTable()
+        yield self.table
         yield Pane(lambda width, _: self._notes(width), classes="notes")
-
-    @property
-    def table(self) -> ProcessTable:
-        return self.query_one(ProcessTable)
 
     def on_mount(self) -> None:
         self._read()

@@ -4,10 +4,8 @@ Its parts are drawn into a column of any width: a label has its own column, long
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Thread
 from typing import cast
 
 from rich.cells import cell_len
@@ -37,6 +35,7 @@ LABEL = 11
 _BAR = 10
 _LIBRARY_GAP = 2
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
+_TRIAL = "trial"
 _EXAMPLE = "trains an example here, in about a minute: without a network, without a GPU"
 _WELCOME = {
     "app.new": "your own data and model: choose them, see what follows, start",
@@ -379,14 +378,10 @@ class HardwarePage(ListPage):
         hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
         self.bench.tell("trying precisions, attention, rates and disks ...", "dim")
-
-        def try_out() -> None:
-            trial = try_machine(hardware, chosen)
-            with suppress(RuntimeError):  # the screens are gone
-                self.app.call_from_thread(self._tried, trial, chosen)
-
-        # A thread of its own: the plan of the config does not wait for it.
-        Thread(target=try_out, name="trial", daemon=True).start()
+        # A lane of its own: the plan of the config does not wait for it.
+        self.bench.background.do(
+            _TRIAL, lambda: try_machine(hardware, chosen), lambda trial: self._tried(trial, chosen), _TRIAL
+        )
 
     def _tried(self, trial: Trial, chosen: GpuChoice) -> None:
         self._is_trying = False

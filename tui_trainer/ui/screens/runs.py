@@ -132,7 +132,8 @@ class RunsPage(FilteredPage, ListPage):
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
         self.table = RunsTable(self.model, _now)
-        self._empty = Pane(lambda *_: [[(f"   {self._empty_words}", "dim")]], id="empty")
+        start_key = partial(bench.app.key_of, "app.start")
+        self._empty = Pane(lambda *_: [[(f"   {empty_words(self.model, start_key())}", "dim")]], id="empty")
         self._below = Pane(self._summary, id="summary")
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
@@ -156,7 +157,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def on_mount(self) -> None:
         super().on_mount()
-        self.watch(self.table, "scroll_y", self._scrolled, init=False)
+        self.watch(self.table, "scroll_y", self._below.redraw, init=False)
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
@@ -165,10 +166,6 @@ class RunsPage(FilteredPage, ListPage):
             self.table.redraw()
             self._show_chosen()
             super().redraw()
-
-    @property
-    def _empty_words(self) -> str:
-        return empty_words(self.model, self.bench.app.key_of("app.start"))
 
     @property
     def is_wide(self) -> bool:
@@ -272,9 +269,6 @@ class RunsPage(FilteredPage, ListPage):
             self._measured[one.path] = _stage(one)
             if monotonic() > until:
                 return
-
-    def _scrolled(self) -> None:
-        self._below.redraw()
 
     def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
         self.model.choose(message.place)
@@ -516,7 +510,8 @@ class RunsPage(FilteredPage, ListPage):
         def deleted(one: RunOverview, answer: at_rest.Deleted | str) -> None:
             answers.append(answer)
             if len(runs) == 1:
-                self._deleted(one, answer)
+                sentences = [] if isinstance(answer, str) else answer.words(one.name)
+                self.bench.tell("; ".join(sentences or [str(answer)]), "good" if sentences else "bad")
             elif len(answers) < len(runs):
                 self.bench.tell(f"deleting {len(answers) + 1} of {len(runs)} ...", "dim")
             else:
@@ -540,14 +535,7 @@ class RunsPage(FilteredPage, ListPage):
         if bench.own_run is not None and bench.own_run.folder.root == one.path and not bench.own_run.alive:
             bench.own_run = None
         # By its own name: to look at another run must not take its place while it waits.
-        name = f"deleting {one.path}"
-        bench.background.do(name, partial(_tried, at_rest.delete, one.path), deleted)
-
-    def _deleted(self, one: RunOverview, deleted: at_rest.Deleted | str) -> None:
-        if isinstance(deleted, str):
-            self.bench.tell(deleted, "bad")
-        else:
-            self.bench.tell("; ".join(deleted.words(one.name)), "good")
+        bench.background.do(f"deleting {one.path}", partial(_tried, at_rest.delete, one.path), deleted)
 
     def action_new(self) -> None:
         one = self._chosen

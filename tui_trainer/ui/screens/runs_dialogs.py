@@ -28,6 +28,7 @@ from tui_trainer.ui.chart import (
     column_of,
     metric_of,
     metrics_of,
+    next_of,
     row_of,
     settle,
     with_y_axis,
@@ -125,14 +126,12 @@ def metric_names(states: Sequence[RunState]) -> list[str]:
 
 def metric_points(state: RunState, metric: Metric, unit: str) -> _Points:
     """Up to `CURVE_POINTS` means of a metric, each at the last of its steps, in steps, tokens or seconds by then."""
-    values, steps = metric.values(state), metric.steps(state)
-    length = min(len(values), len(steps))
-    x = steps[:length].astype(float)
+    steps, values = metric.points(state)
+    x = steps.astype(float)
     if unit != "steps":
-        taken = np.array(state.token_counts if unit == "tokens" else state.step_seconds, dtype=float)
-        done = np.concatenate([[0.0], np.cumsum(taken)])
-        x = done[np.searchsorted(np.array(state.steps), steps[:length], side="right")]
-    return means(x.tolist(), values[:length].tolist(), CURVE_POINTS)
+        taken = np.cumsum(state.token_counts if unit == "tokens" else state.step_seconds, dtype=float)
+        x = np.append(0.0, taken)[np.searchsorted(state.steps, steps, side="right")]
+    return means(x.tolist(), values.tolist(), CURVE_POINTS)
 
 
 class Curves(Pane):
@@ -185,10 +184,7 @@ class CompareDialog(Dialog):
             return one_line(str(error))
 
     def _compared(self, answer: tuple[Comparison, Sequence[RunState]] | str) -> None:
-        if isinstance(answer, str):
-            self._answer = answer
-        else:
-            self._answer, self._states = answer
+        self._answer, self._states = (answer, ()) if isinstance(answer, str) else answer
         if self.is_attached:
             self._show_curves()
             self.redraw()
@@ -229,25 +225,20 @@ class CompareDialog(Dialog):
     def press(self, key: str, character: str | None) -> bool:
         charts = (self._first, self._second)
         if character == "v":
-            self._first.metric = self._after(self._first.metric, metric_names(self._states))
+            self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
             # Behind the last one it goes again.
-            self._second.metric = self._after(self._second.metric, ["", *metric_names(self._states)])
+            self._second.metric = next_of(["", *metric_names(self._states)], self._second.metric)
             self._second.display = bool(self._second.metric)
             self.set_class(self._second.display, "-two")
         elif key == "x":
-            units = list(_FIELDS)
             for chart in charts:
-                chart.unit = units[(units.index(chart.unit) + 1) % len(units)]
+                chart.unit = next_of(list(_FIELDS), chart.unit)
         elif key == "y":
             for chart in charts:
                 chart.is_log = not chart.is_log
         self._show_curves()
         return True
-
-    @staticmethod
-    def _after(name: str, names: Sequence[str]) -> str:
-        return names[(names.index(name) + 1) % len(names)] if name in names else names[0]
 
 
 class ExportMarkedDialog(FormatsDialog):
@@ -266,13 +257,13 @@ class ExportMarkedDialog(FormatsDialog):
     def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
         from tui_trainer.launching.export_process import choices
 
-        def of(folder: RunFolder) -> tuple[ExportChoice, ...] | str:
+        found: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
+        for folder in self._folders:
             try:
-                return choices(folder)
+                found[folder] = choices(folder)
             except (InputError, OSError) as error:
-                return one_line(str(error))
-
-        return {folder: of(folder) for folder in self._folders}
+                found[folder] = one_line(str(error))
+        return found
 
     def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
         self._is_ready = True

@@ -27,6 +27,7 @@ from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.chart import next_of
 from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline, title_rule
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 from tui_trainer.units import GIB, format_bytes
@@ -133,9 +134,8 @@ class RunsModel:
         self.choose(0)
 
     def sort_by_next(self, width: int) -> None:
-        titles = ["", "run", *(title for title, _ in self.columns(width) if title in _ORDERS)]
         self.is_reversed = False
-        self.sort_by(titles[(titles.index(self.order) + 1) % len(titles)] if self.order in titles else "")
+        self.sort_by(next_of(["", "run", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
 
     def choose(self, place: int) -> None:
         self.place = max(min(place, len(self.shown) - 1), 0)

@@ -175,11 +175,13 @@ class SettingsTable(Area):
         key: str
         is_double: bool
 
-    def __init__(self, name_cells: int = 0, id: str | None = None) -> None:
-        """`name_cells`: of the longest name there may be, so that a filter moves no column."""
-        super().__init__(id=id)
+    name_cells = 0
+    """Of the longest name there may be, so that a filter moves no column."""
+
+    def __init__(self) -> None:
+        super().__init__()
         self.rows: Sequence[ListRow] = ()
-        self.key, self.empty, self.name_cells = "", "", name_cells
+        self.key, self.empty = "", ""
         self._place = 0
         self._list = _Rows(
             self._line,
