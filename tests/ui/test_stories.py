@@ -282,4 +282,4 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("q", "q")
         await screens.until(lambda: screens.ended)
     async with open_screens(Request(config_file=small())) as screens:
-        await screens.shows("were not saved")
+        await screens.shows(" not saved.")

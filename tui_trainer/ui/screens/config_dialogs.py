@@ -188,7 +188,8 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
         bench.tell("discarded")
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    rows: list[Row] = [f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved."]
+    subject = f"{count} edits of {when} UTC were" if count > 1 else f"An edit of {when} UTC was"
+    rows: list[Row] = [f"{subject} not saved."]
     rows.append(("They were kept when the connection or the program ended.", "dim"))
     rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
