@@ -148,7 +148,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
     async with open_screens(request_of_seconds) as screens:
         bench = screens.bench
         await screens.press("2", "e")
-        await screens.shows("there is no program no-such-editor")
+        await screens.shows("there is no program no-such-edi")
         bench.apply({"output.name": "a/b"}, "")
         await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["output.name"])
         bench.apply({"output.name": "", "data.path": str(tmp_path / "nothing-here")}, "")
