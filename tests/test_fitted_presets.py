@@ -9,13 +9,14 @@ from threading import Event
 
 import pytest
 
+from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import application
 from tui_trainer.config.load import Request
 from tui_trainer.data.columns.text_columns import head_of
 from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
-from tui_trainer.launching.fitted_presets import followed_words
+from tui_trainer.launching.fitted_presets import followed_words, misfit, with_columns_found
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
@@ -160,7 +161,8 @@ def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_li
         document.set(key, value)
         said.append(followed_words(before, refitted(document)))
         before = document.loaded
-    assert said == ["", "now recipe finetune and task sequence_classification, as model and rows.jsonl say"]
+    words = "now recipe finetune and task sequence_classification, as model and rows.jsonl say"
+    assert said == ["columns: text text", f"{words}; columns: text text, label label"]
     same = {"profile": "", "output": by_command.config.output}
     assert document.loaded.config.model_copy(update=same) == by_command.config.model_copy(update=same)
     assert not document.is_changed("profile")
@@ -168,7 +170,7 @@ def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_li
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("model.model_name_or_path", "")
-    assert followed_words(before, refitted(document)).endswith("the task is now char_lm, as no model is named")
+    assert "the task is now char_lm, as no model is named" in followed_words(before, refitted(document))
     document.undo()
     assert refitted(document).config == before.config and not followed_words(before, document.loaded)
     document.undo()
@@ -197,7 +199,8 @@ def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_p
         document.set(key, value)
     refitted(document)
     assert document.value("task.type") == "token_classification"
-    assert followed_words(before, document.loaded) == "the recipe is now finetune, as a model is named"
+    words = "the recipe is now finetune, as a model is named; columns: text text, label label"
+    assert followed_words(before, document.loaded) == words
 
 
 def test_other_data_is_said_to_have_changed_the_task(tmp_path):
@@ -208,7 +211,8 @@ def test_other_data_is_said_to_have_changed_the_task(tmp_path):
     after = refitted(document)
     assert followed_words(before, after) == "the task is now causal_lm, as recipe finetune says"
     document.undo()
-    assert followed_words(after, refitted(document)) == "the task is now chat, as the columns of rows.jsonl say"
+    words = "the task is now chat, as the columns of rows.jsonl say; columns: text messages"
+    assert followed_words(after, refitted(document)) == words
 
 
 def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):
@@ -227,3 +231,74 @@ def test_data_that_cannot_be_read_chooses_nothing(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS})
     (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe{}")
     assert load_config(asked).config.task.type == "causal_lm"
+
+
+PAIR = {"premise": "It rains.", "hypothesis": "It is wet.", "label": "yes"}
+
+
+@pytest.mark.parametrize(
+    ("model", "row", "columns"),
+    [
+        ("llama", {"body": "a sheep"}, {"text": "body"}),
+        ("llama", {"messages": TURNS}, {"text": "messages"}),
+        ("llama", ALPACA, {"text": "instruction", "text_pair": "input", "target": "output"}),
+        ("bert", LABELLED, {"text": "text", "label": "label"}),
+        ("bert", PAIR, {"text": "premise", "text_pair": "hypothesis", "label": "label"}),
+        ("bert", ASKED, {"text": "question", "text_pair": "context", "target": "answers"}),
+        ("bert", SPANS, {"text": "text", "label": "entities"}),
+        ("t5", {"document": "Many sheep.", "summary": "Sheep."}, {"text": "document", "target": "summary"}),
+        ("t5", {"text": "a sheep"}, {}),
+    ],
+)
+def test_the_columns_that_a_task_finds_are_known_by_their_settings(model, row, columns, tmp_path):
+    loaded = with_columns_found(load_config(request(tmp_path, model, row)))
+    assert loaded.columns == {f"data.{role}_column": name for role, name in columns.items()}
+
+
+def test_other_data_names_its_columns_in_the_same_line_and_a_column_that_was_named_stays(tmp_path):
+    document = opened(request(tmp_path, "bert", LABELLED))
+    before, pairs = document.loaded, tmp_path / "pairs.jsonl"
+    pairs.write_text((json.dumps(PAIR) + "\n") * 9)
+    document.set("data.path", str(pairs))
+    after = refitted(document)
+    assert followed_words(before, after) == "columns: text premise, second text hypothesis, label label"
+    assert document.value("data.text_pair_column") == "hypothesis" and not document.is_changed("data.text_pair_column")
+    document.undo()
+    again = refitted(document)
+    assert again.config == before.config and again.columns == before.columns, "one undo takes all of it back"
+    assert not document.can_undo
+
+    document.set("data.text_column", "text")
+    refitted(document)
+    document.set("data.path", str(pairs))
+    assert refitted(document).config.data.text_column == "text", "what somebody named is not guessed anew"
+    assert document.where("data.text_column") == "edited here" and not document.loaded.columns
+
+
+def test_a_recipe_says_why_it_does_not_go_with_model_and_data(tmp_path):
+    (tmp_path / "rows.jsonl").write_text((json.dumps(LABELLED) + "\n") * 9)
+    model = save_tiny_model(tmp_path / "bert", "bert")
+    named = {"model.model_name_or_path": str(model), "data.path": str(tmp_path / "rows.jsonl")}
+    document = opened(Request(shortcuts=named))
+    reasons = {
+        "finetune": "",
+        "tweet-sentiment": "",
+        "chat-scratch": "BertForMaskedLM is an encoder, which fills gaps, and does not continue a text",
+        "t5-summarisation": "bert has no sequence-to-sequence head",
+        "ner": "the row has 2 words and 1 tag",
+        "python-questions": "no column holds the question",
+    }
+    assert {name: misfit(fitted(document.with_recipe(name))[0]) for name in reasons} == reasons
+
+
+def test_texts_and_a_model_that_is_missing_are_reasons_too(tmp_path):
+    text = tmp_path / "plain.txt"
+    text.write_text("Sheep.\n" * 9)
+    document = opened(Request(shortcuts={"data.path": str(text)}))
+    reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
+    assert reasons == {
+        "ner": "it learns from the rows of a table",
+        "finetune": "no model is named",
+        "scratch-llama": "",
+    }
+    assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"

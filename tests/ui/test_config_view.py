@@ -13,6 +13,7 @@ from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.explain import groups
 from tui_trainer.config.load import Request, all_settings
+from tui_trainer.config.save import document_text
 from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
@@ -23,6 +24,7 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_dialogs as config_files
 from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.widgets.lists import MARK_CELLS, preset_cells
 
 RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"
 MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler_type"
@@ -201,7 +203,7 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
 
 @in_event_loop
 async def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
-    async with opened((120, 35)) as (screens, value, press):
+    async with opened((120, 50)) as (screens, value, press):
         shown = await press("p")
         for _ in range(60):
             if "\u25b8 char-lm" in shown:
@@ -256,13 +258,94 @@ async def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
         assert value("data.max_chars") == 77
         await press("s enter")
         assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not screens.bench.has_unsaved_edits
-        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: "nonsense = 1\n")
+
+
+@in_event_loop
+async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_with_marks(monkeypatch):
+    opened_with: list[str] = []
+
+    def typed(change) -> None:
+        def edit_text_in(app, command, text: str) -> str:
+            opened_with.append(text)
+            return change(text)
+
+        monkeypatch.setattr(config_files, "edit_text_in", edit_text_in)
+
+    async with opened() as (screens, value, press):
+        document = screens.bench.document
+        wrong = '[data\nmax_chars = 77\n\n[evaluation]\neval_steps = "often"\n'
+        typed(lambda text: text.replace("learning_rate = 2e-3", "learning_rat = 2e-3") + wrong)
+        before = document_text(document).split("\n")
+        rate, broken = before.index("learning_rate = 2e-3") + 1, len(before)
         await press("e")
-        await screens.shows("not taken: ")
-        before: list[str] = []
-        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: before.append(text) or text)
+        told = f"line {broken}: is not valid TOML", "[data", "edit it again", "discard it"
+        await screens.shows("not taken: the text from the editor", *told)
+        typed(lambda text: text.replace("[data\n", "[data]\n"))
         await press("e")
-        assert before[0].startswith("# not taken: ") and before[0].endswith("nonsense = 1\n"), "it is not lost"
+        await screens.shows(f"line {rate}: training.learning_rat: unknown", f"line {broken + 4}: evaluation.eval_steps")
+        assert opened_with[-1].split("\n")[broken - 1].startswith("# not taken: is not valid TOML"), "above its line"
+        typed(lambda text: text)
+        await press("e")
+        await screens.shows(f"line {rate}: training.learning_rat: unknown", "edit it again")
+        marked = opened_with[-1].split("\n")
+        assert (
+            marked[rate - 1].startswith("# not taken: training.learning_rat") and marked[rate] == "learning_rat = 2e-3"
+        )
+        assert sum(line.startswith("# not taken") for line in marked) == 2, "marks of before are gone"
+        await press("escape")
+        assert value(RATE) == 2e-3 and not screens.bench.document.can_undo, "nothing was taken"
+        typed(lambda text: text.replace("rat = 2e-3", "rate = 0.5").replace('"often"', "0.25"))
+        await press("e")
+        await screens.shows("taken from the editor; u takes it back")
+        assert (value(RATE), value("evaluation.eval_steps"), value("data.max_chars")) == (0.5, 0.25, 77)
+        await press("u")
+        await screens.shows("undid the text from the editor")
+        typed(lambda text: "nonsense = 1\n")
+        await press("e")
+        await press("d")
+        await screens.shows("discarded; the settings are as before")
+        typed(lambda text: text)
+        await press("e")
+        await screens.shows("nothing was changed in the editor")
+        assert opened_with[-1] == document_text(document)
+
+
+@in_event_loop
+async def test_undo_and_redo_name_what_they_did():
+    async with opened((120, 35)) as (screens, value, press):
+        document = screens.bench.document
+        await press("/ =per_device_tr enter right")
+        assert document.choose_recipe("char-lm") is None
+        assert not document.patch({RATE: 0.5, "training.seed": 3}, "what tune found")
+        document.reset(RATE)
+        steps = (
+            "learning_rate 0.5 -> 1e-3", "what tune found", "recipe quickstart -> char-lm",
+            "per_device_train_batch_size 16 -> 32",
+        )  # fmt: skip
+        for words in steps:
+            await press("u")
+            await screens.shows(f"undid {words}")
+        assert value(MICRO) == 16 and document.recipe_name == "quickstart"
+        for words in reversed(steps):
+            await press("U")
+            await screens.shows(f"redid {words}")
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (120, 35), (200, 50)])
+@in_event_loop
+async def test_a_long_value_has_all_cells_that_its_preset_leaves(width, height):
+    path = "/data/" + "/".join(f"folder-{n}" for n in range(40)) + "/rows.jsonl"
+    async with opened((width, height)) as (screens, _, press):
+        screens.bench.document.set("data.path", path)
+        shown = await press("/ =data.path enter")
+        table = screens.app.screen.table
+        [row] = [line for line in shown.splitlines() if "\u25cf path" in line]
+        cells, presets = table.size.width - MARK_CELLS - table.name_cells - 1, preset_cells(table.size.width)
+        value = row[row.index("\u2026") : row.index("rows.jsonl") + len("rows.jsonl")]
+        assert len(value) == cells - (presets + 1 if presets else 1), row
+        await press("enter")
+        field = table.query_one(".field")
+        assert field.size.width >= cells - 3, "all of the row, also where a preset stood"
 
 
 @in_event_loop

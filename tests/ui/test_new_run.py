@@ -129,6 +129,39 @@ async def test_what_does_not_go_together_is_said_before_it_is_taken(folder):
 
 
 @in_event_loop
+async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_start(folder):
+    lines = ["title,body,kind,text"]
+    lines += [f'"t {n}","body of review {n}",{"good" if n % 3 else "bad"},"short {n}"' for n in range(60)]
+    (folder / "many.csv").write_text("\n".join(lines))
+    async with open_screens(size=(80, 24)) as screens:
+        await screens.press("n")
+        await screens.shows("reviews.csv")
+        await screens.press(*"many")
+        await screens.shows("body of review 0")
+        await screens.press("enter")
+        await screens.shows("no column has a usual name of labels", "Ctrl+T columns")
+        await screens.press("ctrl+t")
+        await screens.shows("Which column is what", "text         none", "label        none")
+        await screens.press("right", "right", "down", "down", *["right"] * 3)
+        shown = await screens.shows("text         body", "label        kind", "body of review 0", gone="short 0")
+        assert "second text  none" in shown
+        await screens.press("enter")
+        shown = await screens.shows("columns: text body, label kind", "steps", "body of review 0", gone="short 0")
+        await screens.press("ctrl+t", "left", "left")
+        await screens.shows("text         none")
+        await screens.press("left", "escape")
+        await screens.shows("columns: text body, label kind", gone="Which column")
+        await screens.press("ctrl+t", "right", "right", "enter")
+        await screens.shows("columns: text text, label kind", "short 0", gone="body of review 0")
+        await screens.press("enter")
+        await screens.shows("Start finetune?")
+        own = screens.bench.document.own_values()
+        assert (own["data.text_column"], own["data.label_column"]) == ("text", "kind")
+        await screens.press("escape", "2", "u")
+        await screens.until(lambda: "data.label_column" not in screens.bench.document.own_values())
+
+
+@in_event_loop
 async def test_somebody_without_runs_is_told_how_to_begin(folder):
     async with open_screens() as screens:
         await screens.shows("begin here", "t  trains an example", "n  your own data")

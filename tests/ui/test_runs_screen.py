@@ -31,7 +31,7 @@ from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
-from tui_trainer.ui.screens.runs_view import RunsModel, detail_lines
+from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 
@@ -288,6 +288,17 @@ def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
     while model.order:
         model.sort_by_next(200)
     assert names_of(model) == newest_first
+
+
+@pytest.mark.parametrize("tags", [(), ("baseline",)], ids=["no tags", "tags"])
+def test_the_name_keeps_its_room_at_every_width(tags):
+    model = RunsModel(found=[replace(RUNS[0], tags=tags)])
+    seen = set()
+    for width in range(60, 230):
+        columns = model.columns(width)
+        assert width - 2 - sum(cells + 1 for _, cells in columns) >= 16, width
+        seen |= {title for title, _ in columns}
+    assert seen == COLUMNS.keys() - ({"tags"} if not tags else set())
 
 
 @pytest.mark.parametrize(

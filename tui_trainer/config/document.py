@@ -48,7 +48,7 @@ class ConfigDocument:
         self.file, self.revision = request.config_file, 0
         self._choose_hardware = choose_hardware
         self.plain: LoadedConfig | None
-        self.loaded: LoadedConfig | None
+        self.loaded: LoadedConfig | None = None
         self._fitted: dict[str, Layer] = {}
         self._fitted_of: LoadedConfig | None = None
         self._found: dict[tuple[str, Any], Presets] = {}
@@ -176,16 +176,22 @@ class ConfigDocument:
         old, gone = self.recipe_name, {} if keep_own else dict.fromkeys(self.own_values(), PRESET)
         return next(iter(self.patch({**gone, "profile": name}, f"recipe {old or 'none'} -> {name}")), None)
 
-    def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
-        """What `choose_recipe` would do, as `fit` makes it suit the rest. Raises ConfigError when there is no such
-        recipe."""
+    def with_recipe(self, name: str, *, keep_own: bool = True) -> LoadedConfig | None:
+        """As `plain`, with another recipe below the user's own values, or instead of them; None where a value fits no
+        setting. It changes nothing. Raises ConfigError when there is no such recipe."""
         own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
         presets = self._presets_for({**own, "profile": name})
         if presets.problems:
             raise ConfigError(presets.problems)
+        return self._plain_of(presets, {**presets.layers, **{key: self._layer(key) for key in own}}, [])
+
+    def preview_recipe(self, name: str, *, keep_own: bool = True, fit: Fit = lambda plain: plain) -> RecipePreview:
+        """What `choose_recipe` would do, as `fit` makes it suit the rest. Raises ConfigError when there is no such
+        recipe."""
+        plain = self.with_recipe(name, keep_own=keep_own)
+        own = {key: value for key, value in self._own.items() if keep_own and key != "profile"}
+        presets = self._presets_for({**own, "profile": name})
         keys = [key for key in all_settings() if key != "profile"]
-        layers = {**presets.layers, **{key: self._layer(key) for key in own}}
-        plain = self._plain_of(presets, layers, [])
         changed_presets = _layers_between(plain, fit(plain)) if plain else {}
         fitted = {key: layer.values[key] for key, layer in changed_presets.items()}
         new = {key: presets.value(key) for key in keys} | fitted | own
@@ -323,7 +329,8 @@ class ConfigDocument:
         stands = {key: layer for key, layer in self._fitted.items() if before.get(key) == plain.layers.get(key)}
         self._fitted = stands
         config = with_changes(plain.config, {key: layer.values[key] for key, layer in stands.items()})
-        return replace(plain, config=config, layers={**plain.layers, **stands})
+        columns = self.loaded.columns if self.loaded else {}
+        return replace(plain, config=config, layers={**plain.layers, **stands}, columns=columns)
 
     def _default_recipe(self, own: Mapping[str, Any]) -> str:
         """As in `load()`: naming a model starts from another recipe, and a file that names none wants none."""

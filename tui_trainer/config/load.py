@@ -79,6 +79,8 @@ class LoadedConfig:
     hardware_reason: str = ""
     notes: tuple[str, ...] = ()
     """What was made of presets that do not fit, and what is not used any more, a sentence each."""
+    columns: Mapping[str, str] = field(default_factory=dict)
+    """The columns that settings such as `data.text_column` stand for, where the data was looked at."""
 
     def origin(self, key: str) -> Origin:
         return self.layers[key].origin if key in self.layers else Origin.DEFAULT

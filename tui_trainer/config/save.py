@@ -5,10 +5,12 @@ machine, and a micro-batch that somebody asked for is not made smaller.
 """
 
 import os
+import re
 import secrets
 import stat
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +25,12 @@ from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import file_digest, nest, parse_toml
 from tui_trainer.errors import ConfigError, Problem, system_reason
+from tui_trainer.terminal.safe_text import one_line
 
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
+# Before what is wrong in the next line, in a text that somebody goes on with.
+_MARK = "# not taken:"
 
 
 class OverwriteError(ConfigError):
@@ -60,6 +65,34 @@ def saved_values(document: ConfigDocument) -> dict[str, Any]:
 def document_text(document: ConfigDocument) -> str:
     """The TOML of a new file, one table after the other."""
     return "\n".join(table_lines({key: toml_text(value) for key, value in saved_values(document).items()})) + "\n"
+
+
+def line_of(text: str, problem: Problem) -> int:
+    """The line of a TOML text, from 1 on, that a problem is about: it names the line, or the setting or table; the last
+    one where it is about the end."""
+    if found := re.search(r"\bline (\d+)", problem.message):
+        return min(int(found[1]), text.count("\n") + 1)
+    table, lines = "", text.rstrip("\n").split("\n")
+    for number, line in enumerate(lines, 1):
+        name = re.sub(r"[\s\"']", "", line.partition("=")[0].partition("#")[0])
+        if name.startswith("["):
+            table = name.strip("[]")
+        key = table if name.startswith("[") else f"{table}.{name}".lstrip(".")
+        if problem.key and key == problem.key:
+            return number
+    return len(lines)
+
+
+def marked_text(text: str, problems: Sequence[Problem]) -> str:
+    """The text with a comment above each line that a problem is about."""
+    lines = text.split("\n")
+    for line, problem in sorted(((line_of(text, one), one) for one in problems), key=lambda pair: -pair[0]):
+        lines.insert(line - 1, f"{_MARK} {one_line(str(replace(problem, where='')))}")
+    return "\n".join(lines)
+
+
+def without_marks(text: str) -> str:
+    return "\n".join(line for line in text.split("\n") if not line.startswith(_MARK))
 
 
 def table_lines(texts: Mapping[str, str]) -> list[str]:

@@ -2,7 +2,7 @@
 and what would follow from both."""
 
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +21,7 @@ from tui_trainer.errors import InputError, Problem, system_reason
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cached_repositories
 from tui_trainer.files.local_paths import is_here
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.fitted_presets import with_columns_found
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.config_json import CONFIG_FILE, MODEL_KEY
@@ -52,7 +53,8 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FirstRows:
-    """Texts of cells, safe to show. `what` is where they are from; `refusal`: why there are none."""
+    """Names of columns as they are, and texts of cells, safe to show. `what` is where they are from; `refusal`: why
+    there are none."""
 
     what: str
     columns: tuple[str, ...] = ()
@@ -77,8 +79,7 @@ def first_rows(path: str) -> FirstRows:
     config = with_changes(Config(), {DATA: path})
     try:
         source = sources_of(config)[0].parts[0]
-        is_table = source.sample.is_table if source.sample else any(one.holds_rows for one in source.entries)
-        if not is_table:
+        if not source.is_table:
             texts = [_cell(one.text) for one in source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)]
             return FirstRows(what=one_line(source.description), columns=("text",), rows=tuple((one,) for one in texts))
         head, _ = head_of(source.rows(ProblemList(), choices=ColumnChoices("auto")))
@@ -88,7 +89,7 @@ def first_rows(path: str) -> FirstRows:
         return FirstRows(what="", refusal=system_reason(error))
     columns = tuple(columns_of(head))
     rows = tuple(tuple(_cell(row.values.get(name)) for name in columns) for row in head[:_SHOWN_ROWS])
-    return FirstRows(what=one_line(source.description), columns=tuple(map(one_line, columns)), rows=rows)
+    return FirstRows(what=one_line(source.description), columns=columns, rows=rows)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,17 +99,20 @@ class WhatFollows:
     loaded: LoadedConfig | None = None
     plan: Plan | None = None
     problems: tuple[Problem, ...] = ()
+    first: FirstRows = FirstRows(what="")
 
 
-def what_follows(data: str, model: str, *, gpu: GpuChoice) -> WhatFollows:
-    """It may count the parameters of the model, which takes seconds."""
-    shortcuts = {key: value for key, value in ((DATA, data), (MODEL_KEY, model)) if value}
+def what_follows(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> WhatFollows:
+    """`columns`: those that were named, by their settings. It may count the parameters of the model, which takes
+    seconds."""
+    shortcuts = {key: value for key, value in ((DATA, data), (MODEL_KEY, model)) if value} | dict(columns)
+    first, loaded = first_rows(data), None
     try:
-        loaded = load_config(Request(shortcuts=shortcuts), gpu=gpu)
+        loaded = with_columns_found(load_config(Request(shortcuts=shortcuts), gpu=gpu))
         plan = estimated_plan(loaded, gpu=gpu)
     except InputError as error:
-        return WhatFollows(problems=error.problems)
-    return WhatFollows(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)))
+        return WhatFollows(loaded=loaded, problems=error.problems, first=first)
+    return WhatFollows(loaded=loaded, plan=plan, problems=tuple(start_problems(loaded)), first=first)
 
 
 def _cell(value: object) -> str:

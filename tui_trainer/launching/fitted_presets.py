@@ -3,7 +3,7 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -23,6 +23,7 @@ from tui_trainer.models.adapters import goes_on, settings_of_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
@@ -36,7 +37,12 @@ _TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
 _ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
 _CHARACTERS = "char_lm"
-_TEXT, _SECOND_TEXT = "data.text_column", "data.text_pair_column"
+# Which data it is.
+_OF_DATA = (_DATA, "data.name", "data.split")
+TEXT, SECOND_TEXT = "data.text_column", "data.text_pair_column"
+COLUMN_ROLES = {
+    TEXT: "text", SECOND_TEXT: "second text", "data.label_column": "label", "data.target_column": "answer",
+}  # fmt: skip
 
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
@@ -88,15 +94,33 @@ def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
 
 def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
     """What followed from another model or other data: `the task is now sequence_classification, as the columns of x.csv
-    say`. Empty where recipe and task are as before, or were named by the user."""
-    changed = [key for key in (_MODEL, _DATA) if value_of(before.config, key) != value_of(after.config, key)]
+    say; columns: text body, label kind`. Empty where all is as before, or was set by the user."""
+    followed = (_recipe_and_task(before, after), *_fitted_anew(before, after))
+    return "; ".join(filter(None, followed)) if _named_anew(before, after) else ""
+
+
+def _named_anew(before: LoadedConfig, after: LoadedConfig) -> list[str]:
+    return [key for key in (_MODEL, *_OF_DATA) if value_of(before.config, key) != value_of(after.config, key)]
+
+
+def _fitted_anew(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
+    """Other presets that were changed to suit, and the columns that were found."""
+    for key in (key for key in after.layers if FITTED in after.where(key) and key not in (_TASK, *COLUMN_ROLES)):
+        if (value := value_of(after.config, key)) != value_of(before.config, key):
+            yield f"{all_settings()[key].name} is now {value}"
+    if after.columns and after.columns != before.columns:
+        yield f"columns: {columns_words(after.columns)}"
+
+
+def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
+    changed = _named_anew(before, after)
     was, recipe = (one.recipe.name if one.recipe else "none" for one in (before, after))
     task, parts = after.config.task.type, list[str]()
     if recipe != was and not after.origin("profile").by_user:
         parts.append(f"the recipe is now {recipe}")
     if task != before.config.task.type and not after.origin(_TASK).by_user:
         parts.append(f"the task is now {task}")
-    if not changed or not parts:
+    if not parts:
         return ""
     name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"recipe {recipe} says"
     if FITTED in after.where(_TASK) and task != before.config.task.type:
@@ -118,6 +142,44 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
+
+
+def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
+    """With the columns that its task finds in the first rows of the data; with none where it cannot tell."""
+    config, found = loaded.config, dict[str, str]()
+    with suppress(InputError):
+        task, rows = find_task(config.task.type), _first_rows(config)
+        if rows and task.rows != "examples":
+            found["text_column"] = ColumnChoices(config.data.text_column).choose(rows)
+        elif rows:
+            reader = task.reader_of_inputs(config)
+            reader.begin(rows)
+            found.update(reader.found_columns)
+    return replace(loaded, columns={f"data.{name}": column for name, column in found.items() if column})
+
+
+def columns_words(columns: Mapping[str, str]) -> str:
+    """`text body, label kind`."""
+    return ", ".join(f"{COLUMN_ROLES[key]} {one_line(name, 30)}" for key, name in columns.items())
+
+
+def misfit(loaded: LoadedConfig) -> str:
+    """Why the model and the data that the user chose do not go with the task of a config that was fitted to them, in a
+    few words; empty where they do. It looks at the first rows of the data, and waits for them."""
+    config, task = loaded.config, find_task(loaded.config.task.type)
+    if problems := setting_problems(loaded):
+        return problems[0].message
+    named = loaded.origin(_MODEL).by_user and config.model.model_name_or_path and not config.is_from_scratch
+    if named and (why := _refusal_of_model(config, task.name)):
+        return why
+    if not loaded.origin(_DATA).by_user:
+        return ""
+    if rows := _first_rows(config):
+        return _refusal_of_rows(config, task.name, rows)[0]
+    with suppress(InputError, OSError):
+        is_text = not config.data.streaming and not sources_of(config)[0].parts[0].is_table
+        return "it learns from the rows of a table" if is_text and task.rows == "examples" else ""
+    return ""
 
 
 def _task_of(run: RunFolder) -> str:
@@ -159,7 +221,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
     found = _columns_of_pair(config, _first_rows(config))
-    why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {_TEXT}"
+    why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {TEXT}"
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
     return loaded
@@ -170,7 +232,7 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     is_open = config.data.text_column == AUTO and not config.data.text_pair_column
     found = pair_of_texts(rows) if is_open else None
     found = None if found and config.data.label_column in found else found
-    return dict(zip((_TEXT, _SECOND_TEXT), found, strict=True)) if found else {}
+    return dict(zip((TEXT, SECOND_TEXT), found, strict=True)) if found else {}
 
 
 def _signature(config: Config) -> Signature:
@@ -256,7 +318,7 @@ def _refusal_of_rows(config: Config, name: str, rows: Sequence[Row]) -> tuple[st
     loads no tokenizer."""
     task, why = find_task(name), ""
     try:
-        if task.rows == "documents":
+        if task.rows != "examples":
             column = ColumnChoices(config.data.text_column).choose(rows)
             holds_text = any(isinstance(row.values.get(column), str) for row in rows)
             return "" if holds_text else f"the column '{one_line(column, 40)}' holds no text", True

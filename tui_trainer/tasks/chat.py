@@ -166,6 +166,13 @@ class ChatReader(TableReader):
         self._begun = self._columns
         self._tables.append(self._columns)
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        found = self._columns
+        beside = next((name for name in found.asks if name != found.needed), "")
+        text = found.conversation or found.needed
+        return {"text_column": text, "text_pair_column": beside, "target_column": found.answer}
+
     def read(self, row: Row) -> Example:
         self._columns = self._tables[-1] = self._columns.with_columns_of(row)
         conversation = self._columns.read(row)

@@ -520,6 +520,11 @@ class _QuestionReader(TableReader):
             None
         )
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        found = self._columns
+        return dict(zip(_USUAL, (found.question, found.context, found.answers), strict=True))
+
     def read(self, row: Row) -> Example:
         question, context = self._columns.texts(row)
         answers, is_guess = self._columns.answers_of(row, context)

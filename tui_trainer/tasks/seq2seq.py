@@ -135,6 +135,12 @@ class _PairReader(TableReader):
     def begin(self, head: Sequence[Row]) -> None:
         self._pair.choose(head)
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        pair = self._pair.pair
+        beside = next(iter(pair.beside), "")
+        return {"text_column": pair.source, "text_pair_column": beside, "target_column": pair.target}
+
     def read(self, row: Row) -> Example:
         source, target = self._pair.read(row)
         source = self._prefix + source

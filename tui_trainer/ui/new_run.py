@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.editing import completions
-from tui_trainer.config.load import FITTED, all_settings
+from tui_trainer.config.load import FITTED, LoadedConfig, all_settings
 from tui_trainer.launching.choices_here import (
     DATA,
     FROM_SCRATCH,
@@ -23,10 +23,12 @@ from tui_trainer.launching.choices_here import (
     models_here,
     what_follows,
 )
+from tui_trainer.launching.fitted_presets import COLUMN_ROLES, SECOND_TEXT, TEXT, columns_words
 from tui_trainer.models.config_json import MODEL_KEY
+from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import FieldDialog
-from tui_trainer.ui.spans import Line, fit, pad, paragraph, title_rule
+from tui_trainer.ui.dialogs import Dialog, FieldDialog
+from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Pane
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
 
 LOOKING = "what is here"
 _PREVIEW = "preview of a choice"
+# No letter: those are for the field.
+_COLUMNS_KEY = "ctrl+t"
 _WIDEST_COLUMN, _NAME_CELLS = 40, 44
 # What a run is about goes; where it is kept, and what it may take of the machine, stays.
 _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
@@ -196,19 +200,46 @@ class ModelDialog(ChoiceOfPath):
         words = f"Which model learns from {one_line(data, 60)}: a folder, one that was fetched, a run, or none."
         super().__init__(bench, MODEL_KEY, words, models_here)
         self._data = data
+        self._columns: dict[str, str] = {}
+        """Those that were named here, by their settings."""
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        *keys, last = ChoiceOfPath.keys
+        return (*keys, (_COLUMNS_KEY, "columns"), last) if self._has_columns else ChoiceOfPath.keys
+
+    @property
+    def _has_columns(self) -> bool:
+        known = self._known.get(self.value)
+        return isinstance(known, WhatFollows) and bool(known.loaded and known.first.columns)
+
+    def take_key(self, event: Key) -> bool:
+        if event.key != _COLUMNS_KEY or not self._has_columns:
+            return super().take_key(event)
+        known = self._known[self.value]
+        assert isinstance(known, WhatFollows) and known.loaded is not None, "it has columns"
+        self._bench.app.open(ColumnsDialog(known.loaded, known.first, self._name_columns))
+        return True
+
+    def _name_columns(self, columns: dict[str, str]) -> None:
+        self._columns |= columns
+        self._known.clear()
+        self._changed()
 
     def look(self, value: str) -> object:
-        return what_follows(self._data, model_of(value), gpu=self._bench.chosen_gpu)
+        return what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
     def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
         if not isinstance(known, WhatFollows):
             return [[("counting its parameters and planning ...", "dim")]]
         lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
-        if known.loaded and known.plan:
-            why = known.loaded.where("task.type").partition(FITTED)[2] or f"recipe {known.plan.recipe}"
-            rows = [f"task {known.loaded.config.task.type}: {why}", *offer_lines(known.plan)]
-            lines += [line for row in rows for line in paragraph(one_line(row), width)]
-        return lines
+        if (loaded := known.loaded) is None:
+            return lines
+        why = loaded.where("task.type").partition(FITTED)[2] or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
+        columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
+        rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
+        lines += [line for row in rows for line in paragraph(one_line(row), width)]
+        return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]
 
     def use(self, value: str) -> None:
         bench, document = self._bench, self._bench.document
@@ -216,7 +247,7 @@ class ModelDialog(ChoiceOfPath):
             bench.tell("the config is not open yet", "dim")
             return
         gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
-        values = gone | {DATA: self._data} | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
+        values = gone | {DATA: self._data} | self._columns | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return
@@ -231,11 +262,62 @@ def model_of(value: str) -> str:
     return "" if value == FROM_SCRATCH else value
 
 
-def table_lines(first: FirstRows, width: int) -> list[Line]:
-    """Columns as wide as their widest cells, as long as there is room; what does not fit is cut."""
-    widths = column_widths(first.columns, first.rows, width)
-    heads: Line = [(" ".join(pad(name, cells) for name, cells in zip(first.columns, widths, strict=False)), "title")]
-    rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in first.rows]
+class ColumnsDialog(Dialog):
+    """Which column of the data is what to its task. `take` gets those that are to be named, by their settings."""
+
+    heading = "Which column is what"
+    keys = (("enter", "take them"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
+
+    def __init__(self, loaded: LoadedConfig, first: FirstRows, take: Callable[[dict[str, str]], None]) -> None:
+        super().__init__()
+        roles = [f"data.{name}" for name in find_task(loaded.config.task.type).reads_columns]
+        self._found = {role: loaded.columns.get(role, "") for role in roles}
+        self._columns, self._first, self._take, self._chosen = dict(self._found), first, take, 0
+
+    def inside(self) -> Iterable[Widget]:
+        yield LineList(self._row, lambda: (len(self._columns), self._chosen))
+        yield Pane(lambda width, _: table_lines(self._first, width, tuple(filter(None, self._columns.values()))))
+
+    def _row(self, place: int, width: int) -> Line:
+        role, column = list(self._columns.items())[place]
+        pointer = self.glyphs.pointer if place == self._chosen else " "
+        words = f"{pointer} {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
+        other: Role = "text" if column == self._found[role] else "bold"
+        return fit([(words, "cursor" if place == self._chosen else other)], width, self.glyphs.ellipsis)
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self._chosen = message.place
+        if message.opens:
+            self._turn(1)
+        self.redraw()
+
+    def _turn(self, steps: int) -> None:
+        role, columns = list(self._columns)[self._chosen], ["", *self._first.columns]
+        self._columns[role] = columns[(columns.index(self._columns[role]) + steps) % len(columns)]
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key in ("up", "down", "k", "j"):
+            self._chosen = (self._chosen + (1 if key in ("down", "j") else -1)) % len(self._columns)
+        elif key in ("left", "right", "h", "l", "space"):
+            self._turn(-1 if key in ("left", "h") else 1)
+        elif key == "enter":
+            named = {role: column for role, column in self._columns.items() if column != self._found[role]}
+            if SECOND_TEXT in named:
+                # Without its name one text is looked for together with the other.
+                named[TEXT] = self._columns[TEXT]
+            self._take({role: column or all_settings()[role].default for role, column in named.items()})
+            return False
+        return True
+
+
+def table_lines(first: FirstRows, width: int, columns: Sequence[str] = ()) -> list[Line]:
+    """Columns, or only those that are named, as wide as their widest cells, as long as there is room; what does not fit
+    is cut."""
+    places = [first.columns.index(name) for name in columns or first.columns if name in first.columns]
+    names, cells = [one_line(first.columns[at]) for at in places], [[row[at] for at in places] for row in first.rows]
+    widths = column_widths(names, cells, width)
+    heads: Line = [(" ".join(map(pad, names, widths)), "title")]
+    rows: list[Line] = [[(" ".join(map(pad, row, widths)), "text")] for row in cells]
     return [heads, *rows]
 
 

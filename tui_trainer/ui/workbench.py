@@ -122,10 +122,11 @@ def _lane_of(folder: RunFolder) -> str:
 
 def fitted(plain: LoadedConfig) -> tuple[LoadedConfig, list[Problem]]:
     """What suits the model and the data, and what contradicts them."""
+    from tui_trainer.launching.fitted_presets import with_columns_found
     from tui_trainer.launching.open_run import name_problems, with_what_suits
     from tui_trainer.planning.conflicts import setting_problems
 
-    loaded = with_what_suits(plain)
+    loaded = with_columns_found(with_what_suits(plain))
     return loaded, [*setting_problems(loaded), *name_problems(loaded)]
 
 
@@ -513,8 +514,8 @@ class Workbench:
             return
         self._followed = now
         if before is not None and (words := followed_words(before, now)):
-            undo = f"{self.app.key_of('config.undo')} takes it back"
-            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo}")
+            undo = self.app.key_of("config.undo")
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} takes it back; {words}")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING

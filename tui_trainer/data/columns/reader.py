@@ -69,6 +69,11 @@ class Reader(Protocol):
         """Choose the columns, by the first rows. Raises DataError when they cannot be told."""
         return
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        """What `begin` has found: the column that each setting of [data] stands for that names one."""
+        return {}
+
     def read(self, row: Row) -> Example:
         """One row. Raises DataError, with its place, for one that cannot be used."""
         raise TypeError(f"{type(self).__name__} reads documents, not rows")

@@ -222,17 +222,17 @@ class PairColumns:
     def __init__(self, text_column: str, text_pair_column: str, target_column: str) -> None:
         self._text, self._target = text_column, target_column
         self._beside = tuple(filter(None, [text_pair_column]))
-        self._pair = Pair("", "")
+        self.pair = Pair("", "")
         self._is_written, self._several = False, 0
         self._notes: dict[str, None] = {}
 
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError, which names the nearest column, where it cannot be told."""
         label, names = self._named(head)
-        self._pair = self._find(label, names, head)
-        answers = [row.values.get(self._pair.target) for row in head]
+        self.pair = self._find(label, names, head)
+        answers = [row.values.get(self.pair.target) for row in head]
         # Elsewhere a list may be the text that is to be written.
-        self._is_written = self._pair.target.strip().lower() in ("answers", "answer") and all(
+        self._is_written = self.pair.target.strip().lower() in ("answers", "answer") and all(
             isinstance(answer, str) and _WRITTEN.match(answer) for answer in answers
         )
         self._notes[self._told(names, label)] = None
@@ -245,12 +245,12 @@ class PairColumns:
             languages = _languages_of(head)
             found = Pair(languages[0], "") if languages else _usual_input(names)
         source = found.source or ColumnChoices(AUTO).choose(head)
-        self._pair = Pair(source, "", self._beside or found.beside)
+        self.pair = Pair(source, "", self._beside or found.beside)
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
         refuse_bad_answer(row)
-        source, target = self.read_input(row), self._pair.target
+        source, target = self.read_input(row), self.pair.target
         row = _opened(row)
         value = value_of(row, target)
         if isinstance(value, str) and self._is_written:
@@ -266,7 +266,7 @@ class PairColumns:
         """The texts of an input follow each other with the names of their columns before them, as T5 was trained
         ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
         """
-        row, pair = _opened(row), self._pair
+        row, pair = _opened(row), self.pair
         source = _text_of(row, pair.source)
         # Alpaca has instructions that need no input.
         beside = [name for name in pair.beside if row.values.get(name) not in (None, "")]
@@ -279,7 +279,7 @@ class PairColumns:
         if not self._several:
             return list(self._notes)
         first = (
-            f"{self._several:,} rows have several answers in '{one_line(self._pair.target, 40)}': the first is learnt"
+            f"{self._several:,} rows have several answers in '{one_line(self.pair.target, 40)}': the first is learnt"
         )
         return [*self._notes, first]
 
@@ -313,7 +313,7 @@ class PairColumns:
         return Pair(found.source, found.target, self._beside or found.beside)
 
     def _told(self, names: Sequence[str], label: str) -> str:
-        pair = self._pair
+        pair = self.pair
         read = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
         others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
         unread = f" (not read: {listed(others)})" if others else ""

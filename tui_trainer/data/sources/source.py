@@ -200,6 +200,10 @@ class Source:
                 f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
             )
 
+    @property
+    def is_table(self) -> bool:
+        return self.sample.is_table if self.sample else any(entry.holds_rows for entry in self.entries)
+
     def rows(
         self, problems: ProblemList, progress: Progress | None = None, *, max_rows: int = 0, choices: ColumnChoices
     ) -> Iterator[Row]:

@@ -111,6 +111,11 @@ class LabelledTexts(TableReader):
         else:
             self._labels.column = column
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        label = self._labels.column if self._labels else ""
+        return {"text_column": self._text, "text_pair_column": self._pair, "label_column": label}
+
     def read(self, row: Row) -> Example:
         assert self._labels is not None, "`begin` comes first"
         refuse_rejected(row)

@@ -138,6 +138,11 @@ class TaggedWords(TableReader):
         if self._columns.note:
             self._notes.setdefault(self._columns.note)
 
+    @property
+    def found_columns(self) -> Mapping[str, str]:
+        found = self._columns
+        return {"text_column": found.words, "label_column": found.tags} if found else {}
+
     def read(self, row: Row) -> Example:
         assert self._columns is not None, "`begin` comes first"
         tagged = self._columns.read(row)

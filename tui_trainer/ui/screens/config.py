@@ -67,8 +67,6 @@ class ConfigPage(ListPage):
         self.head = Horizontal(id="head")
         self.filter_field, self.value_field = LineField(id="filter"), LineField(classes="field")
         self.choice_field = ChoiceField(self._choice, self._jump, classes="field")
-        self._refused_text = ""
-        """What was typed in the user's own editor, and could not be taken."""
 
     @cached_property
     def model(self) -> ConfigModel:
@@ -79,6 +77,10 @@ class ConfigPage(ListPage):
         # The cache may be large, and on a disk of another machine.
         self.bench.background.do("cached data sets", names_in_the_cache, data_sets.extend, "cached data sets")
         return ConfigModel(self.bench.document, names, has_gpu=bool(self.bench.hardware.gpus))
+
+    @cached_property
+    def _own_editor(self) -> files.OwnEditor:
+        return files.OwnEditor(self.app, self.bench, self.model.document)
 
     @cached_property
     def panes(self) -> ConfigPanes:
@@ -348,4 +350,4 @@ class ConfigPage(ListPage):
         download(self.bench, "data set" if is_data else "model", name if is_hub_name(name) else "")
 
     def action_editor(self) -> None:
-        self._refused_text = files.edit(self.app, self.bench, self.model.document, self._refused_text)
+        self._own_editor.open()

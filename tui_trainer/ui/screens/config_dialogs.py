@@ -11,30 +11,40 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from textual.app import App
+from textual.events import Key
 from textual.widget import Widget
 
 from tui_trainer.config.changes import Change, RecipePreview
 from tui_trainer.config.document import ConfigDocument, Fit
 from tui_trainer.config.editing import display_text
-from tui_trainer.config.load import all_settings
-from tui_trainer.config.save import OverwriteError, document_text, writing
+from tui_trainer.config.load import all_settings, flatten
+from tui_trainer.config.save import (
+    OverwriteError,
+    document_text,
+    line_of,
+    marked_text,
+    without_marks,
+    writing,
+)
 from tui_trainer.config.toml_files import Profile, all_profiles
-from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.errors import ConfigError, InputError, Problem
 from tui_trainer.files.local_paths import at_home, from_the_root
 from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.command_dialogs import OwnProcessDialog
-from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row, TextDialog
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, FieldDialog, Row, TextDialog
 from tui_trainer.ui.screens.config_view import name_cells, settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, bar, fit, pad, paragraph, title_rule, wrapped
 from tui_trainer.ui.widgets.lists import MARK_CELLS, LineList, preset_cells, shortened, value_cells
@@ -44,7 +54,6 @@ from tui_trainer.ui.workbench import FITTING, Workbench, fitting_words
 # What the config screen does with files: save, save as, the user's own editor, and edits that were never saved.
 
 _DEFAULT_FILE = "tui-trainer.toml"
-_REFUSED = "# not taken:"
 
 
 def save(bench: Workbench, document: ConfigDocument) -> None:
@@ -109,29 +118,47 @@ def _write(
     bench.background.do("save", work, written, "save")
 
 
-def edit(app: App[Any], bench: Workbench, document: ConfigDocument, refused_text: str) -> str:
-    """Open what would be saved in $EDITOR, and take the text back as one change.
+class OwnEditor:
+    """The settings as TOML in the user's own editor, taken back as one change. A text that is not taken is kept, with
+    what is wrong marked in it, until it is taken or discarded."""
 
-    Returns what was typed where it was not taken, to begin with it the next time.
-    """
-    command = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
-    before = refused_text or document_text(document)
-    try:
-        after = edit_text_in(app, shlex.split(command), before)
-    except (OSError, ValueError) as error:
-        bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
-        return refused_text
-    if after == before:
-        bench.tell("nothing was changed in the editor")
-        return ""
-    try:
-        document.take(after)
-    except ConfigError as error:
-        bench.tell(f"not taken: {error.problems[0]}; {bench.app.key_of('config.editor')} opens your text again", "bad")
-        typed = "\n".join(line for line in after.split("\n") if not line.startswith(_REFUSED))
-        return f"{_REFUSED} {one_line(str(error.problems[0]))}\n{typed}"
-    bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
-    return ""
+    def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
+        self._app, self._bench, self._document = app, bench, document
+        self._kept = ""
+
+    def open(self) -> None:
+        bench, command = self._bench, os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        before = self._kept or document_text(self._document)
+        try:
+            after = edit_text_in(self._app, shlex.split(command), before)
+        except (OSError, ValueError) as error:
+            bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
+            return
+        if after == before and not self._kept:
+            bench.tell("nothing was changed in the editor")
+            return
+        text = without_marks(after)
+        try:
+            self._document.take(text)
+        except ConfigError as error:
+            self._refuse(text, error.problems)
+        else:
+            self._kept = ""
+            bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
+
+    def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
+        self._kept = marked_text(text, problems)
+        rows: list[Row] = []
+        for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
+            rows.append((one_line(str(replace(problem, where=f"line {line}"))), "bad"))
+            rows += [one_line(text.split("\n")[line - 1], 70), ""]
+        rows.append(("Nothing has changed, and your text is kept with these marks in it.", "dim"))
+        answers: list[Answer] = [("e", "edit it again", self.open), ("d", "discard it", self._discard)]
+        self._bench.app.ask("not taken: the text from the editor", rows, answers)
+
+    def _discard(self) -> None:
+        self._kept = ""
+        self._bench.tell("discarded; the settings are as before")
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
@@ -211,7 +238,9 @@ _CURVE_CELLS = 26
 _ROLES: Final[dict[str, Role]] = {
     "head": "bold", "text": "text", "trained": "good", "special": "accent", "note": "dim",
 }  # fmt: skip
-LOW = 30
+_FITS: Final = "recipes that fit"
+Fits = Mapping[str, tuple[str, str]]
+"""By the name of a recipe its task, and why it does not go with the user's model and data."""
 
 
 class TuneDialog(OwnProcessDialog):
@@ -392,8 +421,8 @@ class PreviewDialog(Dialog):
 class RecipeChooser:
     """`preview` is what the chosen recipe would change, or None where `error` says why it cannot be taken.
 
-    What of it does not suit the model and the data is found out behind the keys: until then it is shown as it is
-    written, and `waiting` says for what.
+    What of it does not suit the model and the data is found out behind the keys, and so is which recipes do not go with
+    them: until then all are shown as they are written, and `waiting` says for what.
     """
 
     def __init__(self, bench: Workbench, document: ConfigDocument) -> None:
@@ -401,34 +430,95 @@ class RecipeChooser:
         self._bench, self.document, self.keep_own = bench, document, True
         self.changed: Callable[[], None] = lambda: None
         """Called when the answer is there."""
-        self.recipes = tuple(all_profiles("recipes").values())
-        names = [recipe.name for recipe in self.recipes]
-        self.chosen = names.index(document.recipe_name) if document.recipe_name in names else 0
+        self.recipes = all_profiles("recipes")
+        self.name = document.recipe_name if document.recipe_name in self.recipes else next(iter(self.recipes))
+        self.filter = ""
+        self.rows: list[str | Profile] = []
+        """Recipes that match the filter below the titles of their tasks; those that go with model and data first."""
+        self._fits: Fits | None = None
         self.preview: RecipePreview | None = None
         self.error = ""
         self._waits_for: LoadedConfig | None = None
         self.look()
+        self.find_fits()
 
     @property
     def recipe(self) -> Profile:
-        return self.recipes[self.chosen]
+        return self.recipes[self.name]
 
-    def choose(self, place: int) -> None:
-        if place != self.chosen:
-            self.chosen = place % len(self.recipes)
-            self.look()
+    def misfit(self, name: str) -> str:
+        """Why a recipe does not go with the user's model and data; empty where it does, or it is not known yet."""
+        return (self._fits or {}).get(name, ("", ""))[1]
+
+    def _arrange(self) -> None:
+        by_task = {name: list[Profile]() for name in task_names()}
+        for recipe in self.recipes.values():
+            task = self._task_of(recipe)
+            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}".lower()
+            if all(word in text for word in self.filter.lower().split()):
+                by_task[task].append(recipe)
+        for recipes in by_task.values():
+            recipes.sort(key=lambda one: bool(self.misfit(one.name)))
+        tasks = sorted(filter(by_task.get, by_task), key=lambda name: bool(self.misfit(by_task[name][0].name)))
+        self.rows = []
+        for name in tasks:
+            self.rows += [find_task(name).title, *by_task[name]]
+
+    def _task_of(self, recipe: Profile) -> str:
+        """What it would learn here, or is written for."""
+        found = (self._fits or {}).get(recipe.name, ("", ""))[0] or flatten(recipe.values, "", []).get("task.type")
+        return found if found in task_names() else str(all_settings()["task.type"].default)
+
+    def choose(self, steps: int) -> None:
+        shown = [row.name for row in self.rows if not isinstance(row, str)]
+        at = shown.index(self.name) if self.name in shown else -steps
+        self.choose_name(shown[(at + steps) % len(shown)] if shown else self.name)
 
     def choose_name(self, name: str) -> None:
-        self.choose(next((n for n, recipe in enumerate(self.recipes) if recipe.name == name), self.chosen))
+        if name in self.recipes and name != self.name:
+            self.name = name
+            self.look()
+
+    def narrow(self, text: str) -> None:
+        self.filter = text
+        self._arrange()
+        if not any(row is self.recipe for row in self.rows):
+            self.choose(0)
 
     def look(self) -> None:
         self._waits_for = None
         self._show(self._fit_behind_the_keys)
 
+    def find_fits(self) -> None:
+        """What each recipe would learn on top of the user's own values, and whether it can."""
+        document, names, keep_own = self.document, tuple(self.recipes), self.keep_own
+
+        def found(fits: Fits) -> None:
+            self._fits = fits
+            self._arrange()
+            self.changed()
+
+        def find() -> Fits:
+            from tui_trainer.launching.fitted_presets import misfit
+            from tui_trainer.launching.open_run import with_what_suits
+
+            fits = dict.fromkeys(names, ("", "one of its values does not fit its setting"))
+            for name in names:
+                try:
+                    if plain := document.with_recipe(name, keep_own=keep_own):
+                        loaded = with_what_suits(plain)
+                        fits[name] = loaded.config.task.type, misfit(loaded)
+                except ConfigError as error:
+                    fits[name] = "", error.problems[0].message
+            return fits
+
+        self._fits = None
+        self._arrange()
+        self._bench.background.do(_FITS, find, found, _FITS)
+
     def _show(self, fit: Fit) -> None:
         try:
-            name, keep_own = self.recipe.name, self.keep_own
-            self.preview, self.error = self.document.preview_recipe(name, keep_own=keep_own, fit=fit), ""
+            self.preview, self.error = self.document.preview_recipe(self.name, keep_own=self.keep_own, fit=fit), ""
         except ConfigError as error:
             self.preview, self.error = None, str(error.problems[0])
 
@@ -451,26 +541,42 @@ class RecipeChooser:
 
     @property
     def waiting(self) -> str:
-        """What the preview waits for; empty: for nothing."""
-        return fitting_words(self._waits_for) if self._waits_for else ""
+        """What the preview or the order waits for; empty: for nothing."""
+        if plain := self._waits_for or (self.document.plain if self._fits is None else None):
+            return f"{fitting_words(plain)}" if self._waits_for else f"which recipes fit: {fitting_words(plain)}"
+        return ""
 
 
-class RecipeDialog(Dialog):
+class RecipeDialog(FieldDialog):
     """Choose a recipe, and see first what it would change. `take` gets the chooser when one is taken."""
 
     heading = "Choose a recipe"
-    keys = (("enter", "take it"), ("up down", "choose"), ("space", "keep or drop own values"), ("escape", "back"))
+    AUTO_FOCUS = ""
     CSS = """
     RecipeDialog #box { width: 100%; height: 100%; }
-    RecipeDialog LineList { height: 8; }
-    RecipeDialog.-low LineList { height: 5; }
+    RecipeDialog LineList { height: 50vh; }
     """
-    VERTICAL_BREAKPOINTS = [(0, "-low"), (LOW, "-high")]  # noqa: RUF012
 
     def __init__(self, chooser: RecipeChooser, take: Callable[[RecipeChooser], None]) -> None:
-        super().__init__()
+        super().__init__("")
         self._chooser, self._take = chooser, take
+        self.field.placeholder, self.field.display = "name, title or task", False
         chooser.changed = self._changed
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        if self.is_typing:
+            return (("enter", "done"), ("up down", "choose"), ("escape", "all recipes"))
+        take = (("enter", "take it"), ("up down", "choose"), ("/", "filter"))
+        return (
+            *take,
+            ("space", "drop own values" if self._chooser.keep_own else "keep own values"),
+            ("escape", "back"),
+        )
+
+    @property
+    def is_typing(self) -> bool:
+        return self.focused is self.field
 
     def _changed(self) -> None:
         if self.is_attached:
@@ -481,48 +587,92 @@ class RecipeDialog(Dialog):
 
     def inside(self) -> Iterable[Widget]:
         chooser = self._chooser
+        yield self.field
         yield LineList(
             lambda place, width: recipe_line(chooser, place, width, self.glyphs),
-            lambda: (len(chooser.recipes), chooser.chosen),
+            lambda: (len(chooser.rows), next((at for at, row in enumerate(chooser.rows) if row is chooser.recipe), 0)),
+            # The title of a task is in sight with its first recipe.
+            lead=lambda place: place > 0 and isinstance(chooser.rows[place - 1], str),
+            empty=lambda: "no recipe matches the filter",
         )
-        yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs, is_low=self.size.height < LOW))
+        yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs))
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chooser.choose(message.place)
-        if message.opens:
-            self.app.simulate_key("enter")
+        if not isinstance(row := self._chooser.rows[message.place], str):
+            self._chooser.choose_name(row.name)
+            if message.opens:
+                self.app.simulate_key("enter")
         self.redraw()
+
+    def on_input_changed(self) -> None:
+        self._chooser.narrow(self.field.value)
+        self.redraw()
+
+    def _filter(self, *, types: bool) -> None:
+        self.field.display = types or bool(self.field.value)
+        self.set_focus(self.field if types else None, scroll_visible=False)
+        self.redraw()
+
+    def takes(self, key: str) -> bool:
+        return self.is_typing
+
+    def take_key(self, event: Key) -> bool:
+        if not self.is_typing:
+            return Dialog.take_key(self, event)
+        if event.key in ("up", "down"):
+            self._chooser.choose(1 if event.key == "down" else -1)
+            self.redraw()
+            return True
+        return super().take_key(event)
+
+    def take(self) -> None:
+        self._filter(types=False)
+
+    def close(self) -> None:
+        if not self.is_typing:
+            super().close()
+            return
+        self.field.value = ""
+        self._filter(types=False)
 
     def press(self, key: str, character: str | None) -> bool:
         chooser = self._chooser
         if key in ("up", "down", "j", "k"):
-            chooser.choose(chooser.chosen + (1 if key in ("down", "j") else -1))
+            chooser.choose(1 if key in ("down", "j") else -1)
         elif key == "space":
             chooser.keep_own = not chooser.keep_own
             chooser.look()
-        elif key == "enter" and not chooser.error:
+            chooser.find_fits()
+        elif character == "/":
+            self._filter(types=True)
+        elif key == "enter" and not chooser.error and chooser.recipe in chooser.rows:
             self._take(chooser)
             return False
         return True
 
 
 def recipe_line(chooser: RecipeChooser, place: int, width: int, glyphs: Glyphs) -> Line:
-    one, is_chosen = chooser.recipes[place], place == chooser.chosen
-    cells = max(len(one_line(recipe.name)) for recipe in chooser.recipes)
+    one = chooser.rows[place]
+    if isinstance(one, str):
+        return title_rule(one, width, glyphs)
+    cells, why = max(map(len, map(one_line, chooser.recipes))), chooser.misfit(one.name)
     now = "now" if one.name == chooser.document.recipe_name else "   "
-    words = f"{glyphs.pointer if is_chosen else ' '} {one_line(one.name).ljust(cells)}  {now}  {one_line(one.title)}"
-    line = fit([(words, "text")], width, glyphs.ellipsis)
-    return [(text, "cursor") for text, _ in line] if is_chosen else line
+    start = f"{glyphs.pointer if one is chooser.recipe else ' '} {one_line(one.name).ljust(cells)}  {now}  "
+    rest: Line = [(f"{glyphs.bad} {one_line(why)}", "dim")] if why else [(one_line(one.title), "text")]
+    line = fit([(start, "dim" if why else "text"), *rest], width, glyphs.ellipsis)
+    return [(text, "cursor") for text, _ in line] if one is chooser.recipe else line
 
 
-def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs, *, is_low: bool) -> list[Line]:
+def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyphs) -> list[Line]:
     """The summary of the chosen recipe, and every setting that would change or stay.
 
-    What would change has the most room. On a low screen what stays is only named.
+    What would change has the most room. Where not all fits, what stays is only named.
     """
     recipe = chooser.recipe
-    lines = paragraph(one_line(f"{chooser.chosen + 1} of {len(chooser.recipes)}: {recipe.summary}"), width)
-    lines += paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source and not is_low else []
+    lines = paragraph(one_line(recipe.summary), width)
+    source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
+    if why := chooser.misfit(recipe.name):
+        lines += paragraph(one_line(f"Does not fit: {why}."), width, "warn")
     if chooser.preview is None:
         return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
@@ -532,7 +682,10 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
     lines.append(title_rule(title, width, glyphs, note))
     with_it = f"with {one_line(recipe.name)}"
     changed = _table(("setting", "now", with_it), changes, ("text", "dim", "bold"), width, glyphs) if changes else []
-    kept = _kept(chooser, stays, width, glyphs, names_only=is_low)[: max(height // 3, 1)]
+    kept = _kept(chooser, stays, width, glyphs, names_only=False)
+    if len(source) + len(lines) + len(changed) + len(kept) <= height:
+        return [*lines[:-1], *source, lines[-1], *changed, *kept]
+    kept = _kept(chooser, stays, width, glyphs, names_only=True)
     room = max(height - len(lines) - len(kept), 1 + bool(changes))
     if len(changed) > room:
         changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]

@@ -175,7 +175,8 @@ class ConfigModel:
     def rows(self) -> list[ListRow]:
         """Headings and settings that are shown now: the same list while nothing changed."""
         document = self.document
-        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter)
+        columns = document.loaded.columns if document.loaded else {}
+        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, columns)
         if self._rows[0] != state:
             rows = table_rows(document, self._wanted(), self.unread, self.filter)
             if not (self.only_changed or self.show_all or self.filter):
@@ -296,8 +297,10 @@ def table_rows(
 
 def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
     value, changed = document.value(setting.key), document.is_changed(setting.key)
+    found = document.loaded.columns.get(setting.key, value) if document.loaded else value
+    text = value_text(setting, value) if found == value else f"{one_line(found)} (found)"
     return ListRow(
-        key=setting.key, name=setting.name, value=value_text(setting, value), matched=matched, is_changed=changed,
+        key=setting.key, name=setting.name, value=text, matched=matched, is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", EMPTY, "auto"),

@@ -34,35 +34,83 @@ from tui_trainer.units import GIB, format_bytes
 
 SIGNS: Final = "ABCDEF"
 """What stands for the runs that are compared, in the order in which they were marked."""
-# Title, cells, and from which width of the list on; the name has what is left.
-_COLUMNS: Final = (
-    ("state", 13, 0), ("done", 4, 0), ("curve", 6, 78), ("loss", 7, 100), ("held out", 8, 0), ("score", 18, 116),
-    ("OOM", 3, 140), ("began", 16, 126), ("last event", 11, 0), ("size", 10, 78), ("task", 20, 150), ("model", 26, 176),
-)  # fmt: skip
-# A list that is narrower shows tags in the place of the curve.
-_ROOM_FOR_BOTH: Final = 100
-_TAGS, _TAGS_CELLS = "tags", 10
-_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
-    "run": attrgetter("name"), "state": attrgetter("status_words"), "done": attrgetter("share_done"),
-    "loss": attrgetter("loss"), "held out": attrgetter("eval_loss"),
-    "score": lambda one: one.scores.get(one.metric, next(iter(one.scores.values()), None)),
-    "OOM": attrgetter("out_of_memory_events"), "began": attrgetter("started_at"),
-    "last event": attrgetter("last_event_at"), "size": attrgetter("size_bytes"), "task": attrgetter("task"),
-    "model": attrgetter("model"), _TAGS: attrgetter("tags"),
-}  # fmt: skip
-"""What a column is sorted by."""
-# Of these more is looked for first.
-_FALLING: Final = frozenset({"score", "done", "size", "began", "last event", "OOM"})
-_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
-_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
-    "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
-    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
-}  # fmt: skip
-_RIGHT: Final = frozenset({"done", "OOM", "loss", "held out", "last event", "size"})
 _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
     "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
     "submitted": "text",
+}  # fmt: skip
+# A list that is narrower shows tags in the place of the curve.
+_ROOM_FOR_BOTH: Final = 100
+_CURVE, _TAGS = "curve", "tags"
+# The name has at least so many, and what most names take before a curve is drawn wider; the pointer or the letter of a
+# mark stands before it.
+_NAME_CELLS, _WHOLE_NAME_CELLS, _POINTER_CELLS = 16, 32, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """`text(run, age, cells, glyphs)` is what a cell says, `order(run)` what the list is sorted by."""
+
+    title: str
+    cells: int
+    from_cells: int
+    """Width of the list from which on it is shown: the name has what is left."""
+    order: Callable[[RunOverview], Any] | None
+    text: Callable[[RunOverview, str, int, Glyphs], str]
+    falls: bool = False
+    """Sorted by it, the largest comes first."""
+    is_right: bool = False
+    of_runs: bool = False
+    """It says nothing of a folder that is no run."""
+    role: Callable[[RunOverview], Role] | None = None
+    """Where it does not look as the rest of the row."""
+
+
+def _score(one: RunOverview) -> float | None:
+    return one.scores.get(one.metric, next(iter(one.scores.values()), None))
+
+
+def _state_role(one: RunOverview) -> Role:
+    return _STATE_ROLES.get(one.status, "dim")
+
+
+def _model_words(one: RunOverview) -> str:
+    return one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name
+
+
+# fmt: off
+COLUMNS: Final = {column.title: column for column in (
+    Column(_TAGS, 12, 70, attrgetter("tags"), lambda one, *_: tag_words(one.tags), role=lambda _: "accent"),
+    Column("state", 13, 0, attrgetter("status_words"), lambda one, *_: one.status_words, role=_state_role),
+    Column("done", 4, 0, attrgetter("share_done"),
+           lambda one, *_: "" if one.share_done is None else f"{int(100 * one.share_done)}%",
+           falls=True, is_right=True),
+    Column(_CURVE, 6, 78, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
+           role=lambda _: "chart_smooth"),
+    Column("loss", 7, 100, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True, of_runs=True),
+    Column("held out", 8, 0, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss),
+           is_right=True, of_runs=True),
+    Column("score", 18, 116, _score, lambda one, *_: one.score, falls=True),
+    Column("OOM", 3, 140, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
+           falls=True, is_right=True, of_runs=True, role=lambda _: "warn"),
+    Column("began", 16, 126, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
+           falls=True),
+    Column("last event", 11, 0, attrgetter("last_event_at"), lambda one, age, *_: age,
+           falls=True, is_right=True, of_runs=True),
+    Column("size", 10, 78, attrgetter("size_bytes"),
+           lambda one, *_: "" if one.size_bytes is None else format_bytes(one.size_bytes), falls=True, is_right=True),
+    Column("task", 20, 150, attrgetter("task"), lambda one, *_: one.task),
+    Column("model", 26, 176, attrgetter("model"), lambda one, *_: _model_words(one)),
+)}
+# fmt: on
+_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
+    "run": attrgetter("name"),
+    **{title: column.order for title, column in COLUMNS.items() if column.order},
+}  # fmt: skip
+_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
+_MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
+    "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
+    "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
 }  # fmt: skip
 _EXPLANATIONS: Final = {
     "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
@@ -122,7 +170,7 @@ class RunsModel:
     @property
     def falls(self) -> bool:
         """Whether the largest value of the sorted column comes first."""
-        return (self.order in _FALLING) != self.is_reversed
+        return (self.order in COLUMNS and COLUMNS[self.order].falls) != self.is_reversed
 
     def sort_by(self, title: str) -> None:
         """By that column, the first of them chosen; the other way round where it is sorted by it already."""
@@ -171,14 +219,18 @@ class RunsModel:
 
     def columns(self, width: int) -> list[tuple[str, int]]:
         """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
-        has_tags, is_roomy = any(one.tags for one in self.found or ()), width >= _ROOM_FOR_BOTH
-        wider = 4 if width >= 180 else 2 if width >= 140 else 1
-        tags = [(_TAGS, _TAGS_CELLS + 4 * is_roomy)] * has_tags
-        room = width - tags[0][1] if tags and is_roomy else width
-        columns = [(title, cells) for title, cells, least in _COLUMNS if room >= least]
-        if has_tags and not is_roomy:
-            columns = [column for column in columns if column[0] != "curve"]
-        return tags + [(title, cells * wider if title == "curve" else cells) for title, cells in columns]
+        has_tags = any(one.tags for one in self.found or ())
+        left_out = _TAGS if not has_tags else _CURVE if width < _ROOM_FOR_BOTH else ""
+        shown = [one for one in COLUMNS.values() if width >= one.from_cells and one.title != left_out]
+
+        def for_the_name() -> int:
+            return width - _POINTER_CELLS - sum(column.cells + 1 for column in shown)
+
+        while for_the_name() < _NAME_CELLS and (last := max(shown, key=attrgetter("from_cells"))).from_cells:
+            shown.remove(last)
+        spare = for_the_name() - _WHOLE_NAME_CELLS
+        wider = next((times for times in (4, 2) if spare >= COLUMNS[_CURVE].cells * (times - 1)), 1)
+        return [(one.title, one.cells * wider if one.title == _CURVE else one.cells) for one in shown]
 
 
 def _is_known(value: object) -> bool:
@@ -214,32 +266,6 @@ def summary(model: RunsModel) -> str:
     parts += [f"{gone} gone"] if gone else []
     parts += [f"{len(model.marked)} marked"] if model.marked else []
     return ", ".join(parts)
-
-
-def row_values(one: RunOverview, age: str, columns: dict[str, int], glyphs: Glyphs) -> dict[str, str]:
-    """The text of each column of a run, made safe."""
-    share = one.share_done
-    values = {
-        "state": one.status_words,
-        "done": "" if share is None else f"{int(100 * share)}%",
-        "curve": sparkline(one.loss_curve, columns["curve"], glyphs) if "curve" in columns else "",
-        "loss": loss_words(one.loss) if one.is_run else "",
-        "held out": loss_words(one.eval_loss) if one.is_run else "",
-        "score": one.score,
-        "OOM": str(one.out_of_memory_events or "") if one.is_run else "",
-        "began": one.started_at[:16].replace("T", " "),
-        "last event": age if one.is_run else "",
-        "size": format_bytes(one.size_bytes) if one.size_bytes is not None else "",
-        "task": one.task,
-        "model": one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name,
-        _TAGS: tag_words(one.tags),
-    }
-    return {title: one_line(values[title]) for title in columns}
-
-
-def row_roles(one: RunOverview) -> dict[str, Role]:
-    """Of the columns that do not look as the rest of the row."""
-    return {"OOM": "warn", "state": _STATE_ROLES.get(one.status, "dim"), "curve": "chart_smooth", _TAGS: "accent"}
 
 
 def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
@@ -329,10 +355,10 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
         if (columns, width) == (self._columns, self._width) and styles is self._styles:
             return
         self._columns, self._width, self._styles = columns, width, styles
-        self._name_cells = width - 2 - sum(cells + 1 for cells in columns.values())
+        self._name_cells = width - _POINTER_CELLS - sum(cells + 1 for cells in columns.values())
         self.clear(columns=True)
         self._rows, self._order = {}, ()
-        self.add_column("", key="run", width=2 + self._name_cells)
+        self.add_column("", key="run", width=_POINTER_CELLS + self._name_cells)
         for title, cells in columns.items():
             self.add_column("", key=title, width=cells + 1)
 
@@ -360,12 +386,15 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
     def _cells(self, one: RunOverview, sign: str, age: str) -> dict[str, Cell]:
         name = f"{sign} {pad(cut_inside(one_line(one.name), self._name_cells, self.glyphs), self._name_cells)}"
         usual: Role = "text" if one.is_run else "dim"
-        roles, styles = row_roles(one), self._styles
+        styles = self._styles
         cells = {"run": Cell(name, styles[usual], str(one.path))}
-        for title, text in row_values(one, age, self._columns, self.glyphs).items():
-            size = self._columns[title]
-            shown = fit([(text.rjust(size) if title in _RIGHT else text, usual)], size, self.glyphs.ellipsis)
-            cells[title] = Cell("".join([" ", *(part for part, _ in shown)]), styles[roles.get(title, usual)])
+        for title, size in self._columns.items():
+            column = COLUMNS[title]
+            text = one_line(column.text(one, age, size, self.glyphs)) if one.is_run or not column.of_runs else ""
+            shown = fit([(text.rjust(size) if column.is_right else text, usual)], size, self.glyphs.ellipsis)
+            cells[title] = Cell(
+                "".join([" ", *(part for part, _ in shown)]), styles[column.role(one) if column.role else usual]
+            )
         return cells
 
     def _arrange(self) -> None:
@@ -389,7 +418,7 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
         is_sorted = title == model.order
         arrow = (glyphs.below if model.falls else glyphs.above) if is_sorted else " "
         text, cells = arrow + title, self._columns.get(title, self._name_cells) + 1
-        text = " " + text if title == "run" else text.rjust(cells) if title in _RIGHT else text
+        text = " " + text if title == "run" else text.rjust(cells) if COLUMNS[title].is_right else text
         return Text(text, style=self._styles["bold" if is_sorted else "dim"], no_wrap=True)
 
     def get_component_rich_style(self, *names: str, **how: Any) -> Style:

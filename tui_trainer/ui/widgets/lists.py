@@ -13,7 +13,7 @@ from textual.widget import Widget
 from textual.widgets import Input
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, pad, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, title_rule
 from tui_trainer.ui.widgets.pane import Area, Pane
 
 _WHEEL_LINES = 3
@@ -121,15 +121,23 @@ def preset_cells(width: int) -> int:
     return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
 
 
+def value_room(width: int, name_cells: int, preset: str = "") -> int:
+    """The most cells of a value: what the preset of its own row needs not is free for it."""
+    presets = preset_cells(width)
+    cells = value_cells(width, name_cells)
+    return cells + presets - min(cell_len(preset), presets) + (presets > 0 and not preset)
+
+
 def row_line(
     row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
 ) -> Line:
     """One row. `here`: the cursor is on it; `edited`: a field lies between the brackets in the place of its value."""
     if not row.key:
         return title_rule(row.name, width, glyphs)
-    cells = value_cells(width, name_cells)
+    room, presets = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
+    cells = max(value_cells(width, name_cells), min(cell_len(row.value), room))
     role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
-    value = f"[{' ' * (cells - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
+    value = f"[{' ' * (room - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
     plain: Role = "dim" if row.is_advanced else "text"
     name: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
     line: Line = [
@@ -140,8 +148,9 @@ def row_line(
         (" " * (name_cells + 1 - len(row.name)), plain),
         (value, "edit" if edited else role),
     ]
-    if presets := preset_cells(width):
-        line.append((f" {pad(shortened(row.preset, presets, glyphs), presets)}", "dim"))
+    if row.preset and presets and not edited:
+        line.append((f" {shortened(row.preset, presets, glyphs)}", "dim"))
+    line = fit(line, width)
     return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
 
 
@@ -258,7 +267,7 @@ class SettingsTable(Area):
             # Out of sight as well: what is not displayed loses the focus, and with it the keys.
             row = self._place - self._list.seen_places.start
             self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
-            self._field.styles.width = value_cells(self.size.width, self.name_cells) - 2
+            self._field.styles.width = value_room(self.size.width, self.name_cells) - 2
             self._field.display = True
 
 

@@ -1,0 +1,113 @@
+"""The list of recipes: by task, those first that go with the user's model and data, the others with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.ui.pictures import in_event_loop
+from tests.ui.screens import open_screens
+from tui_trainer.config.load import Request
+from tui_trainer.config.toml_files import all_profiles
+from tui_trainer.tasks import find_task
+from tui_trainer.ui.screens.config_dialogs import RecipeDialog
+from tui_trainer.ui.widgets.lists import LineList
+
+LABELS, ANSWERS = find_task("sequence_classification").title, find_task("question_answering").title
+
+
+@pytest.fixture
+def labelled(tmp_path, monkeypatch) -> Request:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.jsonl").write_text((json.dumps({"text": "a sheep", "label": "animal"}) + "\n") * 9)
+    return Request(shortcuts={"data.path": "rows.jsonl"})
+
+
+def opened(asked: Request, size: tuple[int, int] = (120, 50)):
+    return open_screens(asked, size=size, ready=lambda bench: bench.document)
+
+
+def chooser(screens):
+    dialog = screens.app.screen
+    assert isinstance(dialog, RecipeDialog)
+    return dialog._chooser
+
+
+def titles(screens) -> list[str]:
+    return [row for row in chooser(screens).rows if isinstance(row, str)]
+
+
+async def settled(screens) -> str:
+    await screens.shows("Choose a recipe")
+    await screens.until(lambda: not chooser(screens).waiting)
+    return screens.text
+
+
+@in_event_loop
+async def test_recipes_stand_below_their_tasks_and_those_that_do_not_go_with_the_data_come_last_and_say_why(labelled):
+    async with opened(labelled) as screens:
+        await screens.press("2", "p")
+        await settled(screens)
+        rows = chooser(screens).rows
+        names = [row.name for row in rows if not isinstance(row, str)]
+        assert sorted(names) == sorted(all_profiles("recipes")), "each once"
+        groups = "".join("|" if isinstance(row, str) else "-+"[not chooser(screens).misfit(row.name)] for row in rows)
+        assert re.fullmatch(r"(\|\++-*)+(\|-+)+", groups), "those that fit first, in a task and among the tasks"
+        assert titles(screens).index(LABELS) < titles(screens).index(ANSWERS)
+        for _ in range(len(names)):
+            if chooser(screens).name == "chat-scratch":
+                break
+            await screens.press("down")
+        shown = await screens.shows("\u25b8 chat-scratch", "Does not fit: no column holds conv")
+        [line] = [line for line in shown.splitlines() if "\u25b8 chat-scratch" in line]
+        assert "\u2717 no column holds conversations" in line
+        await screens.press("space")
+        await settled(screens)
+        assert not chooser(screens).misfit("chat-scratch"), "with its own data it can be learnt"
+
+
+@in_event_loop
+async def test_letters_after_a_slash_narrow_the_list_until_escape_and_enter_takes_the_recipe(labelled):
+    async with opened(labelled) as screens:
+        await screens.press("2", "p")
+        await settled(screens)
+        await screens.press("/", *"sentim", "k")
+        assert chooser(screens).rows == [], "letters that are keys elsewhere are letters here"
+        await screens.shows("no recipe matches the filter", "Enter done")
+        await screens.press("enter", "enter")
+        assert isinstance(screens.app.screen, RecipeDialog), "there is nothing to take"
+        await screens.press("/", "backspace")
+        await screens.shows("\u25b8 tweet-sentiment", gone="chat-scratch")
+        assert titles(screens) == [LABELS]
+        await screens.press("escape")
+        await screens.shows("\u25b8 tweet-sentiment", "docstring-topics", "Enter take it")
+        await screens.press("/", *"tags python", "enter", "enter")
+        await screens.until(lambda: screens.bench.document.recipe_name == "python-entities")
+
+
+@in_event_loop
+async def test_the_list_has_half_the_height_at_every_size(labelled):
+    async with opened(labelled, (80, 24)) as screens:
+        await screens.press("2", "p")
+        for width, height in ((80, 24), (60, 20), (120, 35), (200, 50)):
+            await screens.resize(width, height)
+            await screens.shows("It changes", "Esc back")
+            shown = screens.app.screen.query_one(LineList).size.height
+            assert abs(shown - height / 2) <= 1
+
+
+@in_event_loop
+async def test_a_recipe_of_ones_own_that_cannot_be_used_says_why_in_the_list(labelled, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "own"))
+    (folder := tmp_path / "own" / "tui-trainer" / "profiles" / "recipes").mkdir(parents=True)
+    (folder / "odd.toml").write_text('[task]\ntype = "nonsense"\n')
+    (folder / "quick.toml").write_text('[training]\nlearning_rate = "quick"\n')
+    (folder / "unknown.toml").write_text("[training]\nseeed = 3\n")
+    async with opened(labelled) as screens:
+        await screens.press("2", "p")
+        await settled(screens)
+        why = {name: chooser(screens).misfit(name) for name in ("odd", "quick", "unknown")}
+        assert "nonsense" in why["odd"] and "does not fit its setting" in why["quick"], why
+        assert why["unknown"] == "unknown setting"
