@@ -263,3 +263,11 @@ def test_baselines_stand_at_their_height_and_pass_no_control_signs(glyphs):
     assert "\x1b" not in text
     assert "far" not in text
     assert not glyphs.ascii or text.isascii()
+
+
+def test_tokens_a_second_are_those_that_the_model_reads_as_in_the_line_of_speed():
+    steps = [replace(step(number, 1.0), tokens=10, input_tokens=300) for number in (1, 2, 3)]
+    state = fold([started(), *steps])
+    assert METRICS["tokens/s"].values(state).tolist() == [600.0] * 3 == [state.tokens_per_second] * 3
+    again = fold([started(), *steps, started(resumed_from_step=1), replace(steps[1], input_tokens=0)])
+    assert METRICS["tokens/s"].values(again).tolist() == [600.0, 20.0], "an old journal has only those of the loss"

@@ -79,16 +79,16 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
         rows = [line[2:24] for line in screens.lines if "Title of check" in line]
         assert rows[:4] == ["?  Title of check 07  ", "\u2717  Title of check 05  ", "!  Title of check 03  ",
                             "\u2713  Title of check 00  "]  # fmt: skip
-        await screens.press("enter")
-        await screens.shows("show fix: there is no fix to apply")
+        await screens.press("a")
+        await screens.shows("apply fix: there is no fix to apply")
         await screens.press("j", "down")
         fix = "fix    training.weight_decay: 0.0 \u2192 0.01"
         await screens.shows(
             "! warn", "check 03 takes 12 of 34 seconds", fix, "why    Because it is so.", "not measured yet"
         )
         await screens.press("enter")
-        await screens.shows("a applies: training.weight_decay = 0.01")
-        await screens.press("pagedown")
+        await screens.shows("\u256d\u2500 Finding", fix, "Because it is so.", "a apply fix")
+        await screens.press("escape", "pagedown")
         await screens.shows("4-13 of 36")
         await screens.press("end", "j")
         await screens.shows("27-36 of 36")
@@ -101,7 +101,7 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
         await screens.shows("13-22 of 36", "check 07 takes 12 of 34 seconds")
         await screens.press("down")
         await screens.click("Title of check 03")
-        await screens.shows("a applies: training.weight_decay = 0.01")
+        await screens.shows("a applies: training.weight_decay = 0.01", gone="\u2500 Finding")
         assert pointed(screens).startswith("Title of check 03")
 
 
@@ -193,7 +193,10 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(measur
         assert [one.names for one in measuring] == [("check 03",)]
         measuring[0].check, measuring[0].part = "check 03", "check 03: round 1 of 3: as it is"
         app.tick()
-        await screens.shows("measuring check 03: round 1 of 3: as it is")
+        await screens.shows("measuring: check 03: round 1 of 3: as it is")
+        measuring[0].part = f"check 03: round 1 of 3: as proposed: {'a.setting = 1, ' * 9}"
+        app.tick()
+        await screens.shows("checks \u2500", "measuring: check 03: round 1 of 3: as proposed: a.setting")
         await screens.press("down", "up", "m")
         await screens.shows("one at a time: Esc ends what is being measured")
         measuring[0].part, measuring[0].exit_code = "check 03: 1.80 times as fast", 0

@@ -248,3 +248,22 @@ def test_own_data_and_model_train_after_at_most_twelve_keys(write, family, task,
     press("enter")
     terminal.wait_for_steps(1)
     assert keys <= MOST_KEYS
+
+
+def test_data_of_a_run_before_and_the_same_file_here_are_one(folder, tiny_run):
+    config = tiny_run("first")[0].config
+    config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
+    found = data_here()
+    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["of the run first"] == [found[0].note]
+
+
+@in_event_loop
+async def test_a_folder_is_offered_once_however_its_path_is_written(folder):
+    async with open_screens() as screens:
+        await screens.press("n")
+        await screens.shows("1 of 2", "reviews.csv")
+        await screens.press("enter")
+        await screens.shows("2 of 2", "./my-bert")
+        await screens.press(*"my-")
+        await screens.until(lambda: screens.app.dialog._completed[0] == "my-")
+        assert [one.value for one in screens.app.dialog.options] == ["./my-bert"]

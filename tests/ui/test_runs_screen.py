@@ -29,9 +29,10 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
-from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel
-from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines
+from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 
 @pytest.fixture(autouse=True)
@@ -511,7 +512,7 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         await screens.press("v", "V")
         await screens.shows("held-out loss over steps", "\u2500\u2500 training loss over steps")
         await screens.press("V", "V", "x")
-        text = await screens.shows("held-out loss over tokens", "macro_f1, held out over tokens")
+        text = await screens.shows("held-out loss over trained tokens", "macro_f1, held out over trained tokens")
         chart = screens.app.dialog._second
         assert [curve.sign for curve in chart.curves] == list("ABCD")
         assert [x for x, _ in chart.curves[0].points] == [1_000, 2_000, 3_000, 4_000]
@@ -542,7 +543,26 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.press("down")
         await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")
         await screens.press("down")
-        await screens.shows("no run of its task before it")
+        await screens.shows("no earlier run of its task to compare")
         await screens.resize(80, 24)
         await screens.press("v")
         await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")
+
+
+def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
+    def size_of(freed_bytes):
+        one = replace(RUNS[1], size_bytes=35 << 20, freed_bytes=freed_bytes)
+        lines = text_of(detail_lines(one, runs_module._now(), 200, UNICODE))
+        return lines.partition(" ago, ")[2].partition("\n")[0]
+
+    assert size_of(35 << 20) == size_of(None) == "35.0 MiB"
+    assert size_of(34 << 20) == "35.0 MiB, of which deleting it frees 34.0 MiB"
+
+
+@in_event_loop
+async def test_tags_that_have_no_room_end_with_an_ellipsis(monkeypatch):
+    tagged = [replace(one, tags=("good", "demonstration")) for one in RUNS[:2]]
+    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: tagged)
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        await screens.press("5")
+        await screens.shows("#good #de\u2026 ")

@@ -252,3 +252,95 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_unt
         screens.bench.poll_run()
         await screens.settled()
         assert not screens.bench.unseen, "it is seen there"
+
+
+@in_event_loop
+async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_ascii_ends_with_a_tilde():
+    async with open_screens(bench=bench(ASCII), size=(60, 20)) as screens:
+        await screens.press("2")
+        text = await screens.shows("recipe quickstart")
+        assert text.isascii() and "?" not in text.removesuffix("? help"), text
+        assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
+        screens.bench.tell("a sentence that is too long for the last line, as many are")
+        screens.app.draw()
+        await screens.shows("a sentence that is too long for the last line, as m~  ? help")
+
+
+@in_event_loop
+async def test_escape_with_nothing_to_close_says_nothing_and_the_name_of_a_picture_is_seen_above_a_dialog(
+    tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    async with open_screens(bench=bench()) as screens:
+        for place in "12345":
+            await screens.press(place, "escape")
+            await screens.settled()
+            assert screens.bench.notice is None
+        await screens.press("f12")
+        await screens.shows("the screen is in ./tui-trainer-screen-")
+        await screens.press("?", "f12")
+        await screens.shows("Keys", "the screen is in")
+        assert len({path.suffix for path in tmp_path.glob("tui-trainer-screen-*")}) == 1
+
+
+@in_event_loop
+async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
+    async with open_screens(bench=bench()) as screens:
+        shown = screens.bench
+        monkeypatch.setattr(type(shown), "is_planning", property(lambda _: True))
+        await screens.press("t")
+        await screens.shows("making the plan ...")
+        for _ in range(20):
+            shown.tick()
+        assert shown.notice == ("making the plan ...", "dim"), "it is not there yet"
+        shown.start_wanted = False
+        shown.tick()
+        assert shown.notice is None
+
+
+@in_event_loop
+async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_that_both_would_be_slower():
+    run = CannedRun(trained(60), True)
+    run.is_ours = False
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run
+        await screens.press("2")
+        await screens.shows("profile")
+        screens.app.show_setting("training.learning_rate")
+        await screens.shows("training.learning_rate")
+        await screens.press("l")
+        await screens.shows("for the next run: the one that trains keeps its settings")
+        await screens.press("t")
+        await screens.shows("beside", "quickstart-20261120-180238 trains already: both would be slower", "Enter start")
+        await screens.press("escape")
+        run.alive = False
+        await screens.press("t")
+        await screens.shows("Enter start", gone="trains already")
+
+
+@in_event_loop
+async def test_a_plan_is_made_anew_when_a_run_ends(monkeypatch):
+    planned = []
+    monkeypatch.setattr(CannedBench, "config_changed", lambda _: planned.append(1))
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run = CannedRun(trained(60), True)
+        screens.app.tick()
+        assert not planned
+        run.alive = False
+        screens.app.tick()
+        screens.app.tick()
+        assert planned == [1], "its steps were measured, and its data is prepared"
+
+
+@in_event_loop
+async def test_the_last_line_beside_a_run_of_another_process_has_the_keys_of_the_run_and_not_those_of_a_new_one():
+    run = CannedRun(trained(60), True)
+    run.is_ours = False
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run
+        await screens.press("4")
+        text = await screens.shows("p pause", "S stop")
+        assert "t start" not in text and "n new run" not in text
+        run.alive = False
+        screens.app.draw()
+        await screens.shows("t start", "n new run")

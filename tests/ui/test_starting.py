@@ -80,7 +80,7 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
         screens.bench.apply({"training.max_steps": 7}, "")
 
     async with open_screens(request_of_seconds) as screens:
-        await screens.shows("were not saved")
+        await screens.shows(" not saved.")
         await screens.press("escape")
         screens.bench.apply({"training.seed": 5}, "")
         await screens.settled()
@@ -148,7 +148,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
     async with open_screens(request_of_seconds) as screens:
         bench = screens.bench
         await screens.press("2", "e")
-        await screens.shows("there is no program no-such-editor")
+        await screens.shows("there is no program no-such-edi")
         bench.apply({"output.name": "a/b"}, "")
         await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["output.name"])
         bench.apply({"output.name": "", "data.path": str(tmp_path / "nothing-here")}, "")

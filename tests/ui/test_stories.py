@@ -91,7 +91,7 @@ async def test_story_config(small, tmp_path):
         await screens.press("escape", "v")
         await screens.shows("sample 1 of", "trained", "times")
         await screens.press("escape", "s")
-        await screens.shows("saved in", gone="unsaved")
+        await screens.shows("saved in", ": `tui-trainer ", " opens it again", gone="unsaved")
         assert written(path)["training"]["learning_rate"] == 5e-4 and written(path)["training"]["max_steps"] == 20
 
         await screens.press("S", "ctrl+u", *"other.toml", "enter")
@@ -116,7 +116,7 @@ async def test_story_checklist(small):
             await screens.press("down")
         await screens.shows("fix    evaluation.eval_steps: 1.0 \u2192")
         await screens.press("enter")
-        await screens.shows("a applies: evaluation.eval_steps")
+        await screens.shows("\u2500 Finding", "a apply fix")
         await screens.press("a")
         await screens.shows("applied: evaluation.eval_steps", "u takes it back")
         await screens.press("u")
@@ -195,7 +195,7 @@ async def test_story_runs(small, tmp_path):
         await screens.shows("training.learning_rate", "0.002", "0.001")
         await screens.press("home")
         await screens.press("x")
-        await screens.shows("over tokens")
+        await screens.shows("over trained tokens")
         await screens.press("escape", "escape")
         await screens.shows("3 here", gone="marked")
 
@@ -282,4 +282,4 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("q", "q")
         await screens.until(lambda: screens.ended)
     async with open_screens(Request(config_file=small())) as screens:
-        await screens.shows("were not saved")
+        await screens.shows(" not saved.")

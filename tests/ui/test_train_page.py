@@ -296,10 +296,23 @@ async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
         await screens.press("escape")
         await screens.shows("plain", "done", gone="events with")
         await screens.press("escape")
-        await screens.shows("nothing to do now")
+        assert screens.bench.notice is None, "there is nothing to close, and nobody asked"
         await screens.press("/", "y", "escape")
         text = await screens.shows("p resume", gone="events with")
         assert "words of events" not in text
+
+
+@in_event_loop
+async def test_a_second_curve_goes_as_soon_as_a_run_that_is_over_leaves_no_room_for_it(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    async with opened(trained(148)) as screens:
+        await screens.press("V", "down", "space", "enter")
+        await screens.shows("\u2500\u2500 learning rate ", "\u2500\u2500 loss ")
+        await show(screens, [*trained(500), DONE], alive=False)
+        await screens.shows("\u2500\u2500 loss ", "\u2500 result ", gone="\u2500\u2500 learning rate ")
+        chart = screens.app.page.query_one("#chart")
+        lines = [line for line in screens.lines[chart.region.y : chart.region.bottom] if line.strip()]
+        assert len(lines) == chart.region.height >= 3, "and no row of the first one is blank"
 
 
 @in_event_loop

@@ -394,7 +394,8 @@ class TrainingSection(SettingsSection):
     learning_rate: PositiveRate | Auto = option(
         "auto",
         f"Peak learning rate; auto with AdamW: {ADAPTIVE['scratch'].auto:g} from scratch, "
-        f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model.",
+        f"{ADAPTIVE['lora'].auto:g} with LoRA, {ADAPTIVE['full'].auto:g} for all of a pretrained model; "
+        "lr_scaling fits it to the batch.",
     )
     lr_scaling: Literal["auto", "none", "sqrt", "linear"] = option("auto", advanced=True)
     """How a learning rate that is not your own grows with the effective batch; auto: with its root (SGD: in proportion)

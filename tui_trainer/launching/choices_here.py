@@ -120,7 +120,11 @@ def _cell(value: object) -> str:
 
 
 def _each_once(choices: Sequence[Choice]) -> list[Choice]:
-    return list({one.value: one for one in reversed(choices)}.values())[::-1]
+    """A path that is written in two ways is one."""
+    found: dict[Path, Choice] = {}
+    for one in choices:
+        found.setdefault(Path(one.value).absolute(), one)
+    return list(found.values())
 
 
 def _newest_runs() -> list[RunFolder]:

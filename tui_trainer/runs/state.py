@@ -206,6 +206,9 @@ class RunState:
 
     steps: array[int] = field(default_factory=lambda: array("q"))
     token_counts: array[int] = field(default_factory=lambda: array("q"))
+    """Of tokens that count in the loss."""
+    input_counts: array[int] = field(default_factory=lambda: array("q"))
+    """Of tokens that the model reads."""
     loss_sums: array[float] = field(default_factory=lambda: array("d"))
     losses: array[float] = field(default_factory=lambda: array("d"))
     lrs: array[float] = field(default_factory=lambda: array("d"))
@@ -377,8 +380,8 @@ class RunState:
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
-        columns = self.steps, self.token_counts, self.loss_sums, self.losses, self.lrs, self.grad_norms
-        for column in (*columns, self.step_seconds, self.peaks):
+        counts = self.steps, self.token_counts, self.input_counts, self.peaks
+        for column in (*counts, self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds):
             del column[length:]
         for scores in self.step_scores.values():
             del scores[length:]
@@ -396,6 +399,7 @@ class RunState:
         self.step = step
         self.steps.append(step)
         self.token_counts.append(event.tokens)
+        self.input_counts.append(event.input_tokens or event.tokens)
         self.loss_sums.append(event.loss_sum)
         self.losses.append(event.loss)
         self.lrs.append(event.lr)

@@ -19,7 +19,8 @@ def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int
 def batch_words(effective: int, rows: int, passes: int, processes: int = 1) -> str:
     """An effective batch and how it is cut: `64 rows (4 rows x 8 x 2 processes)`; `64 rows` where it is not."""
     is_cut = passes > 1 or processes > 1
-    return f"{effective} rows" + (f" ({split_words(rows, passes, processes)})" if is_cut else "")
+    every = f"{effective} row{'s' if effective != 1 else ''}"
+    return f"{every} ({split_words(rows, passes, processes)})" if is_cut else every
 
 
 def batch_of(plan: PlanMade) -> str:

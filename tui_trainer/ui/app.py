@@ -29,6 +29,7 @@ from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
+from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
 from tui_trainer.ui.theme import AsciiOnly, Preferences
 from tui_trainer.ui.workbench import Leaving, Workbench
@@ -241,6 +242,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         """A run that ended while nobody looks is told to the terminal, which shows it as it likes (OSC 9)."""
         run, was_alive = self.bench.run, self._run_was_alive
         self._run_was_alive = self.bench.run_is_alive
+        if was_alive and not self._run_was_alive:
+            # The next plan goes by what this run has measured, and its data is prepared.
+            self.bench.config_changed()
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
         if self.terminal is not None:
@@ -300,8 +304,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             else:
                 getattr(self if action.place == "app" else self.page, f"action_{action.name}")()
         elif action.id in ("app.start", "app.new"):
-            self.bench.tell("a run is alive in this process: one at a time", "warn")
-        else:
+            self.bench.refuse_second_run()
+        elif "escape" not in action.keys:
+            # Escape that finds nothing to end needs no answer.
             self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
         if page is self.page:
             self.draw()
@@ -433,11 +438,16 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def action_save_screen(self) -> None:
         try:
-            path = self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd()))
+            path = Path(self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd())))
         except OSError as error:
-            self.bench.tell(f"the screen cannot be written: {system_reason(error)}", "bad")
+            role: Role = "bad"
+            words = f"the screen cannot be written: {system_reason(error)}"
         else:
-            self.bench.tell(f"the screen is in {path}", "good")
+            words, role = f"the screen is in ./{path.name}", "good"
+        self.bench.tell(words, role)
+        if self.dialog:
+            # It hides the last line.
+            self.notify(words, markup=False)
 
     def action_suspend(self) -> None:
         note = "tui-trainer is stopped: `fg` brings it back"

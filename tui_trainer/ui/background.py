@@ -307,7 +307,7 @@ class Gains(Measurement["GainProcess"]):
     def words(self) -> str:
         if (process := self.alive) is None:
             return ""
-        return "ending ..." if process.is_cancelled else f"measuring {process.part}"
+        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
 
     def poll(self) -> bool:
         ended, process = super().poll(), self.process

@@ -449,7 +449,7 @@ def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
 
 
 def _tokens_per_second(state: RunState) -> Floats:
-    tokens, seconds = _copied(state.token_counts), _copied(state.step_seconds)
+    tokens, seconds = _copied(state.input_counts), _copied(state.step_seconds)
     length = min(len(tokens), len(seconds))
     tokens, seconds = tokens[:length], seconds[:length]
     rates: Floats = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)

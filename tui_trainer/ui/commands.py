@@ -74,7 +74,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
     about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Into {one_line(str(out))}", _where(bench)]
-    about.append("Cancelled, the same command goes on where it was.")
+    about.append("Where it is cancelled, the same choice goes on later from there.")
     tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 

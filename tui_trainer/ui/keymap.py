@@ -135,7 +135,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     *_moves("checklist", "To the check above.", "To the check below.", "To the first check.", "To the last check."),
-    _action("checklist", "show_fix", "enter", "show fix", "What the fix of this check sets, and the key for it."),
+    _action("checklist", "show", "enter", "show", "All of what this check has found, in a box of its own."),
     _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
     _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
     _action("checklist", "measure", "m", "measure", "Measure here what this check gains, with and without it.", 25),
@@ -174,11 +174,11 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 82),
     _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
     #
-    *_moves("runs", "To the run above.", "To the run below.", "To the newest run.", "To the oldest run."),
+    *_moves("runs", "To the run above.", "To the run below.", "To the first run.", "To the last run."),
     _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
     _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
     _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),
-    _action("runs", "mark", "space", "mark", "Mark the run to compare, delete or export it, or not any more.", 30),
+    _action("runs", "mark", "space", "mark", "Mark to compare, delete or export, or unmark; then the run below.", 30),
     _action("runs", "mark_all", "*", "mark all", "Mark all runs that are shown, or take their marks away."),
     _action("runs", "metric", "v", "metric", "Another curve of the chosen run: loss, scores, learning rate, speed."),
     _action("runs", "tags", "#", "tags", "Give the run tags, also while it trains; `#word` filters by them.", 55),

@@ -166,8 +166,8 @@ def _afterwards(app: TrainerApp, bench: Workbench, signals: Signals, logs: Path)
 def _is_detached(bench: Workbench) -> bool:
     """The screens went while a run was handed over: wait for that. Where no process has taken it, this one goes on."""
     from tui_trainer.launching.open_run import open_again
-    from tui_trainer.ui.starting import DETACHING
     from tui_trainer.ui.watch import CurrentRun
+    from tui_trainer.ui.workbench import DETACHING
 
     if not hasattr(bench, "background") or bench.own_run is None:
         return False
@@ -184,8 +184,8 @@ def _is_detached(bench: Workbench) -> bool:
 
 def _carry_out_what_was_asked(bench: Workbench) -> None:
     """The screens went between the key that starts a run and its start. Raises InputError where it is refused."""
-    from tui_trainer.ui.starting import OPENING
     from tui_trainer.ui.watch import CurrentRun
+    from tui_trainer.ui.workbench import OPENING
 
     if not hasattr(bench, "background"):
         return

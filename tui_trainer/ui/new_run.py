@@ -4,6 +4,7 @@ start. What it asks for is the same as `--data` and `--model` on the command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -92,8 +93,8 @@ class ChoiceOfPath(FieldDialog):
         text = self.field.value.strip()
         found = [one for one in self._all or () if text.lower() in f"{one.value} {one.note}".lower()]
         of_text, paths = self._completed
-        known = {one.value.rstrip("/") for one in found}
-        return [*found, *(one for one in paths if of_text == text and one.value.rstrip("/") not in known)]
+        known = {Path(one.value).absolute() for one in found}
+        return [*found, *(one for one in paths if of_text == text and Path(one.value).absolute() not in known)]
 
     @property
     def value(self) -> str:
@@ -251,7 +252,7 @@ class ModelDialog(ChoiceOfPath):
             bench.tell(one_line(str(problems[0])), "bad")
             return
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"making the plan ...; on Config {undo} takes it back", "dim")
+        bench.note_change(f"planning the new run ...; on Config {undo} brings the old settings back", "dim")
         bench.start_wanted = True
         if not bench.is_planning:
             bench.app.carry_out("app.start")

@@ -323,7 +323,8 @@ class KeyHints(KeyLine):
         if notice is None:
             return super().drawn(width)
         helps = [span for hint in self.hints(width) for span in hint.line(self.glyphs)]
-        return [beside([notice], helps, width)]
+        # A notice that is cut keeps away from the key behind it.
+        return [beside([notice], [(" ", "text"), *helps], width)]
 
     def _hints(self, width: int) -> list[KeyHint]:
         page = self._page
@@ -332,7 +333,11 @@ class KeyHints(KeyLine):
             return help_hint(page.bench.app.keymap.of("app"))
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
-        return footer_hints(page.bench.app.offered_actions, page.label_of, width)
+        offered = page.bench.app.offered_actions
+        if page.bench.run_is_alive:
+            # Another one may be started beside it: that is not what is done next.
+            offered = [action for action in offered if action.id not in ("app.start", "app.new")]
+        return footer_hints(offered, page.label_of, width)
 
 
 class TooSmall(ModalScreen[None], inherit_bindings=False):

@@ -172,6 +172,11 @@ class MarkingPalette(Palette):
         super().__init__(heading, commands)
         self._marked, self._before, self._most, self._take_names = list(marked), list(marked), most, take_names
 
+    def _about(self, width: int, _: int) -> list[Line]:
+        # The help of a curve is its newest value, whole in its row.
+        words = f"Space marks up to {self._most}, Enter draws them; letters find one by its name."
+        return paragraph(words, width, "dim")
+
     def _mark_of(self, command: Command) -> str:
         return self.glyphs.changed if command.name in self._marked else " "
 
@@ -262,7 +267,10 @@ def guide_commands(app: Any) -> list[Command]:
         for one in sections(name):
             subject = title.partition(":")[0]
             shown = f"{subject}: {one.title}" if one.title else subject
-            found.append(Command(f"Guide: {shown}", title, partial(app.read_guide, one), text=one.text))
+            # What the whole guide is about stands beside its first section alone.
+            words = (" ".join(part.split()) for part in one.text.split("\n\n") if part[:1].isalpha())
+            about = next(words, title) if one.title else title
+            found.append(Command(f"Guide: {shown}", about, partial(app.read_guide, one), text=one.text))
     return found
 
 

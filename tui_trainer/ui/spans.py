@@ -132,8 +132,11 @@ def pad(text: str, width: int) -> str:
 
 
 def beside(left: Line, right: Line, width: int) -> Line:
-    """One line with `left` at its beginning and `right` at its end; `left` is cut when both do not fit."""
+    """One line with `left` at its beginning and `right` at its end; when both do not fit, `left` is cut, and a blank
+    follows it."""
     room = width - width_of(right)
+    if room > 1 and width_of(left) > room:
+        return [*fit(left, room - 1), (" ", "text"), *right]
     return [*fit(left, room), *right] if room > 0 else fit(right, width)
 
 

@@ -22,13 +22,13 @@ from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
-from tui_trainer.ui.workbench import Leaving, Workbench
+from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
 from tui_trainer.units import format_bytes
 
 _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
-OPENING, _STOPPING, DETACHING = "opening a run", "stopping a run", "detaching a run"
+_STOPPING = "stopping a run"
 _NOT_YET, _LEAVE = "This cannot start yet", "Leave?"
 _WAIT_SECONDS = 0.2
 
@@ -61,7 +61,7 @@ def offer_start(bench: Workbench) -> None:
 def _is_refused_now(bench: Workbench) -> bool:
     """One run at a time."""
     if bench.run_is_ours_and_alive:
-        bench.tell("a run is alive in this process: one at a time", "warn")
+        bench.refuse_second_run()
     elif bench.background.is_busy(OPENING):
         bench.tell("a run is being started", "warn")
     elif bench.background.is_busy(DETACHING):
@@ -111,6 +111,9 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
         ("device", _device_words(plan)),
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
+    if bench.run is not None and bench.run_is_alive:
+        words = f"{one_line(bench.run.folder.name)} trains already: both would be slower"
+        lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])

@@ -119,7 +119,8 @@ def _hex(variables: Mapping[str, str], word: str) -> str:
 
 
 class AsciiOnly(LineFilter):
-    """Question marks of the same width for what ASCII does not have: typed, pasted and foreign text."""
+    """Question marks of the same width for what ASCII does not have: typed, pasted and foreign text. The ellipsis of a
+    text that was cut, by Textual as well, has a sign of its own."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [Segment(in_ascii(text), style, control) for text, style, control in segments]
@@ -128,5 +129,6 @@ class AsciiOnly(LineFilter):
 def in_ascii(text: str) -> str:
     if text.isascii():
         return text
+    text = text.replace(UNICODE.ellipsis, ASCII.ellipsis)
     signs = ((text[start:end], width) for start, end, width in split_graphemes(text)[0])
     return "".join(sign if sign.isascii() else "?" * width for sign, width in signs)

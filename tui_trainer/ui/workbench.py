@@ -100,6 +100,7 @@ TRYING = "try"
 # What has a thread of its own, beside the one for what is quick: each of these may wait long, for a model to be
 # counted, for all data to be read, for weights to be loaded.
 FITTING, PLANNING, _DRAFT = "fitting", "planning", "draft"
+OPENING, DETACHING = "opening a run", "detaching a run"
 _DRAFT_SECONDS = 1.0
 
 
@@ -284,7 +285,7 @@ class Workbench:
         if gauges := self.gauges:
             self.trail.take(gauges, monotonic())
         self._notice_seconds -= 1
-        if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad":
+        if self.notice and self._notice_seconds <= 0 and self.notice[1] != "bad" and not self._is_waited_for:
             self.notice = None
         if self._stop_unasked and self.run_is_alive and not self.background.is_busy(_ask_name("stop")):
             self.ask_run("stop")
@@ -295,6 +296,15 @@ class Workbench:
     def by_clock(self) -> object:
         """What every screen shows of a run that changes without news in its journal."""
         return self.run_is_alive, self.run is not None and self.run.is_interrupted, tuple(self.unseen)
+
+    @property
+    def _is_waited_for(self) -> bool:
+        """Whether what the notice announces is still to come: a plan to start from, a run of a process of its own."""
+        return self.start_wanted or self.background.is_busy(OPENING) or self.background.is_busy(DETACHING)
+
+    def refuse_second_run(self) -> None:
+        stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
+        self.tell(f"one at a time: on Train, {stop} stops the run of now and {detach} detaches it", "warn")
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
@@ -467,6 +477,8 @@ class Workbench:
         if sentence:
             self.tell(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
+            if self.run_is_alive and not sentence:
+                self.tell("for the next run: the one that trains keeps its settings", "dim")
             self.config_changed()
         self.app.draw()
 

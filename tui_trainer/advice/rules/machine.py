@@ -205,7 +205,8 @@ class BusyMachine(Rule):
         sentence = f"other programs' load of the last minute {load:.1f} on {cores} usable cores"
         cards = f", {len(guests)} processes on the GPUs" if guests else ""
         if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-            return warned(f"{sentence}{cards}", *guests, advice="see who works here: top")
+            where = "see who works here: processes on the Hardware screen, or top"
+            return warned(f"{sentence}{cards}", *guests, advice=where)
         return passed(sentence)
 
 

@@ -15,6 +15,7 @@ from tui_trainer.config.changes import settings_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import BESIDE_A_RUN
 from tui_trainer.ui.commands import install
+from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.config_view import settings_count
@@ -27,6 +28,8 @@ _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
 _LEAST_EVIDENCE: Final = 12
+# "-- checks -" before a note, and what ends its line.
+_HEADING_CELLS: Final = 16
 # As checks write it.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
 
@@ -140,6 +143,25 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     return lines
 
 
+class FindingDialog(Dialog):
+    """All of a finding: the page shows what it has room for."""
+
+    def __init__(self, finding: Finding, apply: Callable[[], object] | None) -> None:
+        """`apply` takes its fix; None where there is none."""
+        super().__init__()
+        self.heading, self._finding, self._apply = "Finding", finding, apply
+        self.keys = (*[("a", "apply fix")] * (apply is not None), ("escape", "close"))
+
+    def lines(self, width: int) -> list[Line]:
+        return finding_lines(self._finding, width, self.glyphs)
+
+    def press(self, key: str, character: str | None) -> bool:
+        if character != "a" or self._apply is None:
+            return True
+        self._apply()
+        return False
+
+
 class ChecklistPage(ListPage):
     place = "checklist"
     BINDINGS = bindings("checklist")
@@ -161,11 +183,16 @@ class ChecklistPage(ListPage):
         yield Pane(self._counts, id="counts")
         with Area(id="parts"):
             with Area(id="findings"):
-                yield Section(lambda: ("checks", self.bench.measuring.words), lambda *_: [])
+                yield Section(lambda: ("checks", self._measuring), lambda *_: [])
                 yield self._list
             with Area(id="finding"):
                 yield Section(lambda: ("finding", ""), lambda *_: [])
                 yield self._finding
+
+    @property
+    def _measuring(self) -> str:
+        """Cut to the width of the heading, which drops a note that is too long for it."""
+        return one_line(self.bench.measuring.words, max(self._list.size.width - _HEADING_CELLS, 0))
 
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()
@@ -192,8 +219,11 @@ class ChecklistPage(ListPage):
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         self.move(event.place - self.model.cursor)
-        if self._chosen_fix:
-            self.action_show_fix()
+        if event.opens:
+            self.action_show()
+        elif chosen := self._chosen_fix:
+            key = self.bench.app.key_of("checklist.apply")
+            self.bench.tell(f"{key} applies: {one_line(settings_words(chosen.fix or {}))}")
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
@@ -211,7 +241,9 @@ class ChecklistPage(ListPage):
             self.model.sort()
 
     def refusal(self, action: Action) -> str:
-        if action.name in ("apply", "show_fix"):
+        if action.name == "show":
+            return "" if self.model.selected else NOTHING_TO_DO
+        if action.name == "apply":
             return "" if self._chosen_fix else "there is no fix to apply"
         if action.name == "apply_all":
             return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
@@ -242,11 +274,10 @@ class ChecklistPage(ListPage):
         chosen = self.model.selected
         return chosen if chosen and chosen.fix and chosen.is_open else None
 
-    def action_show_fix(self) -> None:
-        if chosen := self._chosen_fix:
-            self.bench.tell(
-                f"{self.bench.app.key_of('checklist.apply')} applies: {one_line(settings_words(chosen.fix or {}))}"
-            )
+    def action_show(self) -> None:
+        if chosen := self.model.selected:
+            apply = self.action_apply if self._chosen_fix else None
+            self.bench.app.open(FindingDialog(chosen, apply))
 
     def action_apply(self) -> None:
         chosen = self._chosen_fix

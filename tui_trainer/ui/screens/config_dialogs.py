@@ -109,7 +109,8 @@ def _write(
             answer("")
             bench.old_edits = {}
             document.mark_saved(path, *result)
-            bench.note_change(f"saved in {path}", "good")
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            bench.note_change(f"saved in {shown}: `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
         bench.app.draw()
 
     write = writing(document, path, force=force)
@@ -214,7 +215,8 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
         bench.tell("discarded")
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    rows: list[Row] = [f"{count} edit{'s' if count > 1 else ''} of {when} UTC were not saved."]
+    subject = f"{count} edits of {when} UTC were" if count > 1 else f"An edit of {when} UTC was"
+    rows: list[Row] = [f"{subject} not saved."]
     rows.append(("They were kept when the connection or the program ended.", "dim"))
     rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:

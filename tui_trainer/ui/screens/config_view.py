@@ -577,7 +577,9 @@ class ConfigPanes:
         model = self._model
         kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
-        line += pad("value", value_cells(width, name_cells()) + 1) + "preset" * bool(preset_cells(width))
+        line += pad("value", value_cells(width, name_cells()) + 1)
+        has_room = preset_cells(width) and cell_len(f"{line}preset {model.count}") <= width
+        line = f"{line}preset" if has_room else line.rstrip()
         return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
 
     def details(self, width: int, height: int) -> list[Line]:

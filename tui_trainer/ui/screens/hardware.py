@@ -96,7 +96,8 @@ class Machine:
         """What was tried, with what is wrong with that; that nothing was, and which key does."""
         trial = self.trial
         if trial is None:
-            return self.titled("tried", self.row("not yet", f"{self.try_key} tries it, in some seconds", "dim"))
+            words = f"{self.try_key} tries computing, the disks and the libraries, in seconds"
+            return self.titled("tried", self.row("not yet", words, "dim"))
         lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
         return self.titled("tried, not guessed", [*lines, *self._problem_lines(trial_problems(trial))])
 

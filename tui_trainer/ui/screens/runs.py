@@ -212,7 +212,7 @@ class RunsPage(FilteredPage, ListPage):
         if chosen is None:
             return [[("reading its journal ...", "dim")]]
         if not chosen.before:
-            return [[("no run of its task before it", "dim")]]
+            return [[("no earlier run of its task to compare", "dim")]]
         return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:

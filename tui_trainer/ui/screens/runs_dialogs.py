@@ -146,7 +146,8 @@ class Curves(Pane):
         scale = ", logarithmic" if self.is_log else ""
         marks = f"{self.glyphs.eval_mark} held out" if any(curve.marks for curve in self.curves) else ""
         name = TRAINING_LOSS if self.metric == LOSS else self.metric
-        title = title_rule(f"{name} over {self.unit}{scale}", width, self.glyphs, marks)
+        unit = "trained tokens" if self.unit == "tokens" else self.unit
+        title = title_rule(f"{name} over {unit}{scale}", width, self.glyphs, marks)
         return [title, *curves_lines(self.curves, self.unit, width, height - 1, self.glyphs, log=self.is_log)]
 
 

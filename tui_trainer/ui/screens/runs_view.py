@@ -391,8 +391,10 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
         for title, size in self._columns.items():
             column = COLUMNS[title]
             text = one_line(column.text(one, age, size, self.glyphs)) if one.is_run or not column.of_runs else ""
-            shown = " " + pad(text.rjust(size) if column.is_right else text, size)
-            cells[title] = Cell(shown, styles[column.role(one) if column.role else usual])
+            shown = fit([(text.rjust(size) if column.is_right else text, usual)], size, self.glyphs.ellipsis)
+            cells[title] = Cell(
+                "".join([" ", *(part for part, _ in shown)]), styles[column.role(one) if column.role else usual]
+            )
         return cells
 
     def _arrange(self) -> None:
@@ -469,7 +471,8 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
     shortages = one.out_of_memory_events
     memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
-    freed = "" if one.freed_bytes is None else f", frees {format_bytes(one.freed_bytes)}"
+    is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
+    freed = f", of which deleting it frees {format_bytes(one.freed_bytes or 0)}" if is_shared else ""
     started = one.started_at[:16].replace("T", " ")
     return [
         f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",

@@ -10,7 +10,7 @@ from textual.events import MouseScrollDown, MouseScrollUp
 
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
-from tui_trainer.runs.state import RunState, slowest_rank
+from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
 from tui_trainer.ui.commands import offer_more
@@ -184,7 +184,7 @@ class TrainPage(FilteredPage):
         yield from map(self._part, _ABOVE_THE_CHART)
         with Area(id="columns"):
             with Area(id="left"):
-                with Area(id="charts"):
+                with Charts(id="charts"):
                     yield LossChart(lambda: self._scene.run, id="chart")
                     yield LossChart(lambda: self._scene.run, id="second")
                 yield from map(self._part, _BELOW_THE_CHART)
@@ -237,10 +237,11 @@ class TrainPage(FilteredPage):
         self.set_class(scene.is_over, "-over")
         for name in (*PARTS, "charts", "small", "right"):
             self.query_one(f"#{name}").set_class(name not in visible, "-absent")
-        self._take_curves(scene.run)
+        self.take_curves()
 
-    def _take_curves(self, state: RunState) -> None:
+    def take_curves(self) -> None:
         """What is drawn: as it was chosen for the task, as soon as the journal says which one it is."""
+        state = self._scene.run
         if state.task and state.task != self._curves_of:
             self._curves_of = state.task
             self._curves = self.bench.app.preferences.curves_of(state.task)[:_MOST_CURVES] or [LOSS]
@@ -435,6 +436,15 @@ class TrainPage(FilteredPage):
     def action_choose(self, steps: int) -> None:
         self.scroll_events(-steps)
         self.bench.app.draw()
+
+
+class Charts(Area):
+    """How many curves there is room for is known once it is laid out."""
+
+    screen: TrainPage  # type: ignore[assignment]
+
+    def on_resize(self) -> None:
+        self.screen.take_curves()
 
 
 class EventList(Section):

@@ -557,9 +557,8 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         words = "  in another form: merged, ONNX, int8, GGUF"
         lines.append([("export".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.export"), "key"), (words, "text")])
     if scene.report:
-        lines += scene.labelled(
-            "report", f"{scene.report}  ({scene.key_of('train.report')} copies the path)", width, _STORY_LABEL
-        )
+        words = f"  copies the path of {scene.report.rpartition('/')[2]}"
+        lines.append([("report".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.report"), "key"), (words, "text")])
     # Last, as a small terminal has no place for them.
     for label, words in rows:
         lines += scene.labelled(label, words, width, _SPEED_LABEL)
