@@ -210,7 +210,9 @@ async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_tr
         await screens.press("down")
         await screens.shows("Enter edit", gone="without a word")
         await screens.press("4")
-        await screens.shows("its process ended at step 120 without a word; p resumes from step 100")
+        await screens.shows(
+            "4 Train interrupted", "its process ended at step 120 without a word; p resumes from step 100"
+        )
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()

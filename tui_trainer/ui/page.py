@@ -94,7 +94,7 @@ def _tab_text(index: int, title: str, state: str) -> str:
 
 def _tabs(bench: Workbench, width: int) -> list[Tab]:
     unsaved = bench.glyphs.changed if bench.has_unsaved_edits else ""
-    run = _run_mark(bench.run.state) if bench.run else ""
+    run = ("interrupted" if bench.run.is_interrupted else _run_mark(bench.run.state)) if bench.run else ""
     if bench.run is not None and width >= _NARROW and (curve := _loss_curve(bench.run.state, bench.glyphs)):
         run = f"{run} {curve}"
     short = width < _NARROWEST
