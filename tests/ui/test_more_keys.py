@@ -38,7 +38,7 @@ async def test_the_machine_is_tried_with_a_key_and_shown(monkeypatch):
     monkeypatch.setattr(page_module, "try_machine", lambda hardware, chosen: {**GOOD, "problems": []})
     monkeypatch.setattr(page_module, "kept_trial", lambda hardware, chosen: None)
     async with opened_hardware(MACHINES["eight"], (200, 50)) as (app, pilot):
-        assert "m tries it" in screen_text(app)
+        assert "m tries computing" in screen_text(app)
         await pilot.press("m")
         for _ in range(100):
             await pilot.pause(0.02)
@@ -68,4 +68,4 @@ async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatc
         while app.page._is_trying:
             await pilot.pause(0.02)
         await pilot.pause()
-        assert "m tries it" in screen_text(app) and "tried, not guessed" not in screen_text(app)
+        assert "m tries computing" in screen_text(app) and "tried, not guessed" not in screen_text(app)
