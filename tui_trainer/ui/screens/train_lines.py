@@ -134,7 +134,7 @@ class TrainScene:
             total = f"{state.total_steps:,}"
             line += [("  step ", "dim"), (f"{state.step:>{len(total)},}", "text"), (f" of {total}", "dim")]
         eta = None if self.interrupted else eta_seconds(state)
-        right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta is not None else []
+        right: Line = [("  ETA ", "dim"), (f"{format_seconds(eta):>12}", "text")] if eta else []
         # The journal has the name that the run began with: it may have been renamed since.
         run_name = PurePath(self.run_folder).name or state.name
         name: Line = [(self.shown(run_name[:_NAME_LIMIT]), "bold")]
