@@ -290,7 +290,7 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         text = await screens.shows("More with", "e  evaluate", "p  predict a file", "r  write its report")
         assert "x  export" in text and "w  try the model" in text
         await screens.press("e")
-        await screens.shows("Enter begin", "of its base model where it has one")
+        await screens.shows("Enter begin", "of its base model where it")
         await screens.press("enter")
         await screens.shows("rows: held out by", "accuracy", "loss")
         await screens.press("escape", "M", "p")

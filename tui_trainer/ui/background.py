@@ -98,13 +98,17 @@ class Background:
                 name, (work, answer) = waiting.popitem(last=False)
                 self._busy_with[lane] = name
                 number = self._newest[name]
+            told: tuple[Callable[[Any], None], Any] | None = None
             try:
-                self._tell(self._answer, (name, number, answer, work()))
+                told = self._answer, (name, number, answer, work())
             except GivenUp:
                 pass
             except Exception as error:  # what it was is told in the event loop, where it would have happened
-                self._tell(self._failed, error)
+                told = self._failed, error
             with self._changed:
+                # In one: who hears the answer finds the work over, and who finds it over will have heard.
+                if told is not None:
+                    self._tell(*told)
                 del self._busy_with[lane]
                 self._changed.notify_all()
 

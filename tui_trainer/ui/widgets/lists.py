@@ -230,7 +230,7 @@ class SettingsTable(Area):
 
     def move_group(self, direction: int) -> None:
         """To the first setting of the next group, or of this one and then of the one before it."""
-        starts = [place + 1 for place, row in enumerate(self.rows) if not row.key]
+        starts = [place for place in self._settings if place and not self.rows[place - 1].key]
         further = [place for place in starts if (place - self._place) * direction > 0]
         if further:
             self._go(min(further) if direction > 0 else max(further))
