@@ -165,7 +165,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("escape")
         await screens.shows("run-28", "\u25b8 Dcyan")
         await screens.click("\u25b8 Dcyan", times=2)
-        await screens.shows("interrupted", "of 100", "4 Train 20%")
+        await screens.shows("interrupted", "of 100", "4 Train interrupted")
 
 
 @in_event_loop
