@@ -565,4 +565,4 @@ async def test_tags_that_have_no_room_end_with_an_ellipsis(monkeypatch):
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: tagged)
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
         await screens.press("5")
-        await screens.shows("#good #de\u2026 ")
+        await screens.shows("#good #demo\u2026 ")
