@@ -207,7 +207,9 @@ def test_it_is_opened_among_the_runs(runs):
             await screens.press("down")
             await screens.shows("sequence_classification", "p resume")
             await screens.press("down")
-            await screens.shows("causal_lm", f"{max(Curve.of(runs / 'full').losses)}/", "p resume")
+            made, total = max(Curve.of(runs / "full").losses), read_plan(RunFolder(runs / "full")).total_steps.value
+            # Long paths end lines, also between the word and the numbers.
+            await screens.shows("causal_lm", "steps", f"{made}/{total}", "p resume")
 
     asyncio.run(look())
 

@@ -8,12 +8,12 @@ from contextlib import nullcontext
 import pytest
 from rich.cells import cell_len
 
+from tests.runs.journals import run_of
 from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.runs.events import RunFailed, RunFinished, RunProblem
-from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
@@ -191,10 +191,7 @@ async def test_what_ends_on_a_screen_that_is_not_shown_is_told_and_marked_there(
 
 @in_event_loop
 async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_train_says_how_to_go_on(tmp_path):
-    folder = RunFolder.create(tmp_path, "chat")
-    journal = JournalWriter(folder.journal)
-    for event in trained(120):
-        journal.append(event)
+    folder = run_of(tmp_path, "chat", *trained(120))
     run = WatchedRun(folder)
     async with open_screens(bench=bench()) as screens:
         with RunLock(folder.lock):
@@ -202,7 +199,6 @@ async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_tr
             screens.bench.put_on_the_table(run)
             await screens.press("2")
             await screens.shows("Enter edit", "4 Train 24%")
-        journal.close()
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
@@ -222,12 +218,9 @@ async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_tr
 @in_event_loop
 async def test_one_that_ends_with_a_word_is_not_told_as_killed(tmp_path):
     """Its end is written between two looks, and its lock is free at the second."""
-    folder = RunFolder.create(tmp_path, "chat")
-    journal = JournalWriter(folder.journal)
-    for event in trained(120):
-        journal.append(event)
+    folder = run_of(tmp_path, "chat", *trained(120))
     run = WatchedRun(folder)
-    with RunLock(folder.lock):
+    with RunLock(folder.lock), JournalWriter(folder.journal) as journal:
         run.poll()
         journal.append(RunFinished(step=120, reason="stopped", seconds=1.0, loss=1.4, eval_loss=None))
     run.poll()

@@ -542,9 +542,10 @@ class RecipeChooser:
     @property
     def waiting(self) -> str:
         """What the preview or the order waits for; empty: for nothing."""
-        if plain := self._waits_for or (self.document.plain if self._fits is None else None):
-            return f"{fitting_words(plain)}" if self._waits_for else f"which recipes fit: {fitting_words(plain)}"
-        return ""
+        if self._waits_for:
+            return fitting_words(self._waits_for)
+        plain = self.document.plain
+        return f"which recipes fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
 
 class RecipeDialog(FieldDialog):

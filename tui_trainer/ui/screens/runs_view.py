@@ -453,7 +453,7 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
-    begin += [(f" {one.status_words} ", _STATE_ROLES.get(one.status, "dim"))]
+    begin += [(f" {one.status_words} ", _state_role(one))]
     begin += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
