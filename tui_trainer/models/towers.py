@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # By `model_type`, of config.json as a whole. Each is trained, stopped, resumed and merged by tests with a tiny one.
 TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 # `Llama4ForConditionalGeneration.forward` of transformers 5.24 asks a text model's output for `image_outputs`.
-NOT_TRAINED = {"llama4": "transformers 5 computes nothing with its class: every forward pass of it fails"}
+NOT_TRAINED = {"llama4": "every forward pass of its class fails in transformers 5.24"}
 """Why not, of others that people ask for."""
 LANGUAGE_MODEL = "language_model"
 """What the module is called that reads tokens, in the classes of all of them."""
