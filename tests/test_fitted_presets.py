@@ -18,6 +18,7 @@ from tui_trainer.hardware.probe import probe
 from tui_trainer.launching import fitted_presets
 from tui_trainer.launching.fitted_presets import followed_words, misfit, with_columns_found
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench, fitted
@@ -302,3 +303,19 @@ def test_texts_and_a_model_that_is_missing_are_reasons_too(tmp_path):
         "scratch-llama": "",
     }
     assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"
+
+
+def test_what_the_user_wrote_and_the_run_does_not_read_is_named_with_the_reason_once_for_each():
+    asked = ("tuning.r=12", "tuning.use_dora=true", "tuning.lora_dropout=0.0", "task.doc_stride=9")
+    loaded = load_config(Request(profile="quickstart", assignments=asked))
+    assert loaded.notes[-2:] == (
+        "task.doc_stride (--set) changes nothing: the task char_lm does not read it",
+        "tuning.r, tuning.use_dora (--set) change nothing: the model begins with random weights",
+    ), "what is as it was before is not news"
+    assert load_config(Request(profile="quickstart")).notes == ()
+
+
+def test_a_column_that_a_model_of_characters_does_not_read_is_refused():
+    loaded = load_config(Request(profile="quickstart", assignments=("data.label_column=kind",)))
+    (problem,) = setting_problems(loaded)
+    assert "'kind', and the task char_lm does not read it" in str(problem)

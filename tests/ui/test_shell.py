@@ -13,7 +13,7 @@ from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.runs.events import RunFailed, RunFinished, RunProblem
+from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
@@ -247,6 +247,24 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_unt
         screens.bench.poll_run()
         await screens.settled()
         assert not screens.bench.unseen, "it is seen there"
+
+
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [("done", ("the run finished after 61 steps,", "held-out loss 1.4000")), ("stopped", ("stopped at step 61",))],
+)
+@in_event_loop
+async def test_that_a_run_ended_is_told_on_another_screen_however_soon_after_other_news(reason, words):
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.run = run = NewsRun(trained(60), True)
+        await screens.press("2")
+        await screens.shows("Enter edit")
+        run.waiting = [EvalDone(step=60, loss=1.5, loss_sum=15.0, tokens=10, seconds=1.0, scheduled=True, best=True)]
+        screens.bench.poll_run()
+        await screens.shows("held-out loss 1.5000")
+        run.waiting = [RunFinished(step=61, reason=reason, seconds=9.0, loss=1.4, eval_loss=1.4, model_step=61)]
+        screens.bench.poll_run()
+        await screens.shows(*words, "4 Train \u25cf")
 
 
 @in_event_loop

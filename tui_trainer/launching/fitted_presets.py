@@ -24,6 +24,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
 from tui_trainer.planning.ancestry import run_of_model
 from tui_trainer.planning.conflicts import setting_problems
+from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
@@ -77,17 +78,15 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
         raise DataError([*others, replace(last, hint="; ".join(filter(None, (last.hint, chosen))))]) from None
 
 
-def with_unread_noted(loaded: LoadedConfig) -> LoadedConfig:
-    """Settings of [task] that the user wrote and the task does not read: they change nothing, and that is noted."""
-    try:
-        task = find_task(loaded.config.task.type)
-    except ConfigError:  # told with everything else that is wrong
-        return loaded
+def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
+    """Settings that the user wrote and this run does not read: they change nothing, and that is noted."""
+    found = dict[tuple[str, str], list[str]]()
+    for key, why in unread_settings(loaded.config, has_gpu=has_gpu).items():
+        if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
+            found.setdefault((loaded.where(key), why), []).append(key)
     notes = (
-        f"{setting.key} ({loaded.where(setting.key)}) changes nothing: {task.name} does not read it"
-        for setting in all_settings().values()
-        if setting.table == "task" and setting.name not in ("type", *task.reads)
-        if loaded.origin(setting.key).by_user and value_of(loaded.config, setting.key) != setting.default
+        f"{', '.join(keys)} ({where}) {'changes' if len(keys) == 1 else 'change'} nothing: {why}"
+        for (where, why), keys in found.items()
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
 

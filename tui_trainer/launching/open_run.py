@@ -59,7 +59,7 @@ def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware |
     problems."""
     hardware = hardware or probe()
     loaded = load(request, lambda requested: choose_hardware_profile(requested, hardware, gpu))
-    return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)))
+    return with_unread_noted(with_fitted_presets(with_nodes_of_step(loaded)), has_gpu=bool(hardware.gpus))
 
 
 def with_what_suits(plain: LoadedConfig) -> LoadedConfig:

@@ -41,7 +41,7 @@ class CharLm(CausalLm):
     def problems(self, config: Config) -> list[Problem]:
         if not config.is_from_scratch:
             return super().problems(config) or self._token_problems(config)
-        found = changes_of_scratch(config)
+        found = changes_of_scratch(config) + self.data_problems(config)
         if config.model.model_name_or_path:
             hint = 'set model.init to "pretrained" to go on from a character model, or name none'
             message = "the shape of a character model from random weights is that of [model.scratch]"

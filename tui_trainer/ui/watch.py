@@ -19,6 +19,7 @@ from tui_trainer.runs import controls, events, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import is_under_way, owner
+from tui_trainer.runs.result import ending_words, kept_step
 from tui_trainer.runs.state import RunState
 from tui_trainer.runs.wording import gone_words
 from tui_trainer.terminal.safe_text import one_line
@@ -125,11 +126,16 @@ class WatchedRun:
         if isinstance(event, events.RunFailed):
             self._add(f"failed: {one_line(event.message)}", "bad")
             self.news.append((f"the run failed: {event.message}", "error"))
+        elif isinstance(event, events.RunFinished):
+            words, loss = f"the run {ending_words(self.state)}", event.eval_loss
+            # Where other weights than the last are kept, the words have their score.
+            words += f", held-out loss {loss:.4f}" if loss is not None and kept_step(self.state) is None else ""
+            self.news.append((words, "information"))
         elif text := lines.event_line(event, self.state):
             role: Role = "warn" if isinstance(event, events.RunProblem) else "text"
             if isinstance(event, events.CheckpointSaved) or (isinstance(event, events.EvalDone) and not event.best):
                 role = "dim"
-            elif isinstance(event, events.RunProblem | events.RunFinished | events.EvalDone):
+            elif isinstance(event, events.RunProblem | events.EvalDone):
                 self.news.append((text, "warning" if isinstance(event, events.RunProblem) else "information"))
             passing = isinstance(event, events.EvalDone | events.EpochDone)
             again = passing and self._last_kind is type(event)

@@ -385,9 +385,9 @@ class Workbench:
             return
         self.unseen.add(TRAIN_PAGE)
         # Evaluations may come each second.
-        is_due = monotonic() - self._news_at > _NEWS_SECONDS
-        grave = [one for one in news if one[1] != "information"]
-        for text, severity in grave[-_MOST_NEWS:] or news[-1:] * is_due:
+        is_due = run.state.finished is not None or monotonic() - self._news_at > _NEWS_SECONDS
+        told = [one for one in news if one[1] != "information" or (is_due and one is news[-1])]
+        for text, severity in told[-_MOST_NEWS:]:
             self._news_at = monotonic()
             self._notify(TRAIN_PAGE, text, severity)
 
