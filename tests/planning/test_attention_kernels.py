@@ -29,7 +29,7 @@ from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import AttentionMachine, AttentionRows, attention_of
 from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.state import RunState
-from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.screens.train_view import TrainScene
 from tui_trainer.ui.spans import ASCII
 
 H200 = machine("NVIDIA H200", (9, 0), 143771)

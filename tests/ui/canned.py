@@ -167,7 +167,7 @@ def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
-    compared = "tui_trainer.ui.screens.runs_dialogs.compare_and_states"
+    compared = "tui_trainer.ui.screens.compare_dialog.compare_and_states"
     monkeypatch.setattr(compared, lambda _: (COMPARISON, [RunState()] * 3))
 
 

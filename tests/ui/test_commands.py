@@ -26,8 +26,8 @@ from tui_trainer.errors import InputError
 from tui_trainer.launching.command_process import JsonProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import commands
-from tui_trainer.ui.background import BESIDE_A_RUN, Measurement, Tool
 from tui_trainer.ui.command_dialogs import MenuDialog, ToolDialog, offer
+from tui_trainer.ui.own_processes import BESIDE_A_RUN, Measurement, Tool
 from tui_trainer.ui.screens.config_dialogs import SizesDialog, SwitchesDialog
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench

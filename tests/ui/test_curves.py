@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from tui_trainer.ui.screens.runs_dialogs import ROLES, ComparedCurve, curves_lines
+from tui_trainer.ui.screens.compare_dialog import ROLES, ComparedCurve, curves_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 
 FALLING = [(float(step), 5 - step / 100) for step in range(1, 401)]

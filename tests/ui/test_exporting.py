@@ -15,8 +15,8 @@ from tui_trainer.errors import FolderError
 from tui_trainer.launching import export_process as launching
 from tui_trainer.launching.export_process import ExportOutcome, ExportProcess
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.ui.background import Exports
-from tui_trainer.ui.run_dialogs import ExportDialog
+from tui_trainer.ui.export_dialogs import ExportDialog
+from tui_trainer.ui.own_processes import Exports
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.starting import offer_quit

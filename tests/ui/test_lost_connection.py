@@ -18,7 +18,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 RAISES_WHEN_A_FILE_IS_THERE = """
 from pathlib import Path
-from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.screens.train_view import TrainScene
 
 draw = TrainScene.rates_line
 

@@ -10,8 +10,8 @@ from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TERMINAL_THEME
+from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.theme import Preferences
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tui_trainer.bench.rehearsal import RehearsalProcess
-from tui_trainer.ui.background import Measurement
+from tui_trainer.ui.own_processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import MIB

@@ -19,7 +19,7 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
-from tui_trainer.ui.background import Tool
+from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 

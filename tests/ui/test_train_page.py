@@ -24,8 +24,8 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.at_rest import rename
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.theme import Preferences
 
 BEGUN = trained(0)[:2]
 STARTED_AGAIN = e.RunStarted(name="q", task="t", device="cpu", pid=1, total_steps=500, resumed_from_step=100)

@@ -9,8 +9,8 @@ import pytest
 
 from tests.ui.bare_app import seen
 from tests.ui.tuned import PATCH, RESULT, FakeTune
-from tui_trainer.ui.background import Measurement
 from tui_trainer.ui.command_dialogs import offer
+from tui_trainer.ui.own_processes import Measurement
 from tui_trainer.ui.screens.config_dialogs import TuneDialog
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench

@@ -39,9 +39,9 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.export_dialogs import ExportMarkedDialog
 from tui_trainer.ui.keymap import ACTIONS, PLACES
 from tui_trainer.ui.run_dialogs import TryDialog
-from tui_trainer.ui.screens.runs_dialogs import ExportMarkedDialog
 from tui_trainer.worker import asking
 
 # Before what all tests have in its place.

@@ -29,9 +29,10 @@ from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.driver import PatientDriver
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, Keymap, KeysInOrder, Place, textual_key
 from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
+from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.theme import AsciiOnly, Preferences
+from tui_trainer.ui.theme import AsciiOnly
 from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import Measurement, Tool
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
 from tui_trainer.ui.keymap import textual_key
+from tui_trainer.ui.own_processes import Measurement, Tool
 from tui_trainer.ui.spans import Line, bar, beside, fit, paragraph, rows_of
 from tui_trainer.units import format_bytes, round_seconds
 

@@ -15,10 +15,10 @@ from tui_trainer.errors import ConfigError, Problem, system_reason
 from tui_trainer.files.local_paths import at_home
 from tui_trainer.launching.choices_here import Choice
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import Tool
 from tui_trainer.ui.command_dialogs import MenuDialog, open_tool
 from tui_trainer.ui.dialogs import Answer, Dialog, Row, TextDialog
 from tui_trainer.ui.new_run import ChoiceOfPath, DataDialog
+from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import Line, paragraph
 from tui_trainer.units import format_bytes, format_rate, format_seconds
 

@@ -1,15 +1,11 @@
-"""What a role looks like: with 256 colours or more, with 16, and without any; and what a person chose for the screens.
+"""What a role looks like: with 256 colours or more, with 16, and without any.
 
 The terminal's own background and foreground are kept, so that light and dark terminals both work and a changed cell
 costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Final
 
 from rich.cells import split_graphemes
@@ -19,8 +15,6 @@ from textual.app import App
 from textual.color import Color
 from textual.filter import LineFilter
 
-from tui_trainer.runs.folder import read_fields, write_atomically
-from tui_trainer.runs.registry import state_folder
 from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
 
 # With 256 colours or more, with 16, with none, and the words of Textual for one of its themes.
@@ -42,38 +36,6 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "chart_eval": ("bold color(172)", "bold yellow", "bold", "bold warning"),
     "chart_cross": ("color(245)", "white", "", "foreground-muted"),
 }
-
-
-@dataclass(kw_only=True, slots=True)
-class Preferences:
-    """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen.
-
-    `curves` are the names of the numbers that Train draws, by task.
-    """
-
-    theme: str = ""
-    bell: bool = False
-    curves: dict[str, list[str]] = field(default_factory=dict)
-
-    @classmethod
-    def load(cls) -> "Preferences":
-        """The defaults where nothing was kept, or what was kept cannot be understood."""
-        kept, plain = read_fields(_file()), asdict(cls())
-        return cls(**{name: kept[name] for name, value in plain.items() if type(kept.get(name)) is type(value)})
-
-    def curves_of(self, task: str) -> list[str]:
-        names = self.curves.get(task)
-        return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
-
-    def save(self) -> None:
-        """A state folder that cannot be written keeps nothing, and stops nothing."""
-        with suppress(OSError):
-            _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(_file(), json.dumps(asdict(self)).encode(), durable=False)
-
-
-def _file() -> Path:
-    return state_folder() / "screens.json"
 
 
 @cache

@@ -17,8 +17,8 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gauges import Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.keymap import in_keys
+from tui_trainer.ui.own_processes import Exports, Gains, Measurement, Tool
 from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Action, Keymap
-    from tui_trainer.ui.theme import Preferences
+    from tui_trainer.ui.preferences import Preferences
 
 
 class Leaving(Enum):

@@ -13,10 +13,10 @@ from tui_trainer.advice.checklist import ALL, Finding, counts
 from tui_trainer.advice.contract import STATUSES, Status
 from tui_trainer.config.changes import settings_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import BESIDE_A_RUN
 from tui_trainer.ui.commands import install
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import Action
+from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens.config_view import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of

@@ -22,8 +22,8 @@ from tui_trainer.hardware.storage import read_place
 from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.background import BESIDE_A_RUN
 from tui_trainer.ui.keymap import Action
+from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of

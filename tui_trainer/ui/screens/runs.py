@@ -30,10 +30,11 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
+from tui_trainer.ui.export_dialogs import ExportDialog, ExportMarkedDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
-from tui_trainer.ui.run_dialogs import ExportDialog, show_and_try
-from tui_trainer.ui.screens.runs_dialogs import CompareDialog, ExportMarkedDialog
+from tui_trainer.ui.run_dialogs import show_and_try
+from tui_trainer.ui.screens.compare_dialog import CompareDialog
 from tui_trainer.ui.screens.runs_view import (
     RunsModel,
     RunsTable,

@@ -15,13 +15,13 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
 from tui_trainer.ui.commands import offer_more
 from tui_trainer.ui.dialogs import Answer
+from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, in_keys
 from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
-from tui_trainer.ui.run_dialogs import DoctorDialog, ExportDialog, offer_try
-from tui_trainer.ui.screens import train_lines as lines
-from tui_trainer.ui.screens import train_lines as story
-from tui_trainer.ui.screens.train_lines import TrainScene
+from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
+from tui_trainer.ui.screens import train_view as view
+from tui_trainer.ui.screens.train_view import TrainScene
 from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
@@ -54,7 +54,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
     elif scene.is_over:
         parts |= {"result", "small"} if has_steps else {"result"}
     elif has_steps:
-        parts |= {"speed", "rates", "parts", "gauges", "small"} | ({"tuning"} if lines.is_tuned(state.plan) else set())
+        parts |= {"speed", "rates", "parts", "gauges", "small"} | ({"tuning"} if view.is_tuned(state.plan) else set())
     else:
         parts |= {"speed", "gauges"}
     if reads_itself and not scene.table_open and not scene.log_open:
@@ -93,12 +93,12 @@ def _only(title: str) -> Heading:
 # What each part draws in a width and a height, and, where it stands under a rule, the texts at its left and right end.
 Parts = dict[str, tuple[Draw, Heading | None]]
 _ABOVE_THE_CHART: Final[Parts] = {
-    "invitation": (story.invitation, None),
+    "invitation": (view.invitation, None),
     "run": (TrainScene.run_line, None),
     "progress": (TrainScene.progress_line, None),
 }
 _BELOW_THE_CHART: Final[Parts] = {
-    "preparation": (story.preparation, None),
+    "preparation": (view.preparation, None),
     "speed": (lambda *_: [], lambda scene: ("speed" if scene.run.steps else "machine", _memory(scene))),
     "rates": (TrainScene.rates_line, None),
     "scores": (TrainScene.scores_line, None),
@@ -107,10 +107,10 @@ _BELOW_THE_CHART: Final[Parts] = {
     "tuning": (TrainScene.tuning_line, None),
     "doctor": (TrainScene.doctor_line, None),
     "gauges": (_gauges, None),
-    "result": (story.ending, lambda scene: ("result", _memory(scene))),
+    "result": (view.ending, lambda scene: ("result", _memory(scene))),
     "readings-here": (TrainScene.readings_rows, _readings_heading),
     "log": (TrainScene.log_rows, _only("log")),
-    "table": (story.score_rows, story.scores_heading),
+    "table": (view.score_rows, view.scores_heading),
 }
 _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
@@ -118,7 +118,7 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
     "plan": (TrainScene.plan_rows, _only("plan")),
-    "targets": (story.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")

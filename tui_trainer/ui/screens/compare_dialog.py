@@ -1,11 +1,11 @@
-"""Dialogs of the Runs screen: the curves of two to six runs over each other, and the export of several."""
+"""The comparison on the Runs screen: the curves of two to six runs over each other, and what differs between them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from textual.containers import Container, VerticalScroll
@@ -35,22 +35,15 @@ from tui_trainer.ui.chart import (
     x_axis,
 )
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.run_dialogs import FormatsDialog
 from tui_trainer.ui.screens.runs_view import SIGNS
-from tui_trainer.ui.spans import Glyphs, Line, Role, beside, pad, paragraph, title_rule
-from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.spans import Glyphs, Line, Role, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import format_bytes
-
-if TYPE_CHECKING:
-    from tui_trainer.launching.export_process import ExportChoice
 
 ROLES: Final[tuple[Role, ...]] = ("accent", "warn", "good", "bad", "text", "chart_raw")
 TRAINING_LOSS: Final = "training loss"
 _Points = Sequence[tuple[float, float]]
 _FIELDS: Final = {"steps": "step", "tokens": "tokens", "seconds": "seconds"}
-_NAME_CELLS: Final = 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,93 +232,3 @@ class CompareDialog(Dialog):
                 chart.is_log = not chart.is_log
         self._show_curves()
         return True
-
-
-class ExportMarkedDialog(FormatsDialog):
-    """One form for several runs: they are exported one after another, behind the screens."""
-
-    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
-        super().__init__(bench)
-        self.heading = f"Export {len(folders)} runs"
-        self._folders = folders
-        self._choices: dict[str, dict[RunFolder, ExportChoice]] = {}
-        """By the name of a form, what it is for each run that has a model."""
-        self._without: dict[RunFolder, str] = {}
-        """Why the other runs cannot be exported."""
-        self._is_ready = False
-
-    def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
-        from tui_trainer.launching.export_process import choices
-
-        found: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
-        for folder in self._folders:
-            try:
-                found[folder] = choices(folder)
-            except (InputError, OSError) as error:
-                found[folder] = one_line(str(error))
-        return found
-
-    def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
-        self._is_ready = True
-        for folder, found in answer.items():
-            if isinstance(found, str):
-                self._without[folder] = found
-                continue
-            for one in found:
-                self._choices.setdefault(one.name, {})[folder] = one
-        names = list(self._choices)
-        self._chosen = next((at for at, name in enumerate(names) if self._possible(name)), 0)
-        if self.is_attached:
-            self._list.styles.height = max(len(names), 1)
-            self.redraw()
-
-    def _possible(self, name: str) -> list[RunFolder]:
-        return [folder for folder, one in self._choices[name].items() if not one.refusal]
-
-    @property
-    def _form(self) -> str:
-        return list(self._choices)[self._chosen] if self._choices else ""
-
-    @property
-    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        enter = [("enter", "export")] * bool(self._form and self._possible(self._form))
-        return (*enter, ("up down", "choose"), ("escape", "close"))
-
-    def _row(self, place: int, width: int) -> Line:
-        name, found = list(self._choices.items())[place]
-        is_chosen, possible = place == self._chosen, self._possible(name)
-        usual: Role = "text" if possible else "dim"
-        line: Line = [(f"{self.glyphs.pointer if is_chosen else ' '} ", "accent"), (pad(name, _NAME_CELLS), usual)]
-        line.append((next(iter(found.values())).title, usual))
-        needed = sum(found[folder].needed_bytes for folder in possible)
-        state = f"{len(possible)} of {len(self._folders)} runs" + (f", ~{format_bytes(needed)}" if possible else "")
-        line = beside(line, [(state, "dim")], width)
-        return [(text, "cursor") for text, _ in line] if is_chosen else line
-
-    def lines(self, width: int) -> list[Line]:
-        if not self._is_ready:
-            return paragraph("looking what they can be exported to ...", width)
-        refused = dict(self._without)
-        if self._form:
-            refused |= {folder: one.refusal for folder, one in self._choices[self._form].items() if one.refusal}
-        lines = paragraph("One after another, behind the screens; each is compared with its trained model.", width)
-        for folder, why in refused.items():
-            lines += paragraph(f"not {one_line(folder.name)}: {why}", width, "warn")
-        return lines
-
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chosen = message.place
-        if message.opens and self._start():
-            self.close()
-        self.redraw()
-
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "enter":
-            return not self._start()
-        self._move(key)
-        return True
-
-    def _start(self) -> bool:
-        wanted = self._possible(self._form) if self._form else []
-        self._bench.exports.start_all([(folder, self._form) for folder in wanted])
-        return bool(wanted)

@@ -1,0 +1,262 @@
+"""What the screens have a process of its own do: exports, measurements and tools, one of each kind at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, system_reason
+
+if TYPE_CHECKING:
+    from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
+    from tui_trainer.config.document import ConfigDocument
+    from tui_trainer.hardware.diagnosis import GpuChoice
+    from tui_trainer.launching.command_process import CommandProcess, JsonProcess
+    from tui_trainer.launching.export_process import ExportProcess
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.spans import Role
+
+BESIDE_A_RUN = "a run trains: both would be slower, and nothing would be measured"
+P = TypeVar("P", bound="CommandProcess")
+J = TypeVar("J", bound="JsonProcess")
+C = TypeVar("C", bound="ConfigProcess")
+
+
+class Bench(Protocol):
+    document: ConfigDocument | None
+    chosen_gpu: GpuChoice
+    current: int
+
+    @property
+    def run_is_alive(self) -> bool: ...
+    def config_changed(self) -> None: ...
+    def tell(self, text: str, role: Role = "text") -> None: ...
+    def tell_end(self, page: int, text: str, role: Role) -> None: ...
+
+
+class OwnProcess(Generic[P]):
+    """One at a time; `process` is the newest. How it ends is told on the page where it was begun."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench, self._page = bench, 0
+        self.process: P | None = None
+
+    @property
+    def alive(self) -> P | None:
+        return self.process if self.process is not None and self.process.alive else None
+
+    def cancel(self) -> None:
+        if self.process is not None:
+            self.process.cancel()
+
+    def end(self) -> None:
+        """Nobody looks any more."""
+        if process := self.alive:
+            process.end()
+
+    def _tell_end(self, words: str, role: Role) -> None:
+        self._bench.tell_end(self._page, words, role)
+
+    def _begin(self, make: Callable[[], P]) -> str:
+        """Why not; empty: it goes on."""
+        self._page = self._bench.current
+        try:
+            self.process = make()
+        except OSError as error:
+            return f"no process can be started: {system_reason(error)}"
+        return ""
+
+
+class Exports(OwnProcess["ExportProcess"]):
+    """One goes on beside everything, and when the screens are left. Those that wait for it are begun by the screens."""
+
+    def __init__(self, bench: Bench) -> None:
+        super().__init__(bench)
+        self.waiting: deque[tuple[RunFolder, str]] = deque()
+        self._several, self._failures = 0, list[str]()
+        """How many were asked for together, and why some of them are not exported."""
+
+    def start(self, folder: RunFolder, name: str) -> None:
+        from tui_trainer.launching.export_process import ExportProcess
+
+        if not self.alive and (reason := self._begin(lambda: ExportProcess(folder, name))):
+            self._bench.tell(reason, "bad")
+
+    def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
+        """One after another."""
+        if not self.waiting and not self.alive:
+            self._several, self._failures = 0, []
+        self.waiting += wanted
+        self._several += len(wanted)
+        self._page = self._bench.current
+        self._begin_next()
+
+    def _begin_next(self) -> None:
+        page = self._page
+        while self.waiting and not self.alive:
+            self.start(*self.waiting.popleft())
+            self._page = page
+
+    def let_go(self) -> None:
+        if self.process is not None:
+            self.process.let_go()
+
+    def is_of(self, root: Path) -> bool:
+        alive = [self.alive.run] if self.alive else []
+        return any(folder.root == root for folder in [*alive, *(folder for folder, _ in self.waiting)])
+
+    @property
+    def words(self) -> str:
+        """Of several, how far they are: `exporting 2 of 4: chat to gguf, 40%`; empty where none goes on."""
+        if (export := self.alive) is None or self._several < 2:
+            return ""
+        what, done, total, _ = export.progress
+        share = f"{100 * done / total:.0f}%" if total else what
+        at = self._several - len(self.waiting)
+        return f"exporting {at} of {self._several}: {export.run.name} to {export.name}, {share}"
+
+    def poll(self) -> None:
+        """Once a second. How it ended is told, wherever one is."""
+        export: ExportProcess | None = self.process
+        if export is None or not export.poll() or export.outcome is None:
+            return
+        if export.outcome.is_good:
+            self._tell_end(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
+        else:
+            words = f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}"
+            self._failures.append(words)
+            if not export.is_cancelled:
+                self._tell_end(words, "bad")
+        self._begin_next()
+        if self._several > 1 and not self.alive:
+            failed = len(self._failures)
+            words = "; ".join([f"{self._several - failed} of {self._several} are exported", *self._failures])
+            self._tell_end(words, "bad" if failed else "good")
+            self._several, self._failures = 0, []
+
+
+class Command(OwnProcess[J]):
+    """One that is told of, `what` it is in a sentence. One that `measures` begins beside no run, and ends where one
+    begins."""
+
+    def __init__(self, bench: Bench, what: str, *, measures: bool) -> None:
+        super().__init__(bench)
+        self.what, self.measures = what, measures
+
+    def poll(self) -> bool:
+        """Once a second. How it ended is told, wherever one is; whether it has just ended."""
+        process, bench = self.process, self._bench
+        if process is None:
+            return False
+        is_in_the_way = self.measures and bench.run_is_alive
+        if is_in_the_way and process.alive and not process.is_cancelled:
+            process.cancel()
+            self._tell_end(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+        ended = process.poll()
+        if ended and not is_in_the_way and (verdict := self._verdict(process)):
+            self._tell_end(*verdict)
+        return ended
+
+    def _verdict(self, process: J) -> tuple[str, Role] | None:
+        raise NotImplementedError
+
+
+class Measurement(Command[C]):
+    """Of the config on the table: a process of the class `kind`. It ends with the screens."""
+
+    def __init__(self, bench: Bench, what: str, kind: str) -> None:
+        super().__init__(bench, what, measures=True)
+        self._kind = kind
+
+    def start(self, *names: str) -> str:
+        """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
+        bench = self._bench
+        loaded = bench.document.loaded if bench.document else None
+        if self.alive:
+            return ""
+        if bench.run_is_alive:
+            return BESIDE_A_RUN
+        if loaded is None:
+            return "the config has a problem, which comes first" if bench.document else "the config is still being read"
+        from tui_trainer.bench import rehearsal as config_process
+
+        make: Callable[..., C] = getattr(config_process, self._kind)
+        return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))
+
+    def poll(self) -> bool:
+        if ended := super().poll():
+            # The plan and the checks go by what was measured.
+            self._bench.config_changed()
+        return ended
+
+    def _verdict(self, process: C) -> tuple[str, Role]:
+        words, is_good = process.verdict
+        return words, "good" if is_good else "bad"
+
+
+class Gains(Measurement["GainProcess"]):
+    """What the checks of some names gain here: each stands in the checklist as soon as it is measured."""
+
+    _shown_check = ""
+
+    @property
+    def words(self) -> str:
+        if (process := self.alive) is None:
+            return ""
+        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
+
+    def poll(self) -> bool:
+        ended, process = super().poll(), self.process
+        if process is not None and process.check != self._shown_check:
+            self._shown_check = process.check
+            if not ended:
+                self._bench.config_changed()
+        return ended
+
+    def _verdict(self, process: GainProcess) -> tuple[str, Role]:
+        if process.is_cancelled:
+            return "the measuring has ended; what was measured until then is kept", "text"
+        if process.exit_code in (EXIT_DONE, EXIT_FAILED):
+            return process.part, "good"
+        return f"not measured: {process.reason}", "bad"
+
+
+class Tool(Command["JsonProcess"]):
+    """A command that is not about the config: its `arguments`, and with `yes` those that it is only begun with after
+    it has told what it would do. `done` is the sentence of its end. It goes on until it is over, or the screens are
+    left."""
+
+    def __init__(
+        self, bench: Bench, what: str, arguments: Sequence[str], *, yes: Sequence[str] = (), measures: bool = False,
+        done: Callable[[dict[str, Any]], str] = lambda _: "",
+    ) -> None:  # fmt: skip
+        super().__init__(bench, what, measures=measures)
+        self._arguments, self._yes, self._done = tuple(arguments), tuple(yes), done
+        self._agreed = not yes
+
+    @property
+    def asks(self) -> dict[str, Any] | None:
+        """What it would do, once it has told; None: nothing is to be agreed to."""
+        result = self.process.result if self.process and not self.process.alive else None
+        return result if result and not self._agreed and "offer" in result else None
+
+    def start(self) -> str:
+        """Why not; empty: it goes on."""
+        from tui_trainer.launching import command_process
+
+        if self.alive:
+            return ""
+        if self.measures and self._bench.run_is_alive:
+            return BESIDE_A_RUN
+        self._agreed = not self._yes or self.asks is not None
+        arguments = [*self._arguments, *(self._yes if self._agreed else ())]
+        return self._begin(lambda: command_process.JsonProcess(arguments, {}))
+
+    def _verdict(self, process: JsonProcess) -> tuple[str, Role] | None:
+        if self.asks is not None:
+            return None
+        words = self._done(process.result) if process.result else ""
+        role: Role = "good" if process.result else "text" if process.is_cancelled else "bad"
+        return words or f"{self.what}: {process.reason}", role
