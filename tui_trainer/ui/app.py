@@ -246,6 +246,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if was_alive and not self._run_was_alive:
             # The next plan goes by what this run has measured, and its data is prepared.
             self.bench.config_changed()
+            if self.take_back("Leave?"):
+                # What was asked about has ended.
+                self.action_quit()
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
         if self.terminal is not None:
