@@ -80,8 +80,33 @@ def test_light_commands_load_no_heavy_library(tmp_path):
     assert "tui-trainer --no-ui" in done.stdout and done.stdout.count("micro-batch") >= 1 + len(plans)
 
 
+FIRST_SCREEN = """
+import sys
+import tui_trainer.ui.main
+early = [name for name in ("textual", "rich", "psutil") if name in sys.modules]
+from tui_trainer.hardware.probe import probe
+from tui_trainer.ui.app import TrainerApp
+from tui_trainer.ui.keymap import load_keymap
+from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.workbench import Workbench
+
+bench = Workbench(None, probe(), UNICODE)
+app = TrainerApp(bench, load_keymap())
+
+def look():
+    assert "libraries" in "".join(map(str, app.export_screenshot().split())), "the machine is shown"
+    loaded = [name for name in LATER if name in sys.modules]
+    app.exit((early, loaded))
+
+bench.begin = look
+bench.end = lambda: None
+print(app.run(headless=True, size=(80, 24)))
+"""
+
+
 def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
-    """Plans, data and models are loaded behind it."""
+    """Plans, data and models are loaded behind it; Textual itself when its settings are made, and when no garbage is
+    looked for any more."""
     pages = [f"ui.screens.{name}" for name in ("config", "checklist", "train", "runs")]
     later = [
         "planning.plan",
@@ -94,10 +119,15 @@ def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_p
     later = [
         f"tui_trainer.{name}" for name in (*later, "ui.starting", "config.sections", "runs.events", *pages, "ui.chart")
     ]
-    first = "import sys, tui_trainer.ui.app, tui_trainer.ui.screens.hardware; "
-    code = first + f"sys.exit(repr([name for name in {[*later, 'pydantic', 'numpy']} if name in sys.modules]))"
+    code = FIRST_SCREEN.replace("LATER", repr([*later, "pydantic", "numpy"]))
     done = run("-c", code, home=str(tmp_path))
-    assert done.stderr.strip() == "[]"
+    assert done.stdout.strip() == "([], [])", done.stderr
+
+
+def test_a_list_of_runs_loads_no_planning(tmp_path):
+    look_at = "print({'numpy', 'tui_trainer.config.sections'} & set(sys.modules))"
+    done = run("-c", f"import sys; from tui_trainer.cli import main; main(['runs']); {look_at}", home=str(tmp_path))
+    assert done.stdout.splitlines()[1:] == ["set()"], done.stderr
 
 
 def test_the_look_sees_a_heavy_library(tmp_path):

@@ -183,6 +183,9 @@ def test_numbers_of_shipped_profiles_name_tasks_that_there_are_and_memory_that_t
     [
         ("rows = 8", "tasks"),
         ('tasks = ["causal_lm"]\ntokens = 8\nrows = 0\nsource = "x"', "batches.rows"),
+        ('tasks = "causal_lm"\ntokens = 8\nrows = 8\nsource = "x"', "batches.tasks"),
+        ('tasks = ["causal_lm"]\ntokens = 8.5\nrows = 8\nsource = "x"', "batches.tokens"),
+        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nparameters_at_most = true', "parameters_at_most"),
         ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nspeed = 3', "batches.speed"),
         ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nmemory_gib = [9, 3]', "batches.memory_gib"),
     ],
@@ -192,9 +195,10 @@ def test_a_table_that_is_not_understood_is_refused(tmp_path, table, words):
     path.write_text(f'[match]\ndevice = "cuda"\n[[batches]]\n{table}\n')
     with pytest.raises(ConfigError, match=words):
         read_profile(path, "hardware")
-    path.write_text('batches = 3\n[match]\ndevice = "cuda"\n')
-    with pytest.raises(ConfigError, match="batches"):
-        read_profile(path, "hardware")
+    for tables in ("3", "[3]"):
+        path.write_text(f'batches = {tables}\n[match]\ndevice = "cuda"\n')
+        with pytest.raises(ConfigError, match="batches"):
+            read_profile(path, "hardware")
     path.write_text(f"[[batches]]\n{table}\n")
     with pytest.raises(ConfigError, match="unknown"):
         load(Request(profile=str(path)), lambda requested: (None, ""))

@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import wraps
-from importlib import metadata
 from pathlib import Path
 from threading import Timer
 from typing import TYPE_CHECKING, Annotated, Any
@@ -112,6 +111,8 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib import metadata
+
         print(metadata.version("tui-trainer"))
         raise typer.Exit
 

@@ -1,16 +1,17 @@
 """Reading and writing TOML without surprises: bounded size, one-sentence errors, dotted keys."""
 
 import hashlib
-import json
 import os
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from tui_trainer.errors import ConfigError, InputError, Problem, system_reason
+from tui_trainer.terminal.safe_text import one_line
 
 MAX_BYTES = 256 * 1024
 # A dotted key of 20,000 parts takes tomllib ten seconds; a line this long is no setting.
@@ -112,13 +113,10 @@ def write_new(path: Path, text: str) -> None:
 Kind = Literal["recipes", "hardware"]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class BatchSize:
     """Rows behind a step that feed a card, as `source` gives them: for rows of `tokens`, cards with this memory in GiB
     (from, to), and models of at most so many `parameters`."""
-
-    # Of pydantic, which checks what a file says, and is not loaded before that.
-    __pydantic_config__: ClassVar[dict[str, object]] = {"extra": "forbid", "strict": True}
 
     tasks: list[str]
     tokens: int
@@ -193,29 +191,50 @@ def read_profile(path: Path, kind: Kind) -> Profile:
     )
 
 
+def _is_count(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def is_range(value: object) -> bool:
+    """Whether it is `[at least, at most]`."""
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return all(type(part) in (int, float) for part in value) and value[0] <= value[1]
+
+
+# Not by pydantic, whose import would be a quarter of the time to the first screen, which names the hardware profile.
+_BATCH_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
+    "tasks": (
+        lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
+        'write tasks = ["causal_lm"], a list of tasks',
+    ),
+    "tokens": (_is_count, "write tokens = 1024"),
+    "rows": (_is_count, "write rows = 64"),
+    "memory_gib": (is_range, "write memory_gib = [20, 25]"),
+    "parameters_at_most": (_is_count, "write parameters_at_most = 500_000_000"),
+    "source": (lambda value: isinstance(value, str), 'write where the number is from, as source = "..."'),
+}
+_MAY_BE_MISSING = ("memory_gib", "parameters_at_most")
+
+
 def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
-    """Raises ConfigError for the first that is wrong."""
-    if tables == []:
-        return ()
-    from pydantic import TypeAdapter, ValidationError
-
-    def wrong(message: str, key: str, hint: str = "") -> ConfigError:
-        return ConfigError([Problem(message=message, where=str(path), key=key, hint=hint)])
-
-    if not isinstance(tables, list):
-        raise wrong("must be tables", "batches", "write [[batches]]")
-    found = []
+    """Raises ConfigError for the first table that is wrong."""
+    where = str(path)
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
-        try:
-            # Strict, and yet from a table: only as JSON.
-            one = TypeAdapter(BatchSize).validate_json(json.dumps(table, default=str))
-        except ValidationError as error:
-            first = error.errors()[0]
-            key = ".".join(["batches", *map(str, first["loc"])])
-            raise wrong(f"is wrong in [[batches]] number {number}: {first['msg'].lower()}", key) from None
-        if low := [name for name in ("tokens", "rows", "parameters_at_most") if getattr(one, name) < 1]:
-            raise wrong(f"must be at least 1 in [[batches]] number {number}", f"batches.{low[0]}")
-        if len(one.memory_gib) != 2 or one.memory_gib[0] > one.memory_gib[1]:
-            raise wrong(f"is no range in [[batches]] number {number}", "batches.memory_gib", "write [20, 25]")
-        found.append(one)
-    return tuple(found)
+        wrong = [
+            (name, "is missing or wrong", hint)
+            for name, (is_right, hint) in _BATCH_SHAPES.items()
+            if (name in table or name not in _MAY_BE_MISSING) and not is_right(table.get(name))
+        ]
+        known = "known: " + ", ".join(_BATCH_SHAPES)
+        wrong += [(one_line(name), "is not known", known) for name in table if name not in _BATCH_SHAPES]
+        if wrong:
+            raise ConfigError(
+                Problem(
+                    message=f"{words} in [[batches]] number {number}", where=where, key=f"batches.{name}", hint=hint
+                )
+                for name, words, hint in wrong
+            )
+    return tuple(BatchSize(**table) for table in tables)

@@ -7,8 +7,6 @@ from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.launching.other_cards import smallest_that_fits
-from tui_trainer.planning.summary import cost_words, model_words, place_words, tuning_words
 from tui_trainer.runs import events
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import (
@@ -176,6 +174,8 @@ REHEARSAL_SECONDS = 600.0
 
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """What is about to happen; the exact plan follows once the data is prepared."""
+    from tui_trainer.planning.summary import cost_words, place_words, tuning_words
+
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
@@ -239,6 +239,8 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
     """The whole plan, each number with its reason; `~` marks an estimate. `found` says what the data is, `notes` what
     was made of the config.
     """
+    from tui_trainer.planning.summary import model_words, place_words
+
     lines = [
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
@@ -322,6 +324,8 @@ def profile_line(profile: Profile, reason: str) -> str:
 
 def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     """Plans for cards beside each other, and the smallest card that is large enough."""
+    from tui_trainer.launching.other_cards import smallest_that_fits
+
     head = ("card", "memory", "step", "time", "precision", "rows a step", "lr", "profile")
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]

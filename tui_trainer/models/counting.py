@@ -12,7 +12,6 @@ from functools import cache, partial
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest.mock import patch
 
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.models.config_json import ALIASES, bad_model
@@ -111,6 +110,8 @@ def fake_tensors(head: Head) -> Iterator[None]:
     """All tensors that are made have no numbers, and nobody looks for any: transformers fills weights, looks for
     documents in positions, leaves layers out by chance, and asks whether a mask masks any. None does here. Products of
     experts are transformers' own, which keep the same: torch knows the shape of its own for bf16 only (2.11)."""
+    from unittest.mock import patch
+
     import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
     from transformers import PreTrainedModel, masking_utils

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
-from unittest.mock import patch
 
 Reads = Literal["source", "target", "row"]
 
@@ -136,6 +135,8 @@ def facts_of(model: Any, calls: list[dict[str, Any]], head_size: int, *, whole: 
 @contextmanager
 def recorded_calls() -> Iterator[list[dict[str, Any]]]:
     """What torch's attention is given meanwhile, for `facts_of`."""
+    from unittest.mock import patch
+
     from torch.nn import functional
 
     found: list[dict[str, Any]] = []

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
-from unittest.mock import patch
 
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, inputs_of, model_config
@@ -49,6 +48,8 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
 
 def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     """In the worker, which has torch: the fields of `Routers`; none where there is no such loss."""
+    from unittest.mock import patch
+
     with fake_tensors(CAUSAL):
         made = model_config(question["config"])
         model = empty_model(made, CAUSAL)

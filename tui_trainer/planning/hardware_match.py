@@ -19,7 +19,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, TypeGuard
 
-from tui_trainer.config.toml_files import Profile, all_profiles, find_profile
+from tui_trainer.config.toml_files import Profile, all_profiles, find_profile, is_range
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -107,12 +107,6 @@ def _version(text: str) -> tuple[int, int]:
     return major, minor
 
 
-def _is_range(value: object) -> bool:
-    if not isinstance(value, list) or len(value) != 2:
-        return False
-    return all(type(part) in (int, float) for part in value) and value[0] <= value[1]
-
-
 _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "device": (lambda value: value in ("cpu", "cuda"), 'write device = "cpu" or device = "cuda"'),
     "capability_at_least": (_is_version, 'write it as text: capability_at_least = "8.0"'),
@@ -121,7 +115,7 @@ _SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
         lambda value: all(isinstance(part, str) for part in (value if isinstance(value, list) else [value])),
         'write name = "*A100*", or a list of such patterns',
     ),
-    "memory_gib": (_is_range, "write memory_gib = [20, 25]"),
+    "memory_gib": (is_range, "write memory_gib = [20, 25]"),
     "cores_at_most": (lambda value: type(value) is int and value > 0, "write cores_at_most = 2"),
 }
 

@@ -17,14 +17,12 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, InputError
-from tui_trainer.hardware.diagnosis import GpuChoice
-from tui_trainer.hardware.probe import probe
 from tui_trainer.terminal.standard_files import Interrupts, patient, tell
-from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.terminal import TerminalGuard, has_mouse, refuse_unfit, speaks_unicode
 
 if TYPE_CHECKING:
     from tui_trainer.config.load import Request
+    from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.open_run import OpenRun
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.app import TrainerApp
@@ -60,9 +58,11 @@ def run_screens(
     gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
+    from tui_trainer.hardware.probe import probe
     from tui_trainer.runs.registry import state_folder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.keymap import load_keymap
+    from tui_trainer.ui.spans import ASCII, UNICODE
     from tui_trainer.ui.workbench import Workbench
 
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE

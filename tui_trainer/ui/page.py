@@ -170,6 +170,11 @@ class Page(Screen[None], inherit_bindings=False):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
+        # What Textual does when it knows their size: all that is on the page would be styled twice.
+        for length, breakpoints in zip(
+            self.app.size, (self.HORIZONTAL_BREAKPOINTS, self.VERTICAL_BREAKPOINTS), strict=True
+        ):
+            self.add_class(*[name for least, name in breakpoints or () if length >= least][-1:], update=False)
         self.bench = bench
         self._styled_for = ""
         self.when_whole: Callable[[], object] = lambda: None

@@ -23,16 +23,26 @@ from tui_trainer.ui.spans import Glyphs, Role
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeTrail
 from tui_trainer.worker.asking import end_workers, shapes_worker
 
-# What the workbench and the screens ask of the application that shows them.
-
 if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
 
     from tui_trainer.advice.checklist import Finding
+    from tui_trainer.bench.rehearsal import ConfigProcess
+    from tui_trainer.config.changes import Edits
+    from tui_trainer.config.document import ConfigDocument
+    from tui_trainer.config.load import LoadedConfig, Request
+    from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.drafts import Draft
+    from tui_trainer.launching.open_run import OpenRun
+    from tui_trainer.planning.plan import Plan
+    from tui_trainer.runs import controls
+    from tui_trainer.runs.folder import RunFolder
+    from tui_trainer.ui.background import Background
     from tui_trainer.ui.dialogs import Answer, Dialog, Row
     from tui_trainer.ui.keymap import Action, Keymap
     from tui_trainer.ui.preferences import Preferences
+    from tui_trainer.ui.terminal import TerminalGuard
+    from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 
 class Leaving(Enum):
@@ -69,22 +79,6 @@ class Application(Protocol):
     def checked(self, findings: list[Finding]) -> None: ...
     def run_changed(self) -> None: ...
 
-
-if TYPE_CHECKING:
-    from tui_trainer.advice.checklist import Finding
-    from tui_trainer.bench.rehearsal import ConfigProcess
-    from tui_trainer.config.changes import Edits
-    from tui_trainer.config.document import ConfigDocument
-    from tui_trainer.config.load import LoadedConfig, Request
-    from tui_trainer.config.toml_files import Profile
-    from tui_trainer.launching.drafts import Draft
-    from tui_trainer.launching.open_run import OpenRun
-    from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs import controls
-    from tui_trainer.runs.folder import RunFolder
-    from tui_trainer.ui.background import Background
-    from tui_trainer.ui.terminal import TerminalGuard
-    from tui_trainer.ui.watch import CurrentRun, WatchedRun
 
 _NOTICE_SECONDS = 6
 _NAMED_CELLS = 60
