@@ -31,14 +31,14 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
 
         offered = sorted(screens.app.offered_actions, key=lambda one: one.footer or 100)
         assert ids("") == [action.id for action in offered], "those of the last line come first"
-        for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("presets", "config.recipe"),
+        for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("recipes", "config.recipe"),
                                ("svas", "config.save_as"), ("clipboard", "config.copy")):  # fmt: skip
             assert first not in [one.id for one in offered] or ids(letters)[0] == first
         assert ids("zzqqxx") == []
         # Every way to find letters far from each other in a long sentence is tried: not for letters without end.
         assert ids("the settings or the rates or the setting at the end or the start") == []
 
-        await screens.press(":", *"presets")
+        await screens.press(":", *"recipes")
         await screens.shows("Choose a recipe; see first what it would change.")
         await screens.press("enter")
         await screens.shows("Choose a recipe", "It changes")
