@@ -57,6 +57,11 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
     events = finished(eval_loss=0.5)
     state = fold(events)
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
+    counted = e.BaselinesMeasured(losses={"counting 1 back": 2.477}, eval_tokens=10, unit="token")
+    assert event_line(counted, state) == (
+        "to beat: held-out loss of n-gram models, which only count what follows the last tokens in the training text: "
+        "counting 1 back 2.477 nats a token"
+    )
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")
     assert lines[0].startswith("finished after 8 steps; kept step 4: held-out loss 0.5000, ")

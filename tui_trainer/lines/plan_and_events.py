@@ -96,7 +96,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
+    counting = f"n-gram models, which only count what follows the last {event.unit}s in the training text"
+    parts = [f"held-out loss of {counting}: {losses} nats a {event.unit}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
@@ -202,7 +203,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state.task)}{at}")
         if state.baselines:
             lines += [
-                f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
+                f"  {label:<15} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
                 for label, loss in state.baselines.losses.items()
             ]
     lines += score_lines(state)

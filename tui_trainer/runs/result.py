@@ -245,7 +245,7 @@ def score_lines(state: RunState) -> list[str]:
 
 def grade(samples_per_second: float, plan: PlanMade | None) -> str:
     """`good, 82 % of the best here (1.42 k rows/s)`; where such steps were never made here `good, 82 % of what is
-    usual for a model of this width`, by the plan's rates. Empty where neither is known."""
+    usual for a model of this width`, by the plan's rates, or why that would say nothing. Empty where neither is known."""
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
@@ -255,6 +255,11 @@ def grade(samples_per_second: float, plan: PlanMade | None) -> str:
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or reached is None or not rate:
         return ""
+    computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
+    starting = rates.starting_seconds * plan.gradient_accumulation_steps
+    if starting > computing:
+        takes = f"starting its operations takes longer ({format_seconds(starting)}) than computing them"
+        return f"not graded, a step is this small: {takes} ({format_seconds(computing)})"
     return f"{_graded(reached / rate / rates.usual_share)} of what is usual for a model of this width"
 
 
