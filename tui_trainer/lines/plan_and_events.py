@@ -64,8 +64,10 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            patience = kept_weights(state).patience_words
-            note = "best so far" if event.best else patience if event.scheduled else "asked for"
+            kept = kept_weights(state)
+            of = "the best of the scheduled ones" if kept.asked_was_better else "best so far"
+            asked = "asked for, does not count as the best" if kept.asked_was_better else "asked for"
+            note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
