@@ -59,8 +59,7 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
     counted = e.BaselinesMeasured(losses={"counting 1 back": 2.477}, eval_tokens=10, unit="token")
     assert event_line(counted, state) == (
-        "to beat: held-out loss of n-gram models, which only count what follows the last tokens in the training text: "
-        "counting 1 back 2.477 nats a token"
+        "to beat: held-out loss counting 1 back 2.477 nats a token (n-gram models: counts of what follows)"
     )
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")

@@ -98,8 +98,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counting = f"n-gram models, which only count what follows the last {event.unit}s in the training text"
-    parts = [f"held-out loss of {counting}: {losses} nats a {event.unit}"] if losses else []
+    counts = f"nats a {event.unit} (n-gram models: counts of what follows)"
+    parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 

@@ -389,7 +389,7 @@ class TrainPage(FilteredPage):
         refusal = self.chart.toggle_log()
         if self.second.view.log != self.chart.view.log:
             self.second.toggle_log()
-        if not refusal:
+        if not refusal and self.chart.view.metric in _LOSSES:
             self.bench.app.preferences.log_scale = self.chart.view.log
             self.bench.app.preferences.save()
         self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
