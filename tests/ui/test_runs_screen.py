@@ -477,7 +477,7 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_told
 
     def choices(folder):
         if why := without.get(folder.name):
-            raise InputError(why)
+            raise InputError(why, where=folder.name)
         return CHOICES
 
     monkeypatch.setattr(export_process, "choices", choices)
