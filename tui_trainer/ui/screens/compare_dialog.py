@@ -148,7 +148,7 @@ class Curves(Pane):
 class CompareDialog(Dialog):
     heading = "Compare"
     keys = (
-        ("v", "metric"), ("V", "second metric"), ("x", "axis"), ("y", "log"),
+        ("v", "metric"), ("V", "second"), ("x", "axis"), ("y", "log"),
         ("up down", "scroll"), ("?", "help"), ("escape", "close"),
     )  # fmt: skip
     app: Any
