@@ -129,7 +129,7 @@ def test_a_language_of_characters(terminal):
     """char_lm: from scratch on a text file."""
     Path("book.txt").write_text("".join(f"{sentence(n)}.\n" for n in range(200)))
     terminal.trains("story", ("--task", "char_lm", *SCRATCH, "--data", "book.txt"), "The sheep")
-    assert "order 2" in Path("runs/story/model/README.md").read_text()
+    assert "counting 2 back" in Path("runs/story/model/README.md").read_text()
     one, two = (
         terminal.run("generate", "story", "The ", "--max-new-tokens", "9", "--seed", seed)[0] for seed in ("1", "1")
     )

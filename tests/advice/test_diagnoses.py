@@ -18,6 +18,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.models.unsloth import NOT_IN_THE_MODEL
 from tui_trainer.runs.events import MicroBatchReduced, RunProblem, RunStarted
 from tui_trainer.runs.state import fold
+from tui_trainer.ui.keymap import in_keys
 
 GPU = {"device": "cuda:0", "threads": None}
 
@@ -139,6 +140,11 @@ NOTES = {
 
 def test_each_diagnosis_is_planted_here():
     assert {*PLANTED, *NOTES} == {one.name for one in all_symptoms()} and len(PLANTED) >= 27
+
+
+def test_what_is_to_be_typed_against_other_programs_is_a_whole_command_which_the_screens_leave_as_it_is():
+    found = examine(made_up(**PLANTED["other_processes"][0])).findings[0].found
+    assert found.advice.endswith("`taskset --cpu-list 0 tui-trainer`") and in_keys(found.advice) == found.advice
 
 
 @pytest.mark.parametrize("name", NOTES)

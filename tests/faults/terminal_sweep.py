@@ -208,7 +208,7 @@ def stop_and_continue_in_the_screens(shell: Shell) -> None:
         shell.assert_terminal_is_given_back()
         _bring_back(shell, key)
     shell.press("2")
-    shell.wait_for("preset")
+    shell.wait_for("recipe")
     _stop_by_keys(shell)
 
 
@@ -268,7 +268,7 @@ def stray_bytes(shell: Shell) -> None:
     shell.press("escape")
     shell.let_pass(0.5)
     shell.press("2")
-    shell.wait_for("preset")
+    shell.wait_for("recipe")
     shell.press("escape")
     shell.let_pass(0.5)
     _stop_by_keys(shell)

@@ -69,6 +69,14 @@ def test_nothing_of_how_a_model_learns_moves_the_time_of_a_plan(tiny_config, mon
     assert before.memory_key == after.memory_key
 
 
+def test_a_plan_knows_how_long_the_operations_of_a_pass_take_to_start(tiny_config):
+    plan = estimated_plan(tiny_config("one"))
+    layers = plan.model_shape().layers
+    assert plan.compute_rates.starting_seconds == pytest.approx(layers * 0.92e-3) and layers > 0
+    compiled = estimated_plan(tiny_config("two", {"training.torch_compile": "true"}))
+    assert compiled.compute_rates.starting_seconds == 0
+
+
 def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config):
     plan = estimated_plan(tiny_config("evaluated", {"evaluation.eval_steps": 2}))
     step_seconds = plan.step_seconds.value

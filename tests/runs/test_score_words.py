@@ -57,6 +57,10 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
     events = finished(eval_loss=0.5)
     state = fold(events)
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
+    counted = e.BaselinesMeasured(losses={"counting 1 back": 2.477}, eval_tokens=10, unit="token")
+    assert event_line(counted, state) == (
+        "to beat: held-out loss counting 1 back 2.477 nats a token (n-gram models: counts of what follows)"
+    )
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")
     assert lines[0].startswith("finished after 8 steps; kept step 4: held-out loss 0.5000, ")
@@ -99,3 +103,22 @@ def test_kept_weights_are_those_of_the_best_evaluation_where_early_stopping_keep
     assert (kept_weights(state).step, kept_weights(state).patience_words) == (50, "")
     assert kept_weights(state, patience=2) == used
     assert best_by_score(state, "macro_f1").step == 10 and best_by_score(state, "mse") is None
+
+
+def test_the_best_is_said_to_be_that_of_the_scheduled_evaluations_where_one_that_was_asked_for_was_better():
+    def done(step, loss, f1, **more):
+        values = {"loss_sum": loss, "tokens": 1, "seconds": 1, "scheduled": True, "best": False, **more}
+        return e.EvalDone(step=step, loss=loss, scores={"macro_f1": f1}, **values)
+
+    for metric, first in (("loss", (0.9, 0.5)), ("macro_f1", (0.1, 0.6))):
+        plan = replace(trained(0)[4], metric=metric, early_stopping_patience=2)
+        best, worse = done(4, *first, best=True), done(5, *((1.0, 0.9) if metric == "loss" else (0.01, 0.4)),
+                                                       scheduled=False)  # fmt: skip
+        state = fold([plan, best, worse])
+        assert not kept_weights(state).asked_was_better and "(best so far)" in event_line(best, state)
+        assert "(asked for)" in event_line(worse, state)
+        better = done(6, *((0.8, 0.1) if metric == "loss" else (2.0, 0.7)), scheduled=False)
+        fold([better], state)
+        assert kept_weights(state).best is best and kept_weights(state).best_words.endswith("the scheduled evaluations")
+        assert "(asked for, does not count as the best)" in event_line(better, state)
+        assert "(the best of the scheduled ones)" in event_line(best, state)

@@ -48,6 +48,19 @@ def test_the_first_run_is_graded_by_what_is_usual_of_the_rate_of_its_device(plan
     assert grade(rate, planned) == f"{word}, {rate / 2 * 100:.0f} % of what is usual for a model of this width"
 
 
+def test_a_step_that_is_mostly_the_start_of_its_operations_is_not_graded_by_what_it_computes():
+    tiny = replace(ON_A_CPU, effective_batch_size=8, gradient_accumulation_steps=2, processes=2)
+    seconds = 4 * 1e9 / (4e9 * 0.5)
+    for starting, is_graded in ((0.49 * seconds, True), (0.51 * seconds, False)):
+        planned = replace(tiny, compute_rates=replace(tiny.compute_rates, starting_seconds=starting))
+        assert grade(0.04, planned).startswith("a problem, 1 % of what is usual") == is_graded
+    assert grade(0.02, planned) == (
+        "not graded, a step is this small: starting its operations takes longer (2.0 s) than computing them (2.0 s)"
+    )
+    # What the machine reached itself with such steps is still a measure.
+    assert grade(0.02, replace(planned, best_samples_per_second=2.0)).startswith("a problem, 1 % of the best here")
+
+
 def test_without_a_best_and_without_rates_there_is_no_grade():
     assert grade(2.0, PLANNED) == "" and grade(2.0, None) == "" and grade(0.0, ON_A_CPU) == ""
     unknown_card = replace(ON_A_CARD, compute_rates=replace(ON_A_CARD.compute_rates, maker=None))

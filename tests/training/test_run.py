@@ -143,11 +143,11 @@ def test_the_plan_is_exact_and_the_journal_tells_it(learnt):
 
 def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
     baselines = of_kind(learnt, BaselinesMeasured)[0].losses
-    assert list(baselines) == ["order 1", "order 2", "order 3"]
+    assert list(baselines) == [f"counting {count} back" for count in (1, 2, 3)]
     card = (learnt.model / "README.md").read_text()
     for word in (
         "text.txt",
-        "order 1",
+        "counting 1 back",
         "learning rate",
         "torch",
         "held out",

@@ -31,14 +31,14 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
 
         offered = sorted(screens.app.offered_actions, key=lambda one: one.footer or 100)
         assert ids("") == [action.id for action in offered], "those of the last line come first"
-        for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("presets", "config.recipe"),
+        for letters, first in (("undo", "config.undo"), ("UNDO", "config.undo"), ("recipes", "config.recipe"),
                                ("svas", "config.save_as"), ("clipboard", "config.copy")):  # fmt: skip
             assert first not in [one.id for one in offered] or ids(letters)[0] == first
         assert ids("zzqqxx") == []
         # Every way to find letters far from each other in a long sentence is tried: not for letters without end.
         assert ids("the settings or the rates or the setting at the end or the start") == []
 
-        await screens.press(":", *"presets")
+        await screens.press(":", *"recipes")
         await screens.shows("Choose a recipe; see first what it would change.")
         await screens.press("enter")
         await screens.shows("Choose a recipe", "It changes")
@@ -86,3 +86,18 @@ async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_li
             await screens.press("escape")
             await screens.until(lambda: screens.app.dialog is None)
         assert screens.bench.unseen == {0}, "each was seen afterwards but for the last"
+
+
+@in_event_loop
+async def test_news_that_come_while_a_dialog_is_open_are_shown_behind_it(monkeypatch):
+    monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
+    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+        await screens.press("2", "?")
+        await screens.shows("To the setting above.")
+        screens.bench.tell_end(4, "chat is evaluated", "good")
+        screens.app.tick()
+        assert "chat is evaluated" not in await screens.settled()
+        await screens.press("escape")
+        await screens.until(lambda: screens.app.dialog is None)
+        screens.app.tick()
+        await screens.shows("chat is evaluated", "5 Runs \u25cf")

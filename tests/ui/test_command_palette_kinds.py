@@ -52,7 +52,7 @@ async def test_a_setting_is_shown_on_config_also_one_that_is_folded_away(screens
 async def test_an_action_of_another_screen_is_done_there(screens_opened):
     async with screens_opened as screens:
         await screens.press("1")
-        await take(screens, "config presets", "Config: presets")
+        await take(screens, "config recipes", "Config: recipes")
         await screens.shows("Choose a recipe")
         await screens.press("escape", "1")
         await take(screens, "checklist only open", "Checklist: only open")

@@ -67,14 +67,15 @@ def test_leaving_a_text_hands_nothing_over():
 
 
 def test_the_help_can_be_scrolled_to_every_action_and_closes_with_what_opened_it():
-    text = " ".join(all_pages(HelpDialog(Keymap(), "config"), ascii_only=True).replace("|", " ").split())
-    swept = 0
-    for action in ACTIONS:
-        if action.place in ("config", "app"):
-            # Long sentences are wrapped: their first words stand on one line.
-            assert " ".join(action.help.split()[:4]) in text, action.id
-            swept += 1
-    assert swept >= 20 and text.isascii() and "Up k" in text
+    for place in ("config", "runs"):
+        text = " ".join(all_pages(HelpDialog(Keymap(), place), ascii_only=True).replace("|", " ").split())
+        swept = 0
+        for action in ACTIONS:
+            if action.place in (place, "app"):
+                # Long sentences are wrapped: their first words stand on one line.
+                assert " ".join(action.help.split()[:4]) in text, action.id
+                swept += 1
+        assert swept >= 20 and text.isascii() and "Up k" in text
     top, second, back, end, still, closed = seen(HelpDialog(Keymap(), "config"), "j", "k", "G", "pagedown", "?")
     assert inside(top)[1:] == inside(second)[:-1] and back == top and still == end
     assert "Leave." not in top and closed == ""

@@ -171,7 +171,7 @@ def test_no_byte_of_the_terminal_ends_the_screens(open_terminal, small_config, e
     terminal.press("escape")
     terminal.let_pass(0.5)
     terminal.press("2")
-    terminal.wait_for("preset", "value")
+    terminal.wait_for("recipe", "value")
     # Nobody could continue this process: its parent is of another session.
     terminal.send(b"\x1a")
     terminal.wait_for("no shell would bring this back")
@@ -202,7 +202,7 @@ XTermParser.feed = fails
     terminal.press("Z")
     terminal.let_pass(0.5)
     terminal.press("2")
-    terminal.wait_for("preset", "value")
+    terminal.wait_for("recipe", "value")
     terminal.press("q")
     assert terminal.wait_for_end() == 0
     (log,) = Path(environment["TUI_TRAINER_HOME"]).rglob("screen-*.log")

@@ -98,6 +98,13 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
 
 
 @in_event_loop
+async def test_from_scratch_says_which_columns_it_does_not_read(folder):
+    async with open_screens(size=(80, 24)) as screens:
+        await screens.press("n", *"reviews", "enter", *"scratch")
+        await screens.shows("task char_lm", "columns: text", "not read: label; p on Config has recipes")
+
+
+@in_event_loop
 async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(folder):
     async with open_screens() as screens:
         runs = str(folder / "elsewhere")

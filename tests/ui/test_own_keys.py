@@ -55,7 +55,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
     keymap = written('"config.recipe" = "z"\n[app]\nquit = ["ctrl+x", "Q"]\nhelp = "f2"\n')
     assert keymap.problems == []
     async with opened(keymap, "2") as screens:
-        assert "z presets" in screens.lines[-1] and "p presets" not in screens.lines[-1]
+        assert "z recipes" in screens.lines[-1] and "p recipes" not in screens.lines[-1]
         assert screens.text.endswith("F2 help")
         screens.bench.tell("a notice")
         screens.app.draw()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -54,3 +54,14 @@ async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
         await screens.until(lambda: Preferences.load().theme == "nord")
     async with open_screens(bench=bench()) as screens:
         assert screens.app.theme == "nord"
+
+
+@in_event_loop
+async def test_the_scale_of_losses_is_there_at_the_next_start():
+    for is_log in (True, False):
+        for key in ("y", ""):
+            async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+                screens.bench.run = CannedRun(trained(148), True)
+                await screens.press("4", *key)
+                await screens.until(lambda now=is_log: screens.app.page.chart.view.log == now)
+                assert Preferences.load().log_scale == is_log

@@ -477,7 +477,7 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_told
 
     def choices(folder):
         if why := without.get(folder.name):
-            raise InputError(why)
+            raise InputError(why, where=folder.name)
         return CHOICES
 
     monkeypatch.setattr(export_process, "choices", choices)
@@ -520,8 +520,23 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         assert all(f" {sign}" in text or f"{sign}" in text for sign in "ABCD")
         await screens.press("x", "y")
         await screens.shows("macro_f1, held out over seconds, logarithmic")
+        await screens.press("?")
+        await screens.shows("The comparison", "makes both logarithmic")
+        await screens.press("escape")
+        await screens.shows("held-out loss over seconds, logarithmic")
         await screens.resize(80, 24)
         await screens.shows("held-out loss over seconds")
+
+
+@in_event_loop
+async def test_the_last_line_has_what_people_need_most_and_the_palette_what_is_behind_more(runs):
+    run_of(runs, "first", start(20), *steps(1, 20), end(20)).model.mkdir()
+    async with opened() as screens:
+        await screens.shows("Enter open", "Space mark", "/ filter", "M more", "D delete", "? help")
+        await screens.press(":", *"runs evaluate")
+        await screens.shows("Runs: evaluate", "M e")
+        await screens.press("enter")
+        await screens.shows("Evaluate first", "Loss and scores of first")
 
 
 @in_event_loop

@@ -85,7 +85,7 @@ async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
         await screens.press("escape", ":")
         await screens.shows("Find an action, a setting")
         await screens.press("tab", "ctrl+q", "ctrl+p", *"reset")
-        await screens.shows("All settings as the presets")
+        await screens.shows("All settings as the recipe")
         await screens.press("escape")
         await screens.shows("Enter edit", gone="All settings as")
 

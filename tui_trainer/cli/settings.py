@@ -54,7 +54,7 @@ def plan(
 
 @app.command()
 def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)] = "") -> None:
-    """List the presets, those that match this machine marked; or show one."""
+    """List the recipes and the hardware profiles, those that match this machine marked; or show one."""
     from tui_trainer.config.toml_files import all_profiles, find_profile
     from tui_trainer.hardware.probe import probe
     from tui_trainer.lines import plan_and_events as lines

@@ -28,7 +28,7 @@ def device_rows(diagnosis: MachineDiagnosis, hardware: Hardware, profile: Row) -
     return [
         ("device", diagnosis.device_reason if diagnosis.device == "cuda" else f"CPU: {diagnosis.device_reason}"),
         ("threads", threads_words(hardware)),
-        ("profile", one_line(f"{name}: {why}" if name else why)),
+        ("hw profile", one_line(f"{name}: {why}" if name else why)),
     ]
 
 

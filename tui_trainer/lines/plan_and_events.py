@@ -62,8 +62,10 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
-            patience = kept_weights(state).patience_words
-            note = "best so far" if event.best else patience if event.scheduled else "asked for"
+            kept = kept_weights(state)
+            of = "the best of the scheduled ones" if kept.asked_was_better else "best so far"
+            asked = "asked for, does not count as the best" if kept.asked_was_better else "asked for"
+            note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
@@ -94,7 +96,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    parts = [f"held-out loss of n-gram models of this text: {losses} nats a {event.unit}"] if losses else []
+    counts = f"nats a {event.unit} (n-gram models: counts of what follows)"
+    parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
 
@@ -202,7 +205,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state.task)}{at}")
         if state.baselines:
             lines += [
-                f"  {label:<12} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
+                f"  {label:<15} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
                 for label, loss in state.baselines.losses.items()
             ]
     lines += score_lines(state)

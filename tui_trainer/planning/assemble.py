@@ -317,7 +317,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     busy = busy_words(hardware.load_of_others, hardware.usable_cores, threads) if setup.device == "cpu" else ""
     rates = compute_rates(
         flops / rows,
-        shape.hidden_size,
+        shape,
         setup,
         device=device,
         processes=made.group.per_node,

@@ -130,13 +130,13 @@ def _targets(facts: RunFacts) -> Iterator[Block]:
 def _asked(facts: RunFacts) -> Iterator[Block]:
     plan = facts.plan
     if plan is not None:
-        profiles = f"recipe {plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
+        recipe = f"{plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
         yield Pairs(
             [
                 ("task", plan.config.task.type),
                 ("model", f"{model_words(plan)}; {tuning_words(plan)}"),
                 ("data", plan.config.data.path),
-                ("presets", profiles),
+                ("recipe", recipe),
                 ("place", place_words(plan)),
             ]
         )

@@ -80,11 +80,13 @@ class ComputeRates:
 
     `row_flops`: operations of one row in a step. `measured`: of large matmuls on this machine, `measured_of` which.
     `maker`: what `maker_source` says of the card. `usual_share`: what training in a model of this width reaches, of the
-    maker's rate on a card and of the measured one on a CPU.
+    maker's rate on a card and of the measured one on a CPU. `starting_seconds`: what starting the operations of one
+    pass takes, however little they compute; 0 in journals without it.
     """
 
     row_flops: float
     usual_share: float
+    starting_seconds: float = 0.0
     measured: float | None = None
     measured_of: str = ""
     maker: float | None = None

@@ -172,7 +172,8 @@ class KeptWeights:
     """Which weights are the run's model, or would be if it ended now, and how near early stopping is.
 
     `best` is by `metric`, which is `evaluation.metric_for_best_model`. `patience_used` of `patience` evaluations came
-    since then without a better one; a `patience` of 0 stops nothing, and keeps the last weights.
+    since then without a better one; a `patience` of 0 stops nothing, and keeps the last weights. All of it counts the
+    scheduled evaluations alone; `asked_was_better` where one that a person asked for was better than the best of them.
     """
 
     step: int
@@ -180,16 +181,18 @@ class KeptWeights:
     metric: str
     patience: int
     patience_used: int
+    asked_was_better: bool = False
 
     @property
     def best_words(self) -> str:
         """`step 30, macro F1 0.810`; empty before the first evaluation."""
         if self.best is None:
             return ""
+        of = ", of the scheduled evaluations" if self.asked_was_better else ""
         if self.metric == "loss":
-            return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}"
+            return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}{of}"
         value = self.best.scores.get(self.metric)
-        return f"step {self.best.step:,}" + ("" if value is None else f", {plain(self.metric)} {number(value)}")
+        return f"step {self.best.step:,}" + ("" if value is None else f", {plain(self.metric)} {number(value)}") + of
 
     @property
     def patience_words(self) -> str:
@@ -204,13 +207,20 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
     since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
+    sign = 1 if metric == "loss" or less_is_better(metric) else -1
+    measured = [
+        (sign * (done.loss if metric == "loss" else done.scores.get(metric, math.nan)), done) for done in state.evals
+    ]
+    at_best = next((value for value, done in measured if done is best), math.nan)
+    better = any(value < at_best and not done.scheduled for value, done in measured)
     used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
     step = state.step
     if state.finished is not None:
         step = kept_step(state) or state.step
     elif patience and best is not None:
         step = best.step
-    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=used)
+    return KeptWeights(step=step, best=best, metric=metric, patience=patience or 0, patience_used=used,
+                       asked_was_better=better)  # fmt: skip
 
 
 def lowest_evaluation(state: RunState) -> EvalDone | None:
@@ -245,7 +255,7 @@ def score_lines(state: RunState) -> list[str]:
 
 def grade(samples_per_second: float, plan: PlanMade | None) -> str:
     """`good, 82 % of the best here (1.42 k rows/s)`; where such steps were never made here `good, 82 % of what is
-    usual for a model of this width`, by the plan's rates. Empty where neither is known."""
+    usual for a model of this width`, by the plan's rates, or why that would say nothing. Empty: neither is known."""
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
@@ -255,6 +265,11 @@ def grade(samples_per_second: float, plan: PlanMade | None) -> str:
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
     if rates is None or reached is None or not rate:
         return ""
+    computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
+    starting = rates.starting_seconds * plan.gradient_accumulation_steps
+    if starting > computing:
+        takes = f"starting its operations takes longer ({format_seconds(starting)}) than computing them"
+        return f"not graded, a step is this small: {takes} ({format_seconds(computing)})"
     return f"{_graded(reached / rate / rates.usual_share)} of what is usual for a model of this width"
 
 

@@ -84,7 +84,7 @@ class CharLm(CausalLm):
         few = max(1, _BASELINE_TOKENS // data.max_length)
         eval_ids, is_label = held_out.stream([eval_rows[place] for place in evenly_spaced(len(eval_rows), few)])
         losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)
-        named = {f"order {order}": loss for order, loss in losses.items()}
+        named = {f"counting {order} back": loss for order, loss in losses.items()}
         return Baselines(losses=named, eval_tokens=int(is_label.sum()))
 
 

@@ -85,6 +85,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
         self._run_was_alive = self._has_lasting_news = False
+        self._held_news: list[Callable[[], None]] = []
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
@@ -179,7 +180,13 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.switch_mode(_TOO_SMALL)
 
     def notify_of(self, text: str, severity: SeverityLevel, page: int) -> None:
-        """What happened on a screen, as a rule another one; an error stays until a key is pressed."""
+        """What happened on a screen, as a rule another one; an error stays until a key is pressed.
+
+        What comes while a dialog is open is shown behind it: it would lie on what is read there, or on its keys.
+        """
+        if self.dialog:
+            self._held_news.append(partial(self.notify_of, text, severity, page))
+            return
         self._has_lasting_news |= severity == "error"
         seconds = _UNTIL_A_KEY if severity == "error" else _NEWS_SECONDS
         self.notify(text, title=TITLES[PLACES[1 + page]], severity=severity, timeout=seconds, markup=False)
@@ -217,6 +224,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.leave(Leaving.LOST)
             return
         self._pace()
+        if not self.dialog:
+            held, self._held_news = self._held_news, []
+            for show in held:
+                show()
         has_news = self.bench.tick()
         if refusals := self.bench.take_refusals():
             from tui_trainer.ui.starting import show_problems

@@ -173,9 +173,9 @@ def offer_install(bench: Workbench) -> None:
     bench.app.open(TextDialog("Install", rows, "", begin))
 
 
-def offer_more(bench: Workbench, folder: RunFolder, first: Sequence[Answer], *, has_model: bool) -> None:
-    """What else can be done with a run; `first` are the keys that its screen has itself."""
-    answers = [*first]
+def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
+    """What can be done with a run beside the keys that its screen has itself."""
+    answers: list[Answer] = []
     if has_model:
         answers += [
             ("e", "evaluate", lambda: evaluate(bench, folder)),
@@ -184,7 +184,10 @@ def offer_more(bench: Workbench, folder: RunFolder, first: Sequence[Answer], *, 
             ("b", "bench: its speed", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]
-    answers.append(("r", "write its report", lambda: report(bench, folder)))
+    return [*answers, ("r", "write its report", lambda: report(bench, folder))]
+
+
+def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -> None:
     bench.app.open(MenuDialog(f"More with {one_line(folder.name, _NAME)}", answers))
 
 

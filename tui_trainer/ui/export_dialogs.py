@@ -207,7 +207,7 @@ class ExportMarkedDialog(FormatsDialog):
             try:
                 found[folder] = choices(folder)
             except (InputError, OSError) as error:
-                found[folder] = one_line(str(error))
+                found[folder] = one_line(str(error)).removeprefix(f"{one_line(folder.name)}: ")
         return found
 
     def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:

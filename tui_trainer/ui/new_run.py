@@ -237,6 +237,10 @@ class ModelDialog(ChoiceOfPath):
             return lines
         why = loaded.where("task.type").partition(FITTED)[2] or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
+        read = loaded.columns.values()
+        if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):
+            key = self._bench.app.key_of("config.recipe")
+            columns.append(f"not read: {', '.join(others)}; {key} on Config has recipes from scratch for other tasks")
         rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]

@@ -234,7 +234,19 @@ def all_commands(app: Any) -> list[Command]:
     ]
     themes = [replace(one, name=f"Theme: {one.name}", elsewhere=True) for one in theme_commands(app)]
     guide_pages = [replace(one, elsewhere=True) for one in guide_commands(app)]
-    return [*actions_here(app), *others, *_of_the_config(app), *guide_pages, *themes]
+    return [*actions_here(app), *_more_here(app), *others, *_of_the_config(app), *guide_pages, *themes]
+
+
+def _more_here(app: Any) -> list[Command]:
+    """What is behind `more`, for the run of this screen."""
+    more = next((one for one in app.offered_actions if one.id in ("runs.more", "train.more")), None)
+    if more is None:
+        return []
+    about = f"With the {'chosen ' * (more.place == 'runs')}run."
+    return [
+        Command(f"{TITLES[more.place]}: {label}", about, partial(app.call_next, do), " ".join([*more.keys[:1], key]))
+        for key, label, do in app.page.more_answers()
+    ]
 
 
 def _of_the_config(app: Any) -> list[Command]:

@@ -13,11 +13,12 @@ from tui_trainer.runs.registry import state_folder
 class Preferences:
     """`theme` is a name of Textual's, empty for the terminal's own colours; `bell` rings when a run ends unseen.
 
-    `curves` are the names of the numbers that Train draws, by task.
+    `curves` are the names of the numbers that Train draws, by task; `log_scale` draws its losses logarithmic.
     """
 
     theme: str = ""
     bell: bool = False
+    log_scale: bool = False
     curves: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod

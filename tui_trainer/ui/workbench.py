@@ -298,7 +298,7 @@ class Workbench:
 
     def refuse_second_run(self) -> None:
         stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        self.tell(f"one at a time: on Train, {stop} stops the run of now and {detach} detaches it", "warn")
+        self.tell(f"one at a time: on Train, {stop} stops this run and {detach} detaches it", "warn")
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""

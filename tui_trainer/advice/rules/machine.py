@@ -230,7 +230,8 @@ def _on_the_cores(view: RunView) -> Cause | None:
         cause="Other programs compute on the cores of this run, and its threads wait for each other.",
         evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
         share=share,
-        advice=f"end them (`top` shows them), or train on fewer cores: taskset --cpu-list {first} COMMAND",
+        advice=f"end them (`top` shows them), or leave, and start the screens on fewer cores: "
+        f"`taskset --cpu-list {first} tui-trainer`",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from textual.containers import Container, VerticalScroll
@@ -13,6 +13,7 @@ from textual.widget import Widget
 
 from tui_trainer.errors import InputError
 from tui_trainer.lines.comparison_lines import comparison_lines
+from tui_trainer.lines.guides import sections
 from tui_trainer.runs.comparison import CURVE_POINTS, Comparison, CurvePoint, compare_and_states
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState, means
@@ -147,9 +148,10 @@ class Curves(Pane):
 class CompareDialog(Dialog):
     heading = "Compare"
     keys = (
-        ("v", "metric"), ("V", "second metric"), ("x", "axis"), ("y", "log"),
-        ("up down", "scroll"), ("escape", "close"),
+        ("v", "metric"), ("V", "second"), ("x", "axis"), ("y", "log"),
+        ("up down", "scroll"), ("?", "help"), ("escape", "close"),
     )  # fmt: skip
+    app: Any
 
     def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
         super().__init__()
@@ -217,7 +219,10 @@ class CompareDialog(Dialog):
 
     def press(self, key: str, character: str | None) -> bool:
         charts = (self._first, self._second)
-        if character == "v":
+        if character == "?" or key == "f1":
+            pages = sections("screens")
+            self.app.call_next(self.app.read_guide, next(page for page in pages if page.title == "The comparison"))
+        elif character == "v":
             self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
             # Behind the last one it goes again.

@@ -132,7 +132,7 @@ class ConfigPage(ListPage):
         super().redraw()
 
     def _show_rows(self, key: str = "") -> None:
-        empty = "no setting matches the filter" if self.model.filter else "nothing differs from the presets"
+        empty = "no setting matches the filter" if self.model.filter else "nothing differs from the recipe"
         self.table.show(self.model.rows, key, empty)
 
     @property
@@ -311,7 +311,7 @@ class ConfigPage(ListPage):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        self.bench.tell("only what differs from the presets" if self.model.only_changed else "all settings")
+        self.bench.tell("only what differs from the recipe" if self.model.only_changed else "all settings")
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all

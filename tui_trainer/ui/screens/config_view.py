@@ -264,7 +264,7 @@ class ConfigModel:
     def reset(self, key: str) -> str:
         setting, document = all_settings()[key], self.document
         if not document.is_changed(key) and not document.is_edited(key):
-            return f"{setting.name} is as the presets say"
+            return f"{setting.name} is as the recipe has it"
         document.reset(key)
         return f"{setting.name} is {display_text(setting, document.value(key))} again"
 
@@ -443,14 +443,14 @@ def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None)
 def estimate_lines(
     plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
 ) -> list[Line]:
-    """Two lines: what is planned now, and what the presets alone would give where that differs; else blank."""
+    """Two lines: what is planned now, and what the recipe alone would give where that differs; else blank."""
     label: Span = (("planning" if planning else "plan").ljust(LABEL_CELLS), "dim")
     if plan is None:
         return [[label, (f" {waits_for}" if planning else _NO_PLAN, "dim")], []]
     now = [label, *_figures(plan, "dim" if planning else "text")]
     if preset is None or preset == plan:
         return [now, []]
-    return [now, [("presets".ljust(LABEL_CELLS), "dim"), *_figures(preset, "dim")]]
+    return [now, [("recipe".ljust(LABEL_CELLS), "dim"), *_figures(preset, "dim")]]
 
 
 def _figures(plan: PlanSummary, role: Role) -> Line:
@@ -465,14 +465,14 @@ def _figures(plan: PlanSummary, role: Role) -> Line:
 def estimate_column(
     plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
 ) -> list[Line]:
-    """One number a line, with that of the presets beside it where it differs."""
+    """One number a line, with that of the recipe beside it where it differs."""
     if plan is None:
         return [[(f"planning {waits_for}".rstrip() if planning else _NO_PLAN, "dim")]]
     lines: list[Line] = []
     for (name, text), (_, before) in zip(plan.cells, (preset or plan).cells, strict=True):
         number: Span = (text.ljust(22), plan.role_of(name, "dim" if planning else "text"))
         line: Line = [(name.ljust(LABEL_CELLS), "dim"), number]
-        lines.append([*line, (f"presets {before}", "dim")] if before != text else line)
+        lines.append([*line, (f"recipe {before}", "dim")] if before != text else line)
     return [*lines, [("planning" if planning else "~ estimated, until the data is prepared", "dim")]]
 
 
@@ -569,7 +569,7 @@ class ConfigPanes:
                 ((str(changed) if changed else "").rjust(3), "accent"),
             ])  # fmt: skip
         lines.append([])
-        for sign, meaning in ((glyphs.changed, "differs from presets"), (glyphs.bad, "problem"), ("~", "estimated")):
+        for sign, meaning in ((glyphs.changed, "differs from recipe"), (glyphs.bad, "problem"), ("~", "estimated")):
             lines.append([(f"  {sign} {meaning}", "dim")])
         return lines
 
@@ -578,14 +578,14 @@ class ConfigPanes:
         kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
         line += pad("value", value_cells(width, name_cells()) + 1)
-        has_room = preset_cells(width) and cell_len(f"{line}preset {model.count}") <= width
-        line = f"{line}preset" if has_room else line.rstrip()
+        has_room = preset_cells(width) and cell_len(f"{line}recipe {model.count}") <= width
+        line = f"{line}recipe" if has_room else line.rstrip()
         return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:
             query = self._model.filter
-            words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the presets."
+            words = f"No setting matches {one_line(query, 40)!r}." if query else "Nothing differs from the recipe."
             return [title_rule("", width, self._glyphs), [(words, "dim")]]
         setting = all_settings()[self.key]
         lines = detail_lines(
@@ -711,5 +711,5 @@ def _last_part(setting: Setting, option: str) -> str:
 def _value_and_source(document: ConfigDocument, setting: Setting) -> str:
     key, where = setting.key, document.where(setting.key)
     source = {EDITED_HERE: EDITED_HERE, "default": "the default"}.get(where, f"from {where}")
-    preset = f" (preset {display_text(setting, document.preset_value(key))})" if document.is_changed(key) else ""
+    preset = f" instead of {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
     return f"{value_text(setting, document.value(key))}, {source}{preset}{'; advanced' * setting.advanced}"

@@ -310,7 +310,8 @@ class HardwarePage(ListPage):
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu
-        shown = dict(zip(("busy", "memory"), gauges_of(gauges, 0), strict=False))
+        busy, memory, _ = gauges_of(gauges, 0)  # all of them: disks have a section of their own
+        shown = {"busy": busy, "memory": memory}
         if cards := [card for card in gauges.gpus if gpu is not None and card.index == gpu.index]:
             shown |= zip(("gpu-busy", "gpu-memory"), card_gauges(cards[0]), strict=True)
         for name, gauge in shown.items():

@@ -28,7 +28,7 @@ from tui_trainer.runs.overview import FollowedJournal, Overviews, RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
-from tui_trainer.ui.commands import offer_more
+from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
 from tui_trainer.ui.export_dialogs import ExportDialog, ExportMarkedDialog
 from tui_trainer.ui.keymap import Action
@@ -362,13 +362,15 @@ class RunsPage(FilteredPage, ListPage):
         else:
             self.bench.attach_to(folder)
 
+    def more_answers(self) -> list[Answer]:
+        return more_answers(self.bench, self.folder, has_model=self._chosen.status == "finished")
+
     def offer_more(self) -> None:
-        has_model = self._chosen.status == "finished"
         own: list[Answer] = []
-        if has_model:
+        if self._chosen.status == "finished":
             own.append(("x", "export", partial(self.action_do, "export")))
             own.append(("w", "try the model", partial(show_and_try, self.bench, self.folder)))
-        offer_more(self.bench, self.folder, own, has_model=has_model)
+        offer_more(self.bench, self.folder, [*own, *self.more_answers()])
 
     def action_again(self) -> None:
         self._measured.clear()

@@ -12,8 +12,17 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.chart import LOSS, METRICS, MOST_HALVINGS, ChartView, LossChart, metric_of, metrics_of
-from tui_trainer.ui.commands import offer_more
+from tui_trainer.ui.chart import (
+    HELD_OUT_LOSS,
+    LOSS,
+    METRICS,
+    MOST_HALVINGS,
+    ChartView,
+    LossChart,
+    metric_of,
+    metrics_of,
+)
+from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, in_keys
@@ -33,7 +42,7 @@ _WIDEST_GAUGES: Final = 100
 Draw = Callable[[TrainScene, int, int], list[Line]]
 Heading = Callable[[TrainScene], tuple[str, str]]
 _LOG_ROWS = 200
-_MOST_CURVES = 2
+_MOST_CURVES, _LOSSES = 2, (LOSS, HELD_OUT_LOSS)
 _LEAST_FOR_TWO = 8
 _OF_THE_RUN = ("pause", "save", "evaluate", "stop")
 _WITHOUT_A_RUN = ("log", "freeze", "up", "down")
@@ -249,6 +258,9 @@ class TrainPage(FilteredPage):
         names = [name for name in self._curves if metric_of(state, name)] or [LOSS]
         self.chart.show_metric(names[0])
         self.second.show_metric(names[-1])
+        for chart in (self.chart, self.second):
+            if self.bench.app.preferences.log_scale and chart.view.metric in _LOSSES and not chart.view.log:
+                chart.toggle_log()
         height = self.query_one("#charts").size.height
         self.second.set_class(len(names) == 1 or 0 < height < _LEAST_FOR_TWO, "-absent")
 
@@ -347,6 +359,10 @@ class TrainPage(FilteredPage):
         assert self.bench.run is not None
         return self.bench.run
 
+    def more_answers(self) -> list[Answer]:
+        export = next(action for action in self.bench.app.keymap.of("train") if action.name == "export")
+        return more_answers(self.bench, self.run.folder, has_model=not self.refusal(export))
+
     def offer_more(self) -> None:
         actions = {action.name: action for action in self.bench.app.keymap.of("train")}
         offered: list[Answer] = [
@@ -354,7 +370,7 @@ class TrainPage(FilteredPage):
             for key, name in (("x", "export"), ("w", "try_model"))
             if not self.refusal(actions[name])
         ]
-        offer_more(self.bench, self.run.folder, offered, has_model=not self.refusal(actions["export"]))
+        offer_more(self.bench, self.run.folder, [*offered, *self.more_answers()])
 
     @property
     def chart(self) -> LossChart:
@@ -373,6 +389,9 @@ class TrainPage(FilteredPage):
         refusal = self.chart.toggle_log()
         if self.second.view.log != self.chart.view.log:
             self.second.toggle_log()
+        if not refusal and self.chart.view.metric in _LOSSES:
+            self.bench.app.preferences.log_scale = self.chart.view.log
+            self.bench.app.preferences.save()
         self.bench.tell(refusal or ("logarithmic" if self.chart.view.log else "linear"))
 
     def action_metric(self) -> None:

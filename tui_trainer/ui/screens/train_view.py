@@ -487,7 +487,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
         beat = ", ".join(f"{scene.shown(name)} {loss:.4f}" for name, loss in baselines.losses.items())
         unit = loss_unit(state.task) if beat else ""
         beat = beat or scene.shown(baselines_line(baselines.scores))
-        lines += [[], [("to beat: ", "dim"), (beat, "text"), (unit, "dim")]]
+        lines += [[], *scene.wrapped(f"to beat: {beat}{unit}", min(width, _READING_WIDTH) - 2)]
     return _indented(lines)
 
 
