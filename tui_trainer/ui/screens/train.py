@@ -26,7 +26,7 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
-from tui_trainer.ui.widgets.pane import Area, Pane, Section
+from tui_trainer.ui.widgets.pane import Area, KeyedPane, Pane, Section
 from tui_trainer.ui.workbench import Workbench
 
 _WIDEST_GAUGES: Final = 100
@@ -201,7 +201,7 @@ class TrainPage(FilteredPage):
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]
         if heading is None:
-            return Pane(lambda width, height: draw(self._scene, width, height), id=name)
+            return KeyedPane(lambda width, height: draw(self._scene, width, height), id=name)
         kind = EventList if name == "events" else Section
         return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
 
