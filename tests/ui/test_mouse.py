@@ -105,6 +105,23 @@ async def test_a_click_marks_a_curve_and_two_draw_it_alone(monkeypatch, tmp_path
 
 
 @in_event_loop
+async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_click():
+    async with open_screens(bench=bench(), size=(200, 50)) as screens:
+        await screens.click("2 Config")
+        await screens.click("+ all")
+        await screens.shows("all of them", gone="+ all")
+        await screens.click("setting, all of them")
+        await screens.shows("all of them")
+        await screens.press("+", "G")
+        await screens.click("+ shows them")
+        await screens.shows("all of them", gone="+ shows them")
+        await screens.press("+")
+        await screens.shows("+ all")
+        await screens.click("Evaluation")
+        await screens.shows("evaluation.eval_steps")
+
+
+@in_event_loop
 async def test_no_line_of_a_toast_lies_below_the_last_one():
     async with open_screens(bench=bench(), size=(120, 35)) as screens:
         for cells in range(52, 62):

@@ -583,6 +583,12 @@ class RecipeDialog(FieldDialog):
         if self.is_attached:
             self.redraw()
 
+    def redraw(self) -> None:
+        for recipes in self.query(LineList):
+            # What a filter leaves free shows more of what the recipe would change.
+            recipes.styles.max_height = max(len(self._chooser.rows), 1)
+        super().redraw()
+
     def by_clock(self) -> object:
         return self._chooser.waiting
 

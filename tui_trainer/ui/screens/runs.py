@@ -135,7 +135,7 @@ class RunsPage(FilteredPage, ListPage):
         self.table = RunsTable(self.model, _now)
         start_key = partial(bench.app.key_of, "app.start")
         self._empty = Pane(lambda *_: [[(f"   {empty_words(self.model, start_key())}", "dim")]], id="empty")
-        self._below = KeyedPane(self._summary, id="summary")
+        self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}

@@ -26,7 +26,7 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
-from tui_trainer.ui.widgets.pane import Area, KeyedPane, Pane, Section
+from tui_trainer.ui.widgets.pane import Area, KeyedPane, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
 
 _WIDEST_GAUGES: Final = 100
@@ -195,8 +195,7 @@ class TrainPage(FilteredPage):
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
                 yield self._filter
-            with Area(id="right"):
-                yield from map(self._part, _BESIDE_THE_CHART)
+            yield Scroller(*map(self._part, _BESIDE_THE_CHART), id="right")
 
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]

@@ -182,6 +182,7 @@ class SettingsTable(Area):
         """A setting was clicked on, once or twice; the cursor goes there unless a field is open."""
 
         key: str
+        """Empty: of what stands below the last setting."""
         is_double: bool
 
     name_cells = 0
@@ -249,9 +250,12 @@ class SettingsTable(Area):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         is_in_field = self._field is not None and message.place == self._place
-        if not is_in_field and message.place < len(self.rows) and (key := self.rows[message.place].key):
-            if self._field is None:
-                self._go(message.place)
+        if is_in_field or message.place >= len(self.rows):
+            return
+        key = self.rows[message.place].key
+        if key and self._field is None:
+            self._go(message.place)
+        if key or message.place > self._last:
             self.post_message(self.Clicked(key, message.opens))
 
     def lay(self, field: Widget | None) -> None:

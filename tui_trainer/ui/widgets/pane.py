@@ -155,8 +155,16 @@ def _cells(line: Line) -> list[_Cell]:
 
 
 class KeyedPane(Pane):
-    """A pane whose text names keys: a click on the words of one presses it, and so does one on what is before the
-    first."""
+    """A pane whose text names keys: a click on one or on the words behind it presses it.
+
+    `from_left`: so does one on what is before the first of the line.
+    """
+
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], *, id: str | None = None, from_left: bool = True
+    ) -> None:
+        super().__init__(draw, id=id)
+        self._from_left = from_left
 
     def _keys_of(self, line: Line) -> list[tuple[int, str]]:
         """`(cell, key)` of each in the line; before the sign there may be words, as in `press p`."""
@@ -173,8 +181,9 @@ class KeyedPane(Pane):
 
     def on_click(self, event: Click) -> None:
         for line in self.lines[event.y : event.y + 1]:
-            if keys := self._keys_of(line):
-                self.app.simulate_key(([key for x, key in keys if x <= event.x] or [keys[0][1]])[-1])
+            keys = self._keys_of(line)
+            if pressed := [key for x, key in keys if x <= event.x] or [key for _, key in keys[:1] if self._from_left]:
+                self.app.simulate_key(pressed[-1])
 
 
 class Section(KeyedPane):
