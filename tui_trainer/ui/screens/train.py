@@ -117,16 +117,17 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
-    "plan": (TrainScene.plan_rows, _only("plan")),
     "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "epochs": (TrainScene.epoch_rows, _only("epochs")),
+    "samples": (TrainScene.sample_rows, _only("what it writes")),
+    # Last what stays as it is: there may be no room for it.
+    "plan": (TrainScene.plan_rows, _only("plan")),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
         ],
         _only("switched on"),
     ),
-    "epochs": (TrainScene.epoch_rows, _only("epochs")),
-    "samples": (TrainScene.sample_rows, _only("what it writes")),
 }
 PARTS: Final[Parts] = {
     **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (TrainScene.event_rows, TrainScene.events_heading),
