@@ -51,6 +51,10 @@ async def test_screens_rows_and_keys_are_pressed_by_a_letter():
         rows = [line.split()[0] for line in screens.lines[5:12] if "  " in line.strip() and line.startswith("   ")]
         await jump_to(screens, f"{rows[-1]} ")
         await screens.until(lambda: screens.app.page.key != before)
+        headings = {y for y, line in enumerate(screens.lines) if line.startswith("\u2500\u2500 ")}
+        await screens.press("f")
+        assert headings and not headings & {spot.y for spot in screens.app.screen.spots.values()}, "nothing to press"
+        await screens.press("escape")
         await jump_to(screens, "? help")
         await screens.shows("Keys", "Esc close")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+from textual.events import MouseScrollDown
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, trained
+from tests.ui.canned import CPU, DONE, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -48,6 +49,98 @@ async def test_titles_keys_of_the_last_line_and_answers_are_clicked():
         await screens.click("t start")
         await screens.click("c change settings")
         await screens.shows("Enter edit", gone="change settings")
+
+
+@in_event_loop
+async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
+    async with open_screens(bench=bench()) as screens:
+        await screens.click("? help")
+        await screens.shows("Keys", "all guides")
+        inside = screens.app.screen.query_one("#inside")
+        await screens.click("scroll")
+        await screens.until(lambda: inside.scroll_y == 1)
+        line = next(y for y, line in enumerate(screens.lines) if "\u2191\u2193 scroll" in line)
+        await screens.pilot.click(offset=(screens.lines[line].index("\u2191\u2193"), line))
+        await screens.until(lambda: inside.scroll_y == 0)
+        await screens.click("/ all guides")
+        await screens.shows("Find a page of a guide")
+
+
+@in_event_loop
+async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    async with open_screens(bench=bench()) as screens:
+        screens.bench.has_no_runs = True
+        screens.app.draw()
+        await screens.click("what every key does")
+        await screens.shows("Read the machine anew")
+        await screens.click("Esc close")
+        await screens.click("4 Train")
+        await screens.click("You see the plan first")
+        await screens.click("Esc back")
+        await screens.shows("Press t to start", gone="Esc back")
+        screens.bench.run = CannedRun([*trained(3), DONE], False)
+        screens.app.draw()
+        await screens.click("in another form")
+        await screens.shows("Export quickstart-")
+        await screens.click("Esc close")
+        await screens.click("try it")
+        await screens.shows("Try the model")
+
+
+@in_event_loop
+async def test_a_click_marks_a_curve_and_two_draw_it_alone(monkeypatch, tmp_path):
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+    canned = bench()
+    canned.run = CannedRun(trained(148), True)
+    async with open_screens(bench=canned, size=(120, 35)) as screens:
+        await screens.click("4 Train")
+        await screens.click("V curves")
+        await screens.click("learning rate")
+        await screens.shows("\u25cf learning rate", "\u25cf loss")
+        await screens.click("Enter draw   Space")
+        await screens.shows("\u2500\u2500 loss ", "\u2500\u2500 learning rate ", gone="Enter draw")
+        await screens.click("V curves")
+        await screens.click("tokens/s", times=2)
+        await screens.shows("\u2500\u2500 tokens/s ", gone="\u2500\u2500 loss ")
+
+
+@in_event_loop
+async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_click():
+    async with open_screens(bench=bench(), size=(200, 50)) as screens:
+        await screens.click("2 Config")
+        await screens.click("+ all")
+        await screens.shows("all of them", gone="+ all")
+        await screens.click("setting, all of them")
+        await screens.shows("all of them")
+        await screens.press("+", "G")
+        await screens.click("+ shows them")
+        await screens.shows("all of them", gone="+ shows them")
+        await screens.press("+")
+        await screens.shows("+ all")
+        await screens.click("Evaluation")
+        await screens.shows("evaluation.eval_steps")
+
+
+@in_event_loop
+async def test_the_wheel_shows_what_has_no_room_beside_the_chart():
+    canned = bench()
+    canned.run = CannedRun(trained(148), True)
+    async with open_screens(bench=canned, size=(120, 30)) as screens:
+        await screens.click("4 Train")
+        await screens.shows("\u2500\u2500 machine ", "more below", gone="above")
+        for _ in range(20):
+            await screens.pilot._post_mouse_events([MouseScrollDown], offset=(100, 15))
+        await screens.shows("\u2500\u2500 switched on ", "above", gone="more below")
+
+
+@in_event_loop
+async def test_no_line_of_a_toast_lies_below_the_last_one():
+    async with open_screens(bench=bench(), size=(120, 35)) as screens:
+        for cells in range(52, 62):
+            screens.app.clear_notifications()
+            screens.app.notify("the screen is in ./".ljust(cells, "x"), markup=False)
+            await screens.shows("the screen is in", "x" * (cells - 19))
 
 
 @in_event_loop

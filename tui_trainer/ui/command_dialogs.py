@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Dialog, Row
-from tui_trainer.ui.keymap import textual_key
 from tui_trainer.ui.own_processes import Measurement, Tool
 from tui_trainer.ui.spans import Line, bar, beside, fit, paragraph, rows_of
 from tui_trainer.units import format_bytes, round_seconds
@@ -199,4 +198,4 @@ class MenuDialog(ChoiceDialog):
     def on_click(self, event: Click) -> None:
         pane, _ = self.get_widget_at(*event.screen_offset)
         if pane is self.query_one("#inside Pane"):
-            self.app.simulate_key(textual_key(self._names[event.screen_y - pane.region.y]))
+            self.app.simulate_key(self._names[event.screen_y - pane.region.y])

@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.keymap import Action, key_sign, textual_key
+from tui_trainer.ui.keymap import Action, key_sign
 from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
 from tui_trainer.ui.widgets.lists import LineInput
@@ -37,6 +37,12 @@ class KeyHint:
     key: str
     label: str
     at_end: bool = False
+
+    def key_at(self, x: int, glyphs: Glyphs) -> str:
+        """Of several keys the one whose sign is at this cell; on the words the last one, which goes on."""
+        keys = self.key.split()
+        ends = [cell_len(key_sign(" ".join(keys[:count]), ascii_only=glyphs.ascii)) for count in range(1, len(keys))]
+        return keys[sum(x >= end for end in ends)]
 
     def line(self, glyphs: Glyphs) -> Line:
         gap = "" if self.at_end else "   "
@@ -89,7 +95,7 @@ class KeyLine(Pane):
         for row in self.rows(width)[event.y : event.y + 1]:
             for begin, hint in _placed(row, width, self.glyphs):
                 if begin <= event.x < begin + width_of(hint.line(self.glyphs)):
-                    self.app.simulate_key(textual_key(hint.key.split()[0]))
+                    self.app.simulate_key(hint.key_at(event.x - begin, self.glyphs))
 
 
 def help_hint(actions: Sequence[Action]) -> list[KeyHint]:

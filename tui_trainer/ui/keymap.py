@@ -211,6 +211,12 @@ def key_sign(key: str, *, ascii_only: bool = False) -> str:
     return key.upper() if len(key) > 1 else key
 
 
+def key_of_sign(sign: str) -> str:
+    """The key that is shown so; empty where it is the name of an action without a key."""
+    known = next((key for signs in (SIGNS, _ASCII_SIGNS) for key, shown in signs.items() if shown == sign), "")
+    return known or (sign if len(sign) == 1 else "" if sign.startswith(":") else sign.lower())
+
+
 _LIMIT_BYTES = 100_000
 # Terminals send the same byte for them, or act on them themselves.
 FAILING_KEYS: Final = {
@@ -245,6 +251,10 @@ class KeysInOrder(App[None], inherit_bindings=False):
             return True
         bound = screen.active_bindings.get(event.key)
         return bound is not None and await self.run_action(bound.binding.action, bound.node)
+
+    def simulate_key(self, key: str) -> None:
+        """As Textual does, and with the sign itself, which dialogs look at: `/` has another name than sign."""
+        self.post_message(Key(textual_key(key), key if len(key) == 1 else None))
 
 
 class Keymap:

@@ -103,7 +103,9 @@ class ChoiceOfPath(FieldDialog):
         return options[min(self._chosen, len(options) - 1)].value if options else self.field.value.strip()
 
     def _empty(self) -> str:
-        return "looking ..." if self._all is None else "nothing here goes with it; Enter takes it as it is"
+        if self._all is None:
+            return "looking ..."
+        return "nothing here goes with it; Enter takes it as it is" if self.value else "there is none here: type a path"
 
     def _row(self, place: int, width: int) -> Line:
         one, is_chosen = self.options[place], place == self._chosen

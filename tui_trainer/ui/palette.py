@@ -181,8 +181,13 @@ class MarkingPalette(Palette):
         return self.glyphs.changed if command.name in self._marked else " "
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        # A click takes nothing here, as it does in the list that this one is made of.
+        message.prevent_default()
         self._choose(message.place)
-        if self.chosen:
+        if message.opens and self.chosen:
+            self._marked = [self.chosen.name]
+            self.take()
+        elif self.chosen:
             self._toggle(self.chosen.name)
 
     def take_key(self, event: Key) -> bool:

@@ -225,8 +225,9 @@ class CompareDialog(Dialog):
         elif character == "v":
             self._first.metric = next_of(metric_names(self._states), self._first.metric)
         elif character == "V":
-            # Behind the last one it goes again.
-            self._second.metric = next_of(["", *metric_names(self._states)], self._second.metric)
+            # Never what is drawn above it; behind the last one it goes again.
+            others = [name for name in metric_names(self._states) if name != self._first.metric]
+            self._second.metric = next_of(["", *others], self._second.metric)
             self._second.display = bool(self._second.metric)
             self.set_class(self._second.display, "-two")
         elif key == "x":

@@ -1,12 +1,14 @@
 """2 Config: every setting in one table, edited in place, with a plan that follows each change."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property, partial
 from typing import ClassVar
 
 from textual.containers import Container, Horizontal, Vertical
+from textual.events import Click
 from textual.widget import Widget
 
+from tui_trainer.config.explain import groups
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.errors import ConfigError
@@ -30,10 +32,25 @@ from tui_trainer.ui.screens.config_dialogs import (
 from tui_trainer.ui.screens.config_view import ConfigModel, ConfigPanes, Editor, name_cells
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.lists import ChoiceField, LineField, SettingsTable
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
 
 _OF_A_SETTING = ("edit", "toggle", "less", "more", "reset", "copy")
+
+
+class Groups(Pane):
+    """The groups of settings below a heading; a click on one goes to its first setting."""
+
+    screen: "ConfigPage"  # type: ignore[assignment]
+    ALLOW_SELECT = False
+
+    def spots(self) -> Iterator[tuple[int, int]]:
+        yield from ((0, y) for y in range(1, 1 + len(groups())))
+
+    def on_click(self, event: Click) -> None:
+        for _, _, settings in groups()[max(event.y - 1, 0) : event.y]:
+            keys = [setting.key for setting in settings]
+            self.screen.show_setting(next((row.key for row in self.screen.table.rows if row.key in keys), keys[0]))
 
 
 class ConfigPage(ListPage):
@@ -93,15 +110,16 @@ class ConfigPage(ListPage):
         def divider(_: int, height: int) -> list[Line]:
             return [[(f" {self.bench.glyphs.vertical} ", "rule")]] * height
 
+        names = KeyedPane(partial(self._draw, "names"), id="names", from_left=False)
         yield pane("summary")
         with Container(id="columns"):
-            yield pane("groups")
+            yield Groups(partial(self._draw, "groups"), id="groups")
             yield Pane(divider, id="left-divider", classes="divider")
             with Vertical(id="settings"):
                 with self.head:
                     yield Pane(lambda *_: [[("/ ", "accent")]], id="slash")
                     yield self.filter_field
-                    yield pane("names")
+                    yield names
                 with self.table:
                     yield self.value_field
                     yield self.choice_field
@@ -236,7 +254,9 @@ class ConfigPage(ListPage):
         """Ends what is typed, as Enter does; the second click edits."""
         if self.is_typing:
             self.action_take()
-        if self.editor is None:
+        if self.editor is None and not event.key:
+            self.action_do("show_all")
+        elif self.editor is None:
             self._show_rows(event.key)
             if event.is_double:
                 self.action_edit()

@@ -583,6 +583,12 @@ class RecipeDialog(FieldDialog):
         if self.is_attached:
             self.redraw()
 
+    def redraw(self) -> None:
+        for recipes in self.query(LineList):
+            # What a filter leaves free shows more of what the recipe would change.
+            recipes.styles.max_height = max(len(self._chooser.rows), 1)
+        super().redraw()
+
     def by_clock(self) -> object:
         return self._chooser.waiting
 
@@ -594,6 +600,7 @@ class RecipeDialog(FieldDialog):
             lambda: (len(chooser.rows), next((at for at, row in enumerate(chooser.rows) if row is chooser.recipe), 0)),
             # The title of a task is in sight with its first recipe.
             lead=lambda place: place > 0 and isinstance(chooser.rows[place - 1], str),
+            is_heading=lambda place: isinstance(chooser.rows[place], str),
             empty=lambda: "no recipe matches the filter",
         )
         yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs))

@@ -40,7 +40,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB, format_bytes, format_count, format_seconds
@@ -203,7 +203,7 @@ class ConfigModel:
     @property
     def count(self) -> str:
         shown, every = sum(bool(row.key) for row in self.rows), sum(len(settings) for _, _, settings in groups())
-        return f"{shown} of {every}" + ", + all" * (not self.show_all and not self.filter)
+        return f"{shown} of {every}"
 
     def _wanted(self) -> frozenset[str]:
         """What was changed and what has a problem is always shown; a filter looks at all."""
@@ -578,9 +578,12 @@ class ConfigPanes:
         kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
         line += pad("value", value_cells(width, name_cells()) + 1)
-        has_room = preset_cells(width) and cell_len(f"{line}recipe {model.count}") <= width
+        right: Line = [(model.count, "dim")]
+        if not model.show_all and not model.filter:
+            right += [(", ", "dim"), (self._bench.app.key_of("config.show_all"), "key"), (" all", "dim")]
+        has_room = preset_cells(width) and cell_len(f"{line}recipe ") + width_of(right) <= width
         line = f"{line}recipe" if has_room else line.rstrip()
-        return [beside([("" if self.is_filtering else line, "dim")], [(model.count, "dim")], width)]
+        return [beside([("" if self.is_filtering else line, "dim")], right, width)]
 
     def details(self, width: int, height: int) -> list[Line]:
         if not self.key:

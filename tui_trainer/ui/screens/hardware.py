@@ -27,7 +27,7 @@ from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, hanging, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.gauge import TRAIL_MINUTES, GaugeBar, card_gauges, gauges_of
-from tui_trainer.ui.widgets.pane import Area, Pane, Scroller
+from tui_trainer.ui.widgets.pane import Area, KeyedPane, Scroller
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB
 
@@ -96,8 +96,8 @@ class Machine:
         """What was tried, with what is wrong with that; that nothing was, and which key does."""
         trial = self.trial
         if trial is None:
-            words = f"{self.try_key} tries computing, the disks and the libraries, in seconds"
-            return self.titled("tried", self.row("not yet", words, "dim"))
+            start: Line = [(pad("not yet", LABEL), "dim"), (f"{self.try_key} ", "key")]
+            return self.titled("tried", self.hanging(start, "tries computing, disks and libraries, in seconds", "dim"))
         lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
         return self.titled("tried, not guessed", [*lines, *self._problem_lines(trial_problems(trial))])
 
@@ -237,7 +237,7 @@ def _columns(gauge: Gpu, glyphs: Glyphs, room: int) -> Line:
     return [span for least, span in columns if room >= least]
 
 
-class Part(Pane):
+class Part(KeyedPane):
     """One part of the page: a function of the machine, computed when that has changed. Away while it has no lines."""
 
     def __init__(self, part: Callable[[Machine], list[Line]], *, is_live: bool = False, id: str | None = None) -> None:

@@ -46,7 +46,7 @@ from tui_trainer.ui.screens.runs_view import (
 )
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
-from tui_trainer.ui.widgets.pane import Pane
+from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
 
@@ -135,7 +135,7 @@ class RunsPage(FilteredPage, ListPage):
         self.table = RunsTable(self.model, _now)
         start_key = partial(bench.app.key_of, "app.start")
         self._empty = Pane(lambda *_: [[(f"   {empty_words(self.model, start_key())}", "dim")]], id="empty")
-        self._below = Pane(self._summary, id="summary")
+        self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
         self._measured: dict[Path, object] = {}
@@ -223,12 +223,11 @@ class RunsPage(FilteredPage, ListPage):
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self.table.seen_places, len(self.model.shown)
         where = f"{seen.start + 1}-{seen.stop} of {count}" if len(seen) < count else ""
-        words, key_of = self.bench.exports.words, self.bench.app.key_of
+        words: Line = [(f"; {told}", "accent")] if (told := self.bench.exports.words) else []
         if self.model.marked and not words:
-            words = ", ".join(f"{key_of(f'runs.{name}')} {name}" for name in ("compare", "export", "delete"))
-        return [
-            beside([(summary(self.model), "dim"), (f"; {words}" if words else "", "accent")], [(where, "dim")], width)
-        ]
+            for name in ("compare", "export", "delete"):
+                words += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
+        return [beside([(summary(self.model), "dim"), *words], [(where, "dim")], width)]
 
     def by_clock(self) -> object:
         now, shown = _now(), self.model.shown

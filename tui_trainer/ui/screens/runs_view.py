@@ -28,7 +28,7 @@ from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import next_of
-from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 from tui_trainer.units import GIB, format_bytes
 
@@ -452,9 +452,10 @@ class RunsTable(HasGlyphs, DataTable[Cell]):
 
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
-    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (one_line(one.name), "title")]
-    begin += [(f" {one.status_words} ", _state_role(one))]
-    begin += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
+    state: Line = [(f" {one.status_words} ", _state_role(one))]
+    state += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
+    name = cut_inside(one_line(one.name), max(width - 3 - width_of(state), 12), glyphs)
+    begin: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
     rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += paragraph(one.note, width, "bold") if one.note else []

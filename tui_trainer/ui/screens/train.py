@@ -35,7 +35,7 @@ from tui_trainer.ui.spans import Line
 from tui_trainer.ui.starting import offer_detach, offer_lines, offer_resume, offer_stop
 from tui_trainer.ui.watch import WatchedRun, tail_of
 from tui_trainer.ui.widgets.gauge import gauge_lines
-from tui_trainer.ui.widgets.pane import Area, Pane, Section
+from tui_trainer.ui.widgets.pane import Area, KeyedPane, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
 
 _WIDEST_GAUGES: Final = 100
@@ -126,16 +126,17 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
     "times": (TrainScene.parts_rows, _only("time of a step")),
-    "plan": (TrainScene.plan_rows, _only("plan")),
     "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
+    "epochs": (TrainScene.epoch_rows, _only("epochs")),
+    "samples": (TrainScene.sample_rows, _only("what it writes")),
+    # Last what stays as it is: there may be no room for it.
+    "plan": (TrainScene.plan_rows, _only("plan")),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
         ],
         _only("switched on"),
     ),
-    "epochs": (TrainScene.epoch_rows, _only("epochs")),
-    "samples": (TrainScene.sample_rows, _only("what it writes")),
 }
 PARTS: Final[Parts] = {
     **_ABOVE_THE_CHART, **_BELOW_THE_CHART, "events": (TrainScene.event_rows, TrainScene.events_heading),
@@ -204,13 +205,12 @@ class TrainPage(FilteredPage):
                         yield LossChart(lambda: self._scene.run, small, disabled=True)
                 yield self._part("events")
                 yield self._filter
-            with Area(id="right"):
-                yield from map(self._part, _BESIDE_THE_CHART)
+            yield Scroller(*map(self._part, _BESIDE_THE_CHART), id="right")
 
     def _part(self, name: str) -> Pane:
         draw, heading = PARTS[name]
         if heading is None:
-            return Pane(lambda width, height: draw(self._scene, width, height), id=name)
+            return KeyedPane(lambda width, height: draw(self._scene, width, height), id=name)
         kind = EventList if name == "events" else Section
         return kind(lambda: heading(self._scene), lambda width, height: draw(self._scene, width, height), id=name)
 

@@ -541,10 +541,11 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if best := best_before(state):
             lines.append([(better_words(best), "warn")])
-    rows = speed_rows(state)
-    # Where there is room for them, the rows at the end say it as well.
-    if rows and width < _WIDE_RESULT and (graded := run_grade(state)):
+    rows, graded = speed_rows(state), run_grade(state)
+    # Where there is room for them, the rows at the end say it.
+    if rows and width < _WIDE_RESULT and graded:
         lines += scene.labelled("speed", graded, width, _STORY_LABEL)
+        rows = [(label, more) for label, words in rows if (more := words.removeprefix(graded).removeprefix("; "))]
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"

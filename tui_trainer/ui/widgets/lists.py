@@ -25,7 +25,8 @@ _MOST_SIGNS_A_CELL = 4
 
 class LineList(Pane):
     """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
-    says of a place whether the line above is to be in sight with it; `empty()` is shown where there is none.
+    says of a place whether the line above is to be in sight with it; `is_heading` that it cannot be chosen; `empty()`
+    is shown where there is none.
 
     Keys are for the page, which chooses. A click chooses, a double click opens, the wheel scrolls.
     """
@@ -44,14 +45,15 @@ class LineList(Pane):
 
     def __init__(
         self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
-        lead: Callable[[int], bool] = lambda _: False, empty: Callable[[], str] = str, id: str | None = None,
+        lead: Callable[[int], bool] = lambda _: False, is_heading: Callable[[int], bool] = lambda _: False,
+        empty: Callable[[], str] = str, id: str | None = None,
     ) -> None:  # fmt: skip
         def draw(width: int, _: int) -> list[Line]:
             rows = [draw_row(place, width) for place in self.seen_places]
             return rows or [[(" " * MARK_CELLS + empty(), "dim")]]
 
         super().__init__(draw, id=id)
-        self._extent, self._lead = extent, lead
+        self._extent, self._lead, self._is_heading = extent, lead, is_heading
         self._top, self._followed = 0, -1
 
     @property
@@ -74,10 +76,10 @@ class LineList(Pane):
         self.post_message(self.Scrolled())
 
     def spots(self) -> Iterator[tuple[int, int]]:
-        yield from ((0, y) for y in range(len(self.seen_places)))
+        yield from ((0, y) for y, place in enumerate(self.seen_places) if not self._is_heading(place))
 
     def on_click(self, event: Click) -> None:
-        if event.y < len(self.seen_places):
+        if event.y < len(self.seen_places) and not self._is_heading(self._top + event.y):
             self.post_message(self.Chosen(self._top + event.y, opens=event.chain > 1))
 
     def on_mouse_scroll_down(self, event: MouseScrollDown) -> None:
@@ -182,6 +184,7 @@ class SettingsTable(Area):
         """A setting was clicked on, once or twice; the cursor goes there unless a field is open."""
 
         key: str
+        """Empty: of what stands below the last setting."""
         is_double: bool
 
     name_cells = 0
@@ -198,6 +201,7 @@ class SettingsTable(Area):
             lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
             # The heading is to be in sight with the first setting of its group.
             lead=lambda place: 0 < place <= len(self.rows) and not self.rows[place - 1].key,
+            is_heading=lambda place: not self.rows[place].key and place < self._last,
             empty=lambda: self.empty,
         )
         self._field: Widget | None = None
@@ -249,8 +253,9 @@ class SettingsTable(Area):
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         is_in_field = self._field is not None and message.place == self._place
-        if not is_in_field and message.place < len(self.rows) and (key := self.rows[message.place].key):
-            if self._field is None:
+        if not is_in_field and message.place < len(self.rows):
+            key = self.rows[message.place].key
+            if key and self._field is None:
                 self._go(message.place)
             self.post_message(self.Clicked(key, message.opens))
 

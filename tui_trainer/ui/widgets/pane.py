@@ -1,19 +1,21 @@
 """Lines of styled text, computed by a function of the size, and containers for them. Only stretches that changed are
 sent to the terminal."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import zip_longest
 
-from rich.cells import split_graphemes
+from rich.cells import cell_len, split_graphemes
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.events import Click
 from textual.geometry import Region, Size
 from textual.selection import Selection
 from textual.strip import Strip
 from textual.widget import Widget
 
+from tui_trainer.ui.keymap import key_of_sign
 from tui_trainer.ui.spans import Line, fit, harmless, text_of, title_rule, width_of
 from tui_trainer.ui.theme import HasGlyphs, role_styles
 
@@ -152,7 +154,39 @@ def _cells(line: Line) -> list[_Cell]:
     return cells
 
 
-class Section(Pane):
+class KeyedPane(Pane):
+    """A pane whose text names keys: a click on one or on the words behind it presses it.
+
+    `from_left`: so does one on what is before the first of the line.
+    """
+
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], *, id: str | None = None, from_left: bool = True
+    ) -> None:
+        super().__init__(draw, id=id)
+        self._from_left = from_left
+
+    def _keys_of(self, line: Line) -> list[tuple[int, str]]:
+        """`(cell, key)` of each in the line; before the sign there may be words, as in `press p`."""
+        found, x = [], 0
+        for text, role in line:
+            words = text.split() if role == "key" else ()
+            if words and (key := key_of_sign(words[-1])):
+                found.append((x + cell_len(text[: text.rindex(words[-1])]), key))
+            x += cell_len(text)
+        return found
+
+    def spots(self) -> Iterator[tuple[int, int]]:
+        yield from ((x, y) for y, line in enumerate(self.lines) for x, _ in self._keys_of(line))
+
+    def on_click(self, event: Click) -> None:
+        for line in self.lines[event.y : event.y + 1]:
+            keys = self._keys_of(line)
+            if pressed := [key for x, key in keys if x <= event.x] or [key for _, key in keys[:1] if self._from_left]:
+                self.app.simulate_key(pressed[-1])
+
+
+class Section(KeyedPane):
     """What `draw(width, height)` returns, below a rule with the two texts of `heading()` at its left and its right.
 
     As high as its lines, unless its style gives another height.
