@@ -1074,6 +1074,45 @@ SEPARATED_FILES = (
         where="rows.csv, line 2",
         settings={"task.type": "causal_lm"},
     ),
+    labelled("an inch in a CSV", FLAT.replace("good", '5" good'), learnt=('5" good hay -> pos', "bad hay -> neg")),
+    not_read(
+        "rows within two lone quotes",
+        FLAT + '"more hay,pos\ndry hay,neg\nhay of 5",pos\nold hay,neg\nmore hay,pos\n',
+        "rows.csv",
+        "opens a text that ends in line 6, and each line of it is a row",
+        where="rows.csv, line 4",
+        settings={"task.type": "causal_lm"},
+    ),
+    not_read(
+        "rows within two lone quotes, numbered",
+        'text;id\nhay;1\ngrass;2\n"dry hay;3\n\nhay of 5";4\n',
+        "rows.csv",
+        "each line of it is a row",
+        where="rows.csv, line 4",
+    ),
+    not_read(
+        "rows within two lone quotes in the last column",
+        'label,text\npos,hay\nneg,grass\npos,"dry hay\nneg,hay of 5"\npos,straw\nneg,corn\n',
+        "rows.csv",
+        "each line of it is a row",
+        where="rows.csv, line 4",
+    ),
+    labelled(
+        "rows of new classes within two lone quotes",
+        FLAT + '"more hay,none\nhay of 5",pos\n',
+        learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
+        notes=("line 4: a text in double quotes ends in line 5; without them each line of it would be a row",),
+    ),
+    labelled(
+        "texts of several lines with commas",
+        FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
+        learnt=("good hay -> pos", "bad hay -> neg", "more, dry\nhay -> pos", "more\nhay -> pos"),
+    ),
+    labelled(
+        "numbers in texts of several lines",
+        'text,label\nhay,1\ngrass,2\ncorn,1\nstraw,2\n"hay for 5,000\nsheep",2\n',
+        learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
+    ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
@@ -1136,6 +1175,19 @@ JSON_FILES = (
         "twice",
         where="rows.jsonl, line 1",
         settings={"task.type": "causal_lm"},
+    ),
+    *(
+        not_read(
+            f"a name that is in an object twice, far into {file}",
+            rows.format(*[json.dumps(TURNS)] * 120, '{"role": "user", "content": "a \\"b\\": c", "role": "system"}'),
+            file,
+            "the name 'role' is in one object twice",
+            where=where,
+        )
+        for file, rows, where in (
+            ("rows.jsonl", '{{"messages": {}}}\n' * 120 + '{{"messages": [{}]}}\n', "rows.jsonl, line 121"),
+            ("rows.json", "[" + '{{"messages": {}}},\n' * 120 + '{{"messages": [{}]}}]', "rows.json, line 121"),
+        )
     ),
     not_read(
         "a name that is in an object of a list twice", '[{"text": "a", "text": "b"}]', "rows.json", "'text'", "twice"
