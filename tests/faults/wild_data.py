@@ -435,6 +435,11 @@ def answered(name: str, row: Mapping[str, Any], learnt: str = "", **more: Any) -
     return Wild(name=name, content=[row] * 2, model="text to text", **task, **more)
 
 
+def wide(name: str, *lines: str, **more: Any) -> Wild:
+    task = {"task": "sequence_classification"} if "learnt" in more else {}
+    return Wild(name=name, content="\n".join([*lines, ""]), file="rows.csv", model="encoder", **task, **more)
+
+
 CLASSES, MANY = {"task.type": "sequence_classification"}, {"task.problem_type": "multi_label_classification"}
 ONE = {"task.problem_type": "single_label_classification"}
 ANSWERS = {"task.type": "seq2seq"}
@@ -520,9 +525,33 @@ LABEL_FORMS = (
          content=[{"text": "a", "sentiment": "x", "category": "y"}, {"text": "b", "sentiment": "z", "category": "w"}]),
     Wild(name="label and labels", model="encoder", refused=("several columns could hold the labels", "label, labels"),
          content=[{"text": "a", "label": "x", "labels": "y"}, {"text": "b", "label": "z", "labels": "w"}]),
-    Wild(name="a column of 0 and 1 a class", model="encoder", file="rows.csv",
-         content="id,comment_text,toxic,threat\n1,you fool,1,0\n2,nice day,0,0\n",
-         refused=("each of the columns toxic, threat holds a 0 or 1", 'labels: ["toxic"]')),
+    wide("a column of 0 and 1 a class", "id,comment_text,toxic,threat,insult", "a1b,you fool,1,0,1", "b9,nice day,0,0,0",
+         learnt=("you fool -> insult, toxic", "nice day -> "),
+         notes=("data.label_column is toxic, threat, insult and not auto",
+                "each of the columns toxic, threat, insult is a class")),
+    wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
+         "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
+    wide("columns of classes beside another", "title,text,toxic,threat", "a b,you fool,1,0", "c d,nice day,0,1",
+         refused=("each of the columns toxic, threat holds a 0 or 1 beside title, text", "with commas")),
+    wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
+         "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
+         learnt=("you fool -> toxic", "nice day -> threat"), notes=("not learnt: seen", "also there: seen, title")),
+    wide("columns of classes beside two texts", "premise,hypothesis,toxic,threat", "you fool,no,1,0", "nice day,no,0,1",
+         learnt=("you foolno -> toxic", "nice dayno -> threat")),
+    wide("columns of classes with one class a row", "text,toxic,threat", "you fool,1,0", "nice day,0,1",
+         settings=ONE, learnt=("you fool -> toxic", "nice day -> threat")),
+    wide("columns of classes, one misspelt", "text,toxic,threat", "you fool,1,0",
+         settings={"data.label_column": "toxic, treat"}, refused=("no column 'treat'; did you mean 'threat'?",)),
+    wide("columns of classes with an empty field", "text,toxic,threat", "you fool,1,0", "nice day,1,",
+         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has nothing, not 0 or 1",),
+         where="rows.csv, line 3"),
+    wide("columns of classes without labels in a late row", "text,toxic,threat", *["you fool,1,0"] * 100,
+         "nice day,-1,-1", refused=("the class 'toxic' has '-1', not 0 or 1",), where="rows.csv, line 102"),
+    wide("columns of classes as a regression", "text,toxic,threat", "you fool,1,0", "nice day,1,1",
+         settings={"task.problem_type": "regression"}, refused=("the label is a list, not a number",)),
+    Wild(name="columns of classes that differ between files", model="encoder",
+         content={"a.csv": "text,toxic,threat\nyou fool,1,0\n", "b.csv": "text,toxic,insult\nnice day,0,1\n"},
+         refused=("no column 'threat'",), where="b.csv"),
     Wild(name="coarse and fine labels", model="encoder", refused=("name it in data.label_column",
          "coarse_label, fine_label"),
          content=[{"text": "a", "coarse_label": 0, "fine_label": 3}, {"text": "b", "coarse_label": 1,
@@ -1608,7 +1637,9 @@ KNOWN = (
         file="train.csv",
         content='id,comment_text,toxic,severe_toxic,insult\na1,"Sheep, again!",1,0,1\na2,Thank you.,0,0,0\n',
         model="encoder",
-        refused=("toxic",),
+        task="sequence_classification",
+        learnt=("Sheep, again! -> insult, toxic", "Thank you. -> "),
+        notes=("also there: id", "3 classes: toxic 1, insult 1, severe_toxic 0"),
     ),
     Wild(
         name="multi_nli under a decoder",

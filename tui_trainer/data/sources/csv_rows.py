@@ -310,21 +310,20 @@ class _LostRows:
         examples = [fields for fields in self._examples if len(fields) == len(rows[0]) and fields not in rows]
         found: set[Literal["yes", "likely"]] = set()
         for column, values in enumerate(zip(*rows, strict=True)):
-            known = [fields[column] for fields in examples]
+            # The one of these that is no part of the text is a value of the column in any case.
+            known = [*(fields[column] for fields in examples), values[0 if column < place else -1]]
             may_be_blank = self._blanks or any(not value or value[0].isspace() for value in known)
             if not may_be_blank and any(not value or value[0].isspace() for value in values):
                 return "no"
             are_names, are_numbers = 2 * len({*known}) <= len(known), all(map(NUMBER.fullmatch, known))
-            if not known or not (are_names or are_numbers):
+            if len(known) < 3 or not (are_names or are_numbers):
                 continue
             if are_numbers and not all(map(NUMBER.fullmatch, values)):
                 return "no"
             sizes = [len(value if are_numbers else value.split()) for value in (*known, *values)]
             if are_names and max(sizes) > max(sizes[: len(known)]):
                 return "no"
-            # The one of these that is no part of the text is a name in any case.
-            names = {*known, values[0 if column < place else -1]}
-            found.add("likely" if are_names and not names.issuperset(values) else "yes")
+            found.add("likely" if are_names and not {*known}.issuperset(values) else "yes")
         return "unclear" if not found else "yes" if found == {"yes"} else "likely"
 
 
