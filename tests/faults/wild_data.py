@@ -525,7 +525,7 @@ LABEL_FORMS = (
          content=[{"text": "a", "sentiment": "x", "category": "y"}, {"text": "b", "sentiment": "z", "category": "w"}]),
     Wild(name="label and labels", model="encoder", refused=("several columns could hold the labels", "label, labels"),
          content=[{"text": "a", "label": "x", "labels": "y"}, {"text": "b", "label": "z", "labels": "w"}]),
-    wide("a column of 0 and 1 a class", "id,comment_text,toxic,threat,insult", "a1b,you fool,1,0,1", "b9,nice day,0,0,0",
+    wide("a column of 0 and 1 a class", "id,comment_text,toxic,threat,insult", "a1,you fool,1,0,1", "b9,nice day,0,0,0",
          learnt=("you fool -> insult, toxic", "nice day -> "),
          notes=("data.label_column is toxic, threat, insult and not auto",
                 "each of the columns toxic, threat, insult is a class")),
