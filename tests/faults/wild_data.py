@@ -509,6 +509,15 @@ LABEL_FORMS = (
     labelled("classes with a point in a CSV", "0.0", "1.0", file="rows.csv", learnt=("0", "1")),
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
              learnt=("Positive", "positive", "negative"), notes=("'Positive' and 'positive' are different classes",)),
+    *(labelled(f"labels that look alike, {what}", *names, file="rows.csv", learnt=names,
+               notes=("are different classes: write them alike if they are one",))
+      for what, names in {
+          "composed": ("caf\u00e9", "cafe\u0301", "tea"), "unseen": ("pos", "pos\u200b", "neg"),
+          "wide": ("a", "\uff41", "b"),
+          "blanks": ("very  good", "very good", "bad"), "numbers": ("01", "0", "1"), "powers": ("1e0", "0", "1"),
+      }.items()),
+    labelled("labels that do not look alike", "c", "c++", "c#", "1.2.3", "1,2", "12", file="rows.csv",
+             settings=ONE, learnt=("c", "c++", "c#", "1.2.3", "1,2", "12")),
     labelled("numbers with a decimal comma", "0,5", "1,25", column="score", file="rows.csv",
              refused=("numbers with a comma, such as '0,5'", "write a point")),
     labelled("half stars", "4.5", "3", column="stars", file="rows.csv", learnt=("4.5", "3"), notes=("regression",)),
@@ -1141,6 +1150,9 @@ SEPARATED_FILES = (
         "numbers in texts of several lines",
         'text,label\nhay,1\ngrass,2\ncorn,1\nstraw,2\n"hay for 5,000\nsheep",2\n',
         learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
+    ),
+    not_read(
+        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "a NUL at byte offset 25", where="line 3"
     ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),

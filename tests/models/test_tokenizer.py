@@ -208,22 +208,22 @@ def test_a_folder_with_vocab_txt_alone_is_a_tokenizer_of_bert(tmp_path, settings
     assert tokenizer.is_fast
 
 
-SENTENCEPIECE, TIKTOKEN = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02", b"IQ== 0\nIg== 1\n"
+PIECES, TIKTOKEN = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02", b"IQ== 0\nIg== 1\n"
 
 
 @pytest.mark.parametrize(
     ("files", "here", "message", "hint"),
     [
-        ({"spiece.model": SENTENCEPIECE}, (), "the packages sentencepiece and protobuf to read it are not", "protobuf && "),
-        ({"spiece.model": SENTENCEPIECE}, ("sentencepiece",), "the package protobuf to read it is not", "save_pretrained"),
-        ({"spiece.model": SENTENCEPIECE}, ("sentencepiece", "google.protobuf"), "", ""),
-        ({"source.spm": SENTENCEPIECE, "vocab.json": b"{}"}, (), "the package sentencepiece to", "uv pip install sentencep"),
-        ({"source.spm": SENTENCEPIECE, "vocab.json": b"{}"}, ("sentencepiece",), "", ""),
-        ({"tokenizer.model": SENTENCEPIECE, "vocab.json": b"{}", "merges.txt": b""}, (), "", ""),
-        ({"tokenizer.model": TIKTOKEN}, ("sentencepiece", "google.protobuf"), "tiktoken only (tokenizer.model)", "copy"),
-        ({"tiktoken.model": TIKTOKEN}, ("sentencepiece",), "a file of tiktoken only (tiktoken.model)", "tokenizer.json"),
+        ({"spiece.model": PIECES}, (), "the packages sentencepiece and protobuf to read it", "f && "),
+        ({"spiece.model": PIECES}, ("sentencepiece",), "the package protobuf to read it is", "save_pretrained"),
+        ({"spiece.model": PIECES}, ("sentencepiece", "google.protobuf"), "", ""),
+        ({"source.spm": PIECES, "vocab.json": b"{}"}, (), "the package sentencepiece to", "uv pip install sent"),
+        ({"source.spm": PIECES, "vocab.json": b"{}"}, ("sentencepiece",), "", ""),
+        ({"tokenizer.model": PIECES, "vocab.json": b"{}", "merges.txt": b""}, (), "", ""),
+        ({"tokenizer.model": TIKTOKEN}, ("sentencepiece", "google.protobuf"), "tiktoken only (tokenizer.", "copy"),
+        ({"tiktoken.model": TIKTOKEN}, ("sentencepiece",), "tiktoken only (tiktoken.model)", "tokenizer.json"),
         ({"qwen.tiktoken": TIKTOKEN}, ("sentencepiece",), "a file of tiktoken only (qwen.tiktoken)", "tokenizer.json"),
-        ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, (), "a pointer of Git LFS", "git lfs pull"),
+        ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, (), "a pointer of Git LFS", "git lfs"),
         ({"tokenizer.model": b"\0\0\0"}, ("sentencepiece", "google.protobuf"), "tokenizer.model is damaged", "copy"),
     ],
 )  # fmt: skip

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from tui_trainer.data.columns.row import (
     refuse_rejected,
     refuse_unlearnt,
 )
-from tui_trainer.data.columns.text_columns import ColumnChoices, pair_of_texts, strings_of, text_of
+from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices, pair_of_texts, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
@@ -218,10 +219,13 @@ class LabelledTexts(TableReader):
         return [*notes, ", ".join(self._class_words()), *self._alike()] if self._names else notes
 
     def _alike(self) -> list[str]:
-        """Classes that are one to a reader."""
-        written: dict[str, list[str]] = {}
+        """Classes that are one to a reader: but for cases, blanks, signs that are not seen or are composed otherwise,
+        and forms of a number."""
+        written: dict[str | float, list[str]] = {}
         for name in self._names:
-            written.setdefault(name.casefold(), []).append(f"'{one_line(name, 30)}'")
+            seen = "".join(filter(str.isprintable, normalize("NFKC", name).casefold())).replace(" ", "")
+            number = float(seen) if NUMBER.fullmatch(seen) and "," not in seen and seen.count(".") < 2 else None
+            written.setdefault(seen if number is None else number, []).append(f"'{one_line(name, 30)}'")
         found = next((names for names in written.values() if len(names) > 1), None)
         return [f"{' and '.join(found)} are different classes: write them alike if they are one"] if found else []
 
