@@ -264,14 +264,22 @@ class _LostRows:
         for line in head:
             if not line.isspace() and line.count('"') % 2 == 0:
                 with suppress(csv.Error):  # told by who reads the line
-                    self._examples += csv.reader([line], **options | {"strict": False})
+                    self._examples += csv.reader([line], **{**options, "strict": False})
         del self._examples[:1]
         self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
         self._likely, self._unclear = "", ""
 
     def look(self, fields: Sequence[str], line: int, last: int) -> None:
         """At a record from `line` to the line `last`. Raises DataError for one that is several rows."""
-        rows, place = self._rows_in(fields)
+        place = 0
+        while place < len(fields) - 1 and "\n" not in fields[place]:
+            place += 1
+        text, others = fields[place], len(fields) - 1
+        # Most texts of several lines are told by the number of delimiters in all of them, without looking at each.
+        if not others <= text.count(self._delimiter) <= text.count("\n") * others:
+            self._quotes = True
+            return
+        rows = self._rows_in(fields, place)
         match self._are_rows(rows, place) if rows else "no":
             case "yes":
                 what = f"a double quote opens a text that ends in line {last:,}, and each line of it is a row"
@@ -289,21 +297,16 @@ class _LostRows:
         if told := self._likely or (self._unclear if not self._quotes else ""):
             self._choices.remark(told)
 
-    def _rows_in(self, fields: Sequence[str]) -> tuple[list[list[str]], int]:
-        """(a row for each line of a record, none where one of them has more fields, or fewer; the place of the field
-        that goes over the lines)"""
+    def _rows_in(self, fields: Sequence[str], place: int) -> list[list[str]]:
+        """A row for each line of a record whose field at `place` goes over them; none where one of them has more
+        fields, or fewer."""
         width, sign = len(fields), self._delimiter
-        place = next((place for place, field in enumerate(fields) if "\n" in field), 0)
-        text = fields[place]
-        # Most texts of several lines are told by the number of delimiters in all of them, without looking at each.
-        if not width - 1 <= text.count(sign) <= text.count("\n") * (width - 1):
-            return [], place
-        first, *pieces = text.replace("\r\n", "\n").split("\n")
+        first, *pieces = fields[place].replace("\r\n", "\n").split("\n")
         rows = [[*fields[:place], *first.split(sign)]]
         rows += [piece.split(sign) for piece in pieces[:-1] if piece]
         rows.append([*pieces[-1].split(sign), *fields[place + 1 :]])
         is_one = width > 1 and not any("\n" in field for field in fields[place + 1 :])
-        return rows if is_one and all(len(row) == width for row in rows) else [], place
+        return rows if is_one and all(len(row) == width for row in rows) else []
 
     def _are_rows(self, rows: Sequence[Sequence[str]], place: int) -> Literal["yes", "likely", "unclear", "no"]:
         """Whether the columns have in these rows what they have in the first ones."""
