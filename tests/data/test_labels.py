@@ -2,7 +2,7 @@
 
 import pytest
 
-from tui_trainer.data.columns.labels import MULTI, REGRESSION, SINGLE, LabelReader, kind_of, label_column, ordered
+from tui_trainer.data.columns.labels import MULTI, REGRESSION, SINGLE, LabelReader, kind_of, label_columns, ordered
 from tui_trainer.data.columns.row import Row
 from tui_trainer.errors import DataError
 
@@ -12,7 +12,7 @@ def rows(*values, column="label"):
 
 
 def read(kind, *values):
-    reader = LabelReader("label", kind)
+    reader = LabelReader(["label"], kind)
     return [reader.number(row) if kind == REGRESSION else reader.names(row) for row in rows(*values)]
 
 
@@ -21,14 +21,14 @@ def read(kind, *values):
     (["review", "stars"], "stars"),
 ])  # fmt: skip
 def test_a_usual_name_is_the_column_of_labels(names, found):
-    assert label_column("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == found
+    assert label_columns("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == (found,)
 
 
 def test_a_column_that_is_not_there_is_named_with_its_nearest():
     with pytest.raises(DataError, match=r"no column 'lable'; did you mean 'label'\? .* data.label_column"):
-        label_column("lable", rows("x"), "rows.jsonl")
+        label_columns("lable", rows("x"), "rows.jsonl")
     with pytest.raises(DataError, match=r"no column has a usual name of labels.*columns found: text, what"):
-        label_column("auto", rows("x", column="what"), "rows.jsonl")
+        label_columns("auto", rows("x", column="what"), "rows.jsonl")
 
 
 @pytest.mark.parametrize(("values", "kind"), [
@@ -84,7 +84,7 @@ def test_what_is_no_label_is_told_in_one_sentence(kind, values, words):
 
 
 def test_lists_of_0_and_1_have_one_length():
-    reader = LabelReader("label", MULTI, [[0, 1], [1, 0]])
+    reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
         with pytest.raises(DataError, match="those before it are lists of 2 with a 0 or 1 for each class"):
@@ -92,7 +92,7 @@ def test_lists_of_0_and_1_have_one_length():
 
 
 def test_minus_one_after_the_first_rows_is_no_label():
-    reader = LabelReader("label", SINGLE, [0, 1])
+    reader = LabelReader(["label"], SINGLE, [0, 1])
     with pytest.raises(DataError, match="the label is -1, which says that there is none"):
         reader.names(*rows(-1))
 

@@ -435,6 +435,11 @@ def answered(name: str, row: Mapping[str, Any], learnt: str = "", **more: Any) -
     return Wild(name=name, content=[row] * 2, model="text to text", **task, **more)
 
 
+def wide(name: str, *lines: str, **more: Any) -> Wild:
+    task = {"task": "sequence_classification"} if "learnt" in more else {}
+    return Wild(name=name, content="\n".join([*lines, ""]), file="rows.csv", model="encoder", **task, **more)
+
+
 CLASSES, MANY = {"task.type": "sequence_classification"}, {"task.problem_type": "multi_label_classification"}
 ONE = {"task.problem_type": "single_label_classification"}
 ANSWERS = {"task.type": "seq2seq"}
@@ -504,6 +509,15 @@ LABEL_FORMS = (
     labelled("classes with a point in a CSV", "0.0", "1.0", file="rows.csv", learnt=("0", "1")),
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
              learnt=("Positive", "positive", "negative"), notes=("'Positive' and 'positive' are different classes",)),
+    *(labelled(f"labels that look alike, {what}", *names, file="rows.csv", learnt=names,
+               notes=("are different classes: write them alike if they are one",))
+      for what, names in {
+          "composed": ("caf\u00e9", "cafe\u0301", "tea"), "unseen": ("pos", "pos\u200b", "neg"),
+          "wide": ("a", "\uff41", "b"),
+          "blanks": ("very  good", "very good", "bad"), "numbers": ("01", "0", "1"), "powers": ("1e0", "0", "1"),
+      }.items()),
+    labelled("labels that do not look alike", "c", "c++", "c#", "1.2.3", "1,2", "12", file="rows.csv",
+             settings=ONE, learnt=("c", "c++", "c#", "1.2.3", "1,2", "12")),
     labelled("numbers with a decimal comma", "0,5", "1,25", column="score", file="rows.csv",
              refused=("numbers with a comma, such as '0,5'", "write a point")),
     labelled("half stars", "4.5", "3", column="stars", file="rows.csv", learnt=("4.5", "3"), notes=("regression",)),
@@ -520,9 +534,33 @@ LABEL_FORMS = (
          content=[{"text": "a", "sentiment": "x", "category": "y"}, {"text": "b", "sentiment": "z", "category": "w"}]),
     Wild(name="label and labels", model="encoder", refused=("several columns could hold the labels", "label, labels"),
          content=[{"text": "a", "label": "x", "labels": "y"}, {"text": "b", "label": "z", "labels": "w"}]),
-    Wild(name="a column of 0 and 1 a class", model="encoder", file="rows.csv",
-         content="id,comment_text,toxic,threat\n1,you fool,1,0\n2,nice day,0,0\n",
-         refused=("each of the columns toxic, threat holds a 0 or 1", 'labels: ["toxic"]')),
+    wide("a column of 0 and 1 a class", "id,comment_text,toxic,threat,insult", "a1,you fool,1,0,1", "b9,nice day,0,0,0",
+         learnt=("you fool -> insult, toxic", "nice day -> "),
+         notes=("data.label_column is toxic, threat, insult and not auto",
+                "each of the columns toxic, threat, insult is a class")),
+    wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
+         "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
+    wide("columns of classes beside another", "title,text,toxic,threat", "a b,you fool,1,0", "c d,nice day,0,1",
+         refused=("each of the columns toxic, threat holds a 0 or 1 beside title, text", "with commas")),
+    wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
+         "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
+         learnt=("you fool -> toxic", "nice day -> threat"), notes=("not learnt: seen", "also there: seen, title")),
+    wide("columns of classes beside two texts", "premise,hypothesis,toxic,threat", "you fool,no,1,0", "nice day,no,0,1",
+         learnt=("you foolno -> toxic", "nice dayno -> threat")),
+    wide("columns of classes with one class a row", "text,toxic,threat", "you fool,1,0", "nice day,0,1",
+         settings=ONE, learnt=("you fool -> toxic", "nice day -> threat")),
+    wide("columns of classes, one misspelt", "text,toxic,threat", "you fool,1,0",
+         settings={"data.label_column": "toxic, treat"}, refused=("no column 'treat'; did you mean 'threat'?",)),
+    wide("columns of classes with an empty field", "text,toxic,threat", "you fool,1,0", "nice day,1,",
+         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has nothing, not 0 or 1",),
+         where="rows.csv, line 3"),
+    wide("columns of classes without labels in a late row", "text,toxic,threat", *["you fool,1,0"] * 100,
+         "nice day,-1,-1", refused=("the class 'toxic' has '-1', not 0 or 1",), where="rows.csv, line 102"),
+    wide("columns of classes as a regression", "text,toxic,threat", "you fool,1,0", "nice day,1,1",
+         settings={"task.problem_type": "regression"}, refused=("the label is a list, not a number",)),
+    Wild(name="columns of classes that differ between files", model="encoder",
+         content={"a.csv": "text,toxic,threat\nyou fool,1,0\n", "b.csv": "text,toxic,insult\nnice day,0,1\n"},
+         refused=("no column 'threat'",), where="b.csv"),
     Wild(name="coarse and fine labels", model="encoder", refused=("name it in data.label_column",
          "coarse_label, fine_label"),
          content=[{"text": "a", "coarse_label": 0, "fine_label": 3}, {"text": "b", "coarse_label": 1,
@@ -1074,6 +1112,48 @@ SEPARATED_FILES = (
         where="rows.csv, line 2",
         settings={"task.type": "causal_lm"},
     ),
+    labelled("an inch in a CSV", FLAT.replace("good", '5" good'), learnt=('5" good hay -> pos', "bad hay -> neg")),
+    not_read(
+        "rows within two lone quotes",
+        FLAT + '"more hay,pos\ndry hay,neg\nhay of 5",pos\nold hay,neg\nmore hay,pos\n',
+        "rows.csv",
+        "opens a text that ends in line 6, and each line of it is a row",
+        where="rows.csv, line 4",
+        settings={"task.type": "causal_lm"},
+    ),
+    not_read(
+        "rows within two lone quotes, numbered",
+        'text;id\nhay;1\ngrass;2\n"dry hay;3\n\nhay of 5";4\n',
+        "rows.csv",
+        "each line of it is a row",
+        where="rows.csv, line 4",
+    ),
+    not_read(
+        "rows within two lone quotes in the last column",
+        'label,text\npos,hay\nneg,grass\npos,"dry hay\nneg,hay of 5"\npos,straw\nneg,corn\n',
+        "rows.csv",
+        "each line of it is a row",
+        where="rows.csv, line 4",
+    ),
+    labelled(
+        "rows of new classes within two lone quotes",
+        FLAT + '"more hay,none\nhay of 5",pos\n',
+        learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
+        notes=("line 4: a text in double quotes ends in line 5; without them each line of it would be a row",),
+    ),
+    labelled(
+        "texts of several lines with commas",
+        FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
+        learnt=("good hay -> pos", "bad hay -> neg", "more, dry\nhay -> pos", "more\nhay -> pos"),
+    ),
+    labelled(
+        "numbers in texts of several lines",
+        'text,label\nhay,1\ngrass,2\ncorn,1\nstraw,2\n"hay for 5,000\nsheep",2\n',
+        learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
+    ),
+    not_read(
+        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "a NUL at byte offset 25", where="line 3"
+    ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
@@ -1136,6 +1216,19 @@ JSON_FILES = (
         "twice",
         where="rows.jsonl, line 1",
         settings={"task.type": "causal_lm"},
+    ),
+    *(
+        not_read(
+            f"a name that is in an object twice, far into {file}",
+            rows.format(*[json.dumps(TURNS)] * 120, '{"role": "user", "content": "a \\"b\\": c", "role": "system"}'),
+            file,
+            "the name 'role' is in one object twice",
+            where=where,
+        )
+        for file, rows, where in (
+            ("rows.jsonl", '{{"messages": {}}}\n' * 120 + '{{"messages": [{}]}}\n', "rows.jsonl, line 121"),
+            ("rows.json", "[" + '{{"messages": {}}},\n' * 120 + '{{"messages": [{}]}}]', "rows.json, line 121"),
+        )
     ),
     not_read(
         "a name that is in an object of a list twice", '[{"text": "a", "text": "b"}]', "rows.json", "'text'", "twice"
@@ -1556,7 +1649,9 @@ KNOWN = (
         file="train.csv",
         content='id,comment_text,toxic,severe_toxic,insult\na1,"Sheep, again!",1,0,1\na2,Thank you.,0,0,0\n',
         model="encoder",
-        refused=("toxic",),
+        task="sequence_classification",
+        learnt=("Sheep, again! -> insult, toxic", "Thank you. -> "),
+        notes=("also there: id", "3 classes: toxic 1, insult 1, severe_toxic 0"),
     ),
     Wild(
         name="multi_nli under a decoder",

@@ -208,19 +208,40 @@ def test_a_folder_with_vocab_txt_alone_is_a_tokenizer_of_bert(tmp_path, settings
     assert tokenizer.is_fast
 
 
-def test_a_sentencepiece_file_alone_is_refused_with_the_command_that_converts_it(tmp_path, monkeypatch):
+PIECES, TIKTOKEN = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02", b"IQ== 0\nIg== 1\n"
+
+
+@pytest.mark.parametrize(
+    ("files", "here", "message", "hint"),
+    [
+        ({"spiece.model": PIECES}, (), "the packages sentencepiece and protobuf to read it", "f && "),
+        ({"spiece.model": PIECES}, ("sentencepiece",), "the package protobuf to read it is", "save_pretrained"),
+        ({"spiece.model": PIECES}, ("sentencepiece", "google.protobuf"), "", ""),
+        ({"source.spm": PIECES, "vocab.json": b"{}"}, (), "the package sentencepiece to", "uv pip install sent"),
+        ({"source.spm": PIECES, "vocab.json": b"{}"}, ("sentencepiece",), "", ""),
+        ({"tokenizer.model": PIECES, "vocab.json": b"{}", "merges.txt": b""}, (), "", ""),
+        ({"tokenizer.model": TIKTOKEN}, ("sentencepiece", "google.protobuf"), "tiktoken only (tokenizer.", "copy"),
+        ({"tiktoken.model": TIKTOKEN}, ("sentencepiece",), "tiktoken only (tiktoken.model)", "tokenizer.json"),
+        ({"qwen.tiktoken": TIKTOKEN}, ("sentencepiece",), "a file of tiktoken only (qwen.tiktoken)", "tokenizer.json"),
+        ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, (), "a pointer of Git LFS", "git lfs"),
+        ({"tokenizer.model": b"\0\0\0"}, ("sentencepiece", "google.protobuf"), "tokenizer.model is damaged", "copy"),
+    ],
+)  # fmt: skip
+def test_a_tokenizer_that_needs_a_package_is_refused_with_what_is_missing(
+    tmp_path, monkeypatch, files, here, message, hint
+):
     from tests.tiny_models import save_tiny_model
     from tui_trainer.models import tokenizer as room
     from tui_trainer.models.facts import find_model
     from tui_trainer.models.problems import model_problems
 
     save_tiny_model(tmp_path, "t5")
-    (tmp_path / "tokenizer.json").rename(tmp_path / "spiece.model")
+    (tmp_path / "tokenizer.json").unlink()
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
     facts = find_model(str(tmp_path), head="seq2seq_lm")
-    monkeypatch.setattr(room, "find_spec", lambda name: None)
-    problem = model_problems(facts, "pretrained", False)[0]
-    assert "a SentencePiece file only (spiece.model)" in problem.message
-    assert "uv pip install sentencepiece protobuf" in problem.hint and "save_pretrained" in problem.hint
-    assert "\n" not in str(problem)
-    monkeypatch.setattr(room, "find_spec", lambda name: object())
-    assert model_problems(facts, "pretrained", False) == []
+    monkeypatch.setattr(room, "find_spec", lambda name: object() if name in here else None)
+    problems = model_problems(facts, "pretrained", False)
+    assert bool(problems) == bool(message)
+    for problem in problems:
+        assert message in problem.message and hint in problem.hint and "\n" not in str(problem)

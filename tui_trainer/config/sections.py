@@ -315,7 +315,8 @@ class DataSection(SettingsSection):
     text_pair_column: str = option("")
     """The column of a second text that is read with the first; empty: none."""
     label_column: str = option("auto")
-    """The column of labels or tags; auto: the one with a usual name."""
+    """The column of labels or tags, or with commas those that hold a 0 or 1 for a class each; auto: the one with a
+    usual name, or all that hold a 0 or 1."""
     target_column: str = option("auto")
     """The column of answers or summaries; auto: the one with a usual name."""
     eval_fraction: float = option(0.1, low=0, high=0.9, step="+0.05")

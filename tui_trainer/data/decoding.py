@@ -44,8 +44,11 @@ def lines_of(
 
 
 def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
-    """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8."""
+    """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8, or holds a NUL."""
     for line, raw_line, offset in lines_of(content, label):
+        if b"\0" in raw_line:
+            what = f"a NUL at byte offset {offset + raw_line.index(0):,}, which no text has"
+            raise DataError(what, where=f"{label}, line {line}", hint="take it out: tr -d '\\000'")
         yield line, decoded(raw_line, label, line=line, offset=offset)
 
 

@@ -13,7 +13,7 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
-from tui_trainer.data.columns.labels import holds_labels
+from tui_trainer.data.columns.labels import holds_labels, label_columns
 from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
@@ -48,9 +48,8 @@ COLUMN_ROLES = {
 
 def with_fitted_presets(loaded: LoadedConfig) -> LoadedConfig:
     """What model and data ask for. It looks at the first rows of the data, and waits for them."""
-    return _with_rows_that_fit(
-        _with_texts_that_fit(_with_adapter_that_fits(_with_task_that_fits(with_run_as_model(loaded))))
-    )
+    loaded = _with_adapter_that_fits(_with_task_that_fits(with_run_as_model(loaded)))
+    return _with_rows_that_fit(_with_classes_that_fit(_with_texts_that_fit(loaded)))
 
 
 def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
@@ -224,6 +223,20 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
     return loaded
+
+
+def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
+    """The columns that are a class each, where nobody named the one of labels."""
+    data = loaded.config.data
+    if loaded.config.task.type != _CLASSES or data.label_column != AUTO or not (rows := _first_rows(loaded.config)):
+        return loaded
+    found: tuple[str, ...] = ()
+    with suppress(DataError):  # told by who reads the rows
+        found = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
+    if len(found) < 2:
+        return loaded
+    why = f"each of these {len(found)} columns holds a 0 or 1; to learn others, name them"
+    return loaded.fitted("data.label_column", ", ".join(found), why)
 
 
 def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:

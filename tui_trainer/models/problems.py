@@ -11,7 +11,7 @@ from tui_trainer.models.files.hub_cache import remedies
 from tui_trainer.models.files.soundness import embedding_rows, foreign_calls, misfits
 from tui_trainer.models.files.weights import SINGLE_FILE
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.tokenizer import sentencepiece_file, tokenizer_command, tokenizer_facts
+from tui_trainer.models.tokenizer import tokenizer_facts, unreadable_tokenizer
 from tui_trainer.terminal.safe_text import one_line
 
 Init = Literal["pretrained", "scratch"]
@@ -130,15 +130,13 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
 
 
 def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
+    if found := unreadable_tokenizer(folder):
+        yield _about(facts, *found)
+        return
     if not facts.tokenizer_files:
         if facts.weights != "not here":
             hint = "copy tokenizer.json and tokenizer_config.json of the same model into it"
             yield _about(facts, "the folder has no tokenizer", hint)
-        return
-    if lacking := sentencepiece_file(folder):
-        what = f"the tokenizer is a SentencePiece file only ({lacking}), which needs a package that is not installed"
-        command = f"uv pip install sentencepiece protobuf && {tokenizer_command(folder)}"
-        yield _about(facts, what, f"write its tokenizer.json once: {command}")
         return
     told = tokenizer_facts(folder)
     own = facts.adapter.config.get("vocab_size") if facts.adapter else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -34,6 +35,8 @@ _SENTENCEPIECE = (
     "tokenizer.model", "spiece.model", "sentencepiece.bpe.model", "spm.model", "source.spm", "sentencepiece.model",
     "spm_char.model",
 )  # fmt: skip
+_PROTOBUF = b"\n"  # with which a SentencePiece file begins: its first field, the pieces
+_TIKTOKEN = re.compile(rb"[A-Za-z0-9+/]+={0,2} \d+\r?\n")
 _VOCABULARIES = {
     FAST_FILE, "vocab.json", "vocab.txt", "tekken.json", "vocab-src.json", "prophetnet.tokenizer", "byte_maps.json",
     *_SENTENCEPIECE,
@@ -249,12 +252,47 @@ def _added(processor: Any, form: Literal["single", "pair"]) -> int:
     return sum("SpecialToken" in piece for piece in processor.get(form) or () if isinstance(piece, dict))
 
 
-def sentencepiece_file(folder: Path) -> str:
-    """The file that only the package `sentencepiece` could read, where it is not installed; else empty."""
-    others = _VOCABULARIES.difference(_SENTENCEPIECE)
-    if any((folder / name).is_file() for name in others) or find_spec("sentencepiece") is not None:
-        return ""
-    return next((name for name in _SENTENCEPIECE if (folder / name).is_file()), "")
+def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
+    """What keeps transformers from loading a tokenizer that has no tokenizer.json, and what helps; None where nothing
+    does.
+
+    A file of tiktoken has no special tokens: transformers would make a tokenizer of it that begins and ends no text.
+    Source: `convert_to_native_format` in tokenization_utils_tokenizers.py of 5.24.
+    """
+    has = {name for name in (*TOKENIZER_FILES, "tiktoken.model") if (folder / name).is_file()}
+    if has & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= has:
+        return None
+    copy = "copy tokenizer.json and tokenizer_config.json of the same model into it"
+    if found := sorted((has & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
+        return f"the tokenizer is a file of tiktoken only ({one_line(found[0], 40)}), without special tokens", copy
+    name = next((name for name in _SENTENCEPIECE if name in has), "")
+    if not name:
+        return None
+    with (folder / name).open("rb") as content:
+        head = content.read(64)
+    if head.startswith(b"version https://git-lfs"):
+        return f"{name} is a pointer of Git LFS, and not the tokenizer itself", "fetch it: git lfs pull"
+    if _TIKTOKEN.match(head):
+        return f"the tokenizer is a file of tiktoken only ({name}), without special tokens", copy
+    if not head.startswith(_PROTOBUF):
+        return f"{name} is damaged: it is no SentencePiece file", "copy it again"
+    # With a vocabulary beside it, as Marian has it, the package itself makes the tokens, and no tokenizer.json can.
+    is_slow = "vocab.json" in has
+    needed = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
+    if not (missing := [package for package in needed if not _is_here(package)]):
+        return None
+    lack = "the package" if len(missing) == 1 else "the packages"
+    what = f"the tokenizer is a SentencePiece file ({name}), and {lack} {' and '.join(missing)} to read it "
+    what += "is not installed" if len(missing) == 1 else "are not installed"
+    install = f"uv pip install {' '.join(missing)}"
+    return what, install if is_slow else f"write its tokenizer.json once: {install} && {tokenizer_command(folder)}"
+
+
+def _is_here(package: str) -> bool:
+    try:
+        return find_spec("google.protobuf" if package == "protobuf" else package) is not None
+    except ModuleNotFoundError:  # of the package `google`
+        return False
 
 
 def tokenizer_command(folder: Path) -> str:

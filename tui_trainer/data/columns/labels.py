@@ -10,7 +10,8 @@ The kind is read off the first rows where nobody says it:
 Whole numbers, true and false are classes of that name; 4.0 is the class "4". In a CSV all values are strings, and
 those that read as numbers count as numbers here. Lists may be written as JSON or as Python prints them. Lists of one
 length with a 0 or 1 for each class name the classes by their numbers. Objects may stand for lists: spaCy's
-{"A": 1.0, "B": 0.0} for ["A"], and {"label": "A"} for its label.
+{"A": 1.0, "B": 0.0} for ["A"], and {"label": "A"} for its label. Several columns, each named after a class, with a 0
+or 1 in each row, stand for one list as well.
 """
 
 import math
@@ -23,6 +24,7 @@ from tui_trainer.data.columns.row import (
     AUTO,
     Row,
     columns_of,
+    is_id,
     kind_of_value,
     listed,
     missing_column,
@@ -43,7 +45,7 @@ LONGEST_NAME = 200  # characters
 _WORDS_OF_TEXT = 5
 LARGEST = 3.4e38  # of float32, in which numbers are learnt
 _LABEL_KEY, _KIND_KEY = "data.label_column", "task.problem_type"
-_COUNTED = ("id", "idx", "index", "")  # columns of the numbers of rows
+_WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": False, "true": True}
 # SNLI's annotators did not agree; pandas had nothing and wrote it.
 _NO_LABEL = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
@@ -52,28 +54,43 @@ _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 _STARTS = ("start", "start_offset", "begin")
 
 
-def label_column(wanted: str, head: Sequence[Row], label: str) -> str:
-    """The column `wanted`, or with "auto" the one with a usual name. Raises DataError without it."""
+def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[str] = (AUTO,)) -> tuple[str, ...]:
+    """The column `wanted`, or those that it names with commas between them; with "auto" the one with a usual name, or
+    where there is none all columns but those of `texts` (with "auto" among them, of one text), if each holds a 0 or 1.
+
+    Raises DataError without it.
+    """
     names = columns_of(head)
+    if wanted in names and wanted != AUTO:
+        return (wanted,)
     if wanted != AUTO:
-        if wanted in names:
-            return wanted
-        raise missing_column(wanted, label, names, key=_LABEL_KEY)
+        several = tuple(dict.fromkeys(filter(None, map(str.strip, wanted.split(","))))) or (wanted,)
+        if missing := next((name for name in several if name not in names), None):
+            raise missing_column(missing, label, names, key=_LABEL_KEY)
+        return several
     sure, maybe = (usual_columns(usual, names) for usual in (SURE_LABELS, MAYBE_LABELS))
     found = sure[:1] if sure and {"label", "labels"} - {name.strip().lower() for name in sure} else sure or maybe
     if len(found) == 1:
-        return found[0]
+        return (found[0],)
     if found:
         hint = f"name one of them in {_LABEL_KEY}: {listed(found)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
-    marks = [name for name in names if name.strip().lower() not in _COUNTED and _are_marks(head, name)]
+    marks = marked_columns(head)
     if len(marks) > 1:
-        hint = (
-            f'write the names of those with a 1 as a list into one column, such as labels: ["{one_line(marks[0], 30)}"]'
-        )
-        raise DataError(f"each of the columns {listed(marks)} holds a 0 or 1", where=label, hint=hint)
+        others = [name for name in names if name not in (*marks, *texts) and not is_id(name)]
+        is_told = len(others) <= (AUTO in texts) and not any("," in name for name in marks)
+        if is_told:
+            return tuple(marks)
+        beside = f" beside {listed(others)}" if others else ""
+        hint = f"to learn each as a class, name them in {_LABEL_KEY}, with commas; to learn one, name it alone"
+        raise DataError(f"each of the columns {listed(marks)} holds a 0 or 1{beside}", where=label, hint=hint)
     hint = f"name it in {_LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name of labels, such as label or category", where=label, hint=hint)
+
+
+def marked_columns(head: Sequence[Row]) -> list[str]:
+    """The columns that hold a 0 or 1 in the first rows, but for those of the numbers of rows."""
+    return [name for name in columns_of(head) if not is_id(name) and _are_marks(head, name)]
 
 
 def labels_beside(names: Sequence[str], column: str) -> list[str]:
@@ -97,18 +114,17 @@ def opened(value: object, where: str) -> object:
     return value
 
 
-def values_in(head: Sequence[Row], column: str) -> list[object]:
+def values_in(head: Sequence[Row], *columns: str) -> list[object]:
     """The labels of the first rows that can be read. Raises DataError for spans, which are another task's."""
     found = []
     for row in head:
-        value = row.values.get(column)
         try:
-            value = opened(value, row.where)
+            value = _marked_names(row, columns) if columns[1:] else opened(row.values.get(columns[0]), row.where)
         except DataError:  # told with the row
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
             hint = f'task.type = "token_classification" learns them; for classes name their column in {_LABEL_KEY}'
-            what = f"the labels in '{one_line(column, 40)}' are spans of the text"
+            what = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
             raise DataError(what, where=row.where, hint=hint)
         found.append(value)
     return found
@@ -159,11 +175,11 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
 
 
 class LabelReader:
-    """The values of one column, all read alike. What is unlike the first of them is a mistake. `values`: of the first
-    rows, as `values_in` has them."""
+    """The values of one column, or of one for each class, all read alike. What is unlike the first of them is a
+    mistake. `values`: of the first rows, as `values_in` has them."""
 
-    def __init__(self, column: str, kind: Kind, values: Sequence[object] = ()) -> None:
-        self.column, self.kind = column, kind
+    def __init__(self, columns: Sequence[str], kind: Kind, values: Sequence[object] = ()) -> None:
+        self.columns, self.kind = tuple(columns), kind
         known = [value for value in values if value is not None]
         self.width = _width_of(known)
         """Of lists with a 0 or 1 for each class; 0 where labels are named."""
@@ -180,7 +196,7 @@ class LabelReader:
     @property
     def classes(self) -> tuple[str, ...]:
         """Where the form of the labels says which there are."""
-        return tuple(map(str, range(self.width)))
+        return tuple(map(str.strip, self.columns)) if self.columns[1:] else tuple(map(str, range(self.width)))
 
     def note(self) -> str:
         """What the form of the labels is, where that could be taken for something else."""
@@ -240,7 +256,9 @@ class LabelReader:
         return [str(number) for number, mark in enumerate(marks) if mark]
 
     def _value(self, row: Row) -> object:
-        value = value_of(row, self.column)
+        if self.columns[1:]:
+            return _marked_names(row, self.columns)
+        value = value_of(row, self.columns[0])
         if value is None or (value == "" and self.kind != "multi_label_classification"):
             raise DataError("the label is missing", where=row.where)
         return value
@@ -308,9 +326,30 @@ def _as_number(value: object) -> float | None:
         return None
 
 
+def _marked_names(row: Row, columns: Iterable[str]) -> list[str]:
+    """The columns of classes that have a 1. Raises DataError for one that has neither 0 nor 1."""
+    found = []
+    for column in columns:
+        value = value_of(row, column)
+        if (mark := _mark_of(value)) is None:
+            held = "nothing" if value in (None, "") else f"'{one_line(str(value), 20)}'"
+            hint = "leave the row out, or write which of the classes it has"
+            raise DataError(f"the class '{one_line(column, 40)}' has {held}, not 0 or 1", where=row.where, hint=hint)
+        if mark:
+            found.append(column)
+    return found
+
+
 def _are_marks(head: Sequence[Row], name: str) -> bool:
     known = [value for row in head if (value := row.values.get(name)) is not None]
-    return bool(known) and all(value in ("0", "1") if isinstance(value, str) else _is_mark(value) for value in known)
+    return bool(known) and all(_mark_of(value) is not None for value in known)
+
+
+def _mark_of(value: object) -> bool | None:
+    """0 or 1, as CSV has them too."""
+    if isinstance(value, str):
+        return _WRITTEN_MARKS.get(value.strip().lower())
+    return bool(value) if _is_mark(value) else None
 
 
 def _is_mark(value: object) -> bool:

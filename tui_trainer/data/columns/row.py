@@ -67,6 +67,12 @@ def usual_columns(usual: Iterable[str], names: Sequence[str]) -> list[str]:
     return [name for wanted in usual for name in names if name.strip().lower() == wanted]
 
 
+def is_id(name: str) -> bool:
+    """Whether a column is named as those are that number the rows, or say whose they are; pandas' "Unnamed: 0" too."""
+    name = name.strip().lower()
+    return name in ("id", "idx", "index", "") or name.endswith("_id") or name.startswith("unnamed:")
+
+
 def kind_of_value(value: object) -> str:
     """As JSON names it: `a list`, `null`."""
     return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")

@@ -18,6 +18,7 @@ from tui_trainer.data.columns.row import (
     Row,
     columns_of,
     file_of,
+    is_id,
     kind_of_rows,
     kind_of_value,
     listed,
@@ -100,6 +101,7 @@ class ColumnChoices:
         if other := kind_of_rows(head):
             raise other.refused(label)
         texts = _columns_of_text(strings)
+        texts = {name: length for name, length in texts.items() if not is_id(name)} or texts
         for name in self._chosen.values():
             if name in texts:
                 return name

@@ -6,10 +6,11 @@ A record may go over several lines; what is said about it names the line on whic
 
 import csv
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 from tui_trainer.data.columns.row import Row, refuse_doubles
 from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices
@@ -66,7 +67,8 @@ def read_csv(
         if delimiter not in (usual, ","):
             choices.remark(f"{label}: the columns are separated by {DELIMITER_NAMES[delimiter]}")
     prepare, options = _style(head, label, delimiter, choices)
-    records = _records(prepare(chain(head, lines)), label, delimiter, options)
+    lost = _LostRows(list(prepare(head)), label, options, choices)
+    records = _records(prepare(chain(head, lines)), label, options, lost)
     names, width = list(columns), len(columns)
     if not columns:
         line, header = next(records, (1, []))
@@ -245,10 +247,94 @@ def _quotes_nothing(text: str, width: int, is_open: bool, ahead: Sequence[str]) 
     return next((line for line in ahead if not line.isspace()), TAB * (width - 1)).count(TAB) + 1 == width
 
 
+class _LostRows:
+    """Finds rows that a double quote has swallowed which opens a text by mistake, up to the next one at the end of a
+    field: in a record over several lines each of which is a row, too.
+
+    Lines of a text may be like rows as well, so values decide, by those of the first rows. A column of ids that are
+    numbers, or of the names of classes, goes on in each line: the file is refused. It does not: a text. Names that are
+    new are remarked; and where no column can tell, the record, if nothing else in the file is quoted for sure.
+    """
+
+    def __init__(self, head: Sequence[str], label: str, options: Mapping[str, Any], choices: ColumnChoices) -> None:
+        self._label, self._choices = label, choices
+        self._delimiter: str = options["delimiter"]
+        self._blanks = "skipinitialspace" in options
+        self._examples: list[list[str]] = []
+        for line in head:
+            if not line.isspace() and line.count('"') % 2 == 0:
+                with suppress(csv.Error):  # told by who reads the line
+                    self._examples += csv.reader([line], **{**options, "strict": False})
+        del self._examples[:1]
+        self._quotes = any(self._delimiter in field for fields in self._examples for field in fields)
+        self._likely, self._unclear = "", ""
+
+    def look(self, fields: Sequence[str], line: int, last: int) -> None:
+        """At a record from `line` to the line `last`. Raises DataError for one that is several rows."""
+        place = 0
+        while place < len(fields) - 1 and "\n" not in fields[place]:
+            place += 1
+        text, others = fields[place], len(fields) - 1
+        # Most texts of several lines are told by the number of delimiters in all of them, without looking at each.
+        if not others <= text.count(self._delimiter) <= text.count("\n") * others:
+            self._quotes = True
+            return
+        rows = self._rows_in(fields, place)
+        match self._are_rows(rows, place) if rows else "no":
+            case "yes":
+                what = f"a double quote opens a text that ends in line {last:,}, and each line of it is a row"
+                hint = 'a double quote inside a text is written twice (""), in a text that stands in double quotes'
+                raise DataError(what, where=f"{self._label}, line {line}", hint=hint)
+            case "no":
+                self._quotes = True
+            case found:
+                told = f"{self._label}, line {line:,}: a text in double quotes ends in line {last:,}; without them "
+                told += "each line of it would be a row"
+                self._likely = self._likely or (told if found == "likely" else "")
+                self._unclear = self._unclear or told
+
+    def end(self) -> None:
+        if told := self._likely or (self._unclear if not self._quotes else ""):
+            self._choices.remark(told)
+
+    def _rows_in(self, fields: Sequence[str], place: int) -> list[list[str]]:
+        """A row for each line of a record whose field at `place` goes over them; none where one of them has more
+        fields, or fewer."""
+        width, sign = len(fields), self._delimiter
+        first, *pieces = fields[place].replace("\r\n", "\n").split("\n")
+        rows = [[*fields[:place], *first.split(sign)]]
+        rows += [piece.split(sign) for piece in pieces[:-1] if piece]
+        rows.append([*pieces[-1].split(sign), *fields[place + 1 :]])
+        is_one = width > 1 and not any("\n" in field for field in fields[place + 1 :])
+        return rows if is_one and all(len(row) == width for row in rows) else []
+
+    def _are_rows(self, rows: Sequence[Sequence[str]], place: int) -> Literal["yes", "likely", "unclear", "no"]:
+        """Whether the columns have in these rows what they have in the first ones."""
+        examples = [fields for fields in self._examples if len(fields) == len(rows[0]) and fields not in rows]
+        found: set[Literal["yes", "likely"]] = set()
+        for column, values in enumerate(zip(*rows, strict=True)):
+            # The one of these that is no part of the text is a value of the column in any case.
+            known = [*(fields[column] for fields in examples), values[0 if column < place else -1]]
+            may_be_blank = self._blanks or any(not value or value[0].isspace() for value in known)
+            if not may_be_blank and any(not value or value[0].isspace() for value in values):
+                return "no"
+            are_names, are_numbers = 2 * len({*known}) <= len(known), all(map(NUMBER.fullmatch, known))
+            if len(known) < 3 or not (are_names or are_numbers):
+                continue
+            if are_numbers and not all(map(NUMBER.fullmatch, values)):
+                return "no"
+            sizes = [len(value if are_numbers else value.split()) for value in (*known, *values)]
+            if are_names and max(sizes) > max(sizes[: len(known)]):
+                return "no"
+            found.add("likely" if are_names and not {*known}.issuperset(values) else "yes")
+        return "unclear" if not found else "yes" if found == {"yes"} else "likely"
+
+
 def _records(
-    lines: Iterable[str], label: str, delimiter: str, options: dict[str, Any]
+    lines: Iterable[str], label: str, options: dict[str, Any], lost: _LostRows
 ) -> Iterator[tuple[int, list[str]]]:
-    """(line on which it begins, fields) of each record that is not blank."""
+    """(line on which it begins, fields) of each record that is not blank. Raises DataError for one that has swallowed
+    others."""
     reader = csv.reader(lines, **options)
     while True:
         line = reader.line_num + 1
@@ -257,8 +343,10 @@ def _records(
         except csv.Error as error:
             raise _broken(str(error), f"{label}, line {line}") from None
         if fields is None:
-            return
+            return lost.end()
         if fields:
+            if reader.line_num > line:
+                lost.look(fields, line, reader.line_num)
             yield line, fields
 
 

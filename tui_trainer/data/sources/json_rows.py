@@ -10,8 +10,6 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, BinaryIO, NoReturn
 
-import orjson
-
 from tui_trainer.data.columns.row import Row, kind_of_value
 from tui_trainer.data.decoding import MAX_LINE_BYTES, chunks_of, decoded, lines_of
 from tui_trainer.data.problems import ProblemList
@@ -21,12 +19,10 @@ from tui_trainer.units import MIB, format_bytes
 
 FIRST_LINE_BYTES = 4 * MIB  # a longer first line of a .json is not taken for a row
 CONTEXT_CHARACTERS = 40
-CHECKED_ROWS = 100  # the first, which are looked through for names that are in one object twice
 TORN_CHARACTERS = 16  # a mistake so near to the end of what was read may be a word that goes on
 ROW_HINT = "expected one JSON object per line"
 LIST_HINT = "expected a list of objects, an object with one such list, or one object per line"
 SPACE = re.compile(r"[ \t\r\n]*")
-DECODER = json.JSONDecoder()
 # What the items of a list have that are parts of a row: the turns of a conversation, its tools.
 _PARTS_OF_ROWS = ({"role", "content"}, {"from", "value"}, {"type", "function"})
 _MARKS = ("entities", "cats", "spans")  # beside a text in a row of spaCy
@@ -56,10 +52,7 @@ def json_lines(
         try:
             if not raw_line.isspace():
                 text = decoded(raw_line, label, line=line, offset=offset).rstrip("\r\n")
-                value = parsed(text, where)
-                if line <= CHECKED_ROWS:
-                    _refuse_names_twice(text, where)
-                yield _row(value, where, ROW_HINT)
+                yield _row(parsed(text, where), where, ROW_HINT)
         except DataError as error:
             problems.add(error)
 
@@ -81,14 +74,10 @@ def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]
 def parsed(text: str, where: str) -> object:
     """One line of JSON. Raises DataError with the column and up to 40 characters around it."""
     try:
-        return orjson.loads(text)  # twice as fast as json; what it refuses, json may take, or names better
-    except orjson.JSONDecodeError:
-        pass
-    try:
-        return json.loads(text)
+        return _DECODER.decode(text)
     except json.JSONDecodeError as error:
         if error.msg == "Extra data" and text[error.pos :].strip() == ",":  # a list without its brackets
-            return json.loads(text[: error.pos])
+            return _DECODER.decode(text[: error.pos])
         raise DataError(
             f"broken JSON at column {error.pos + 1}: {error.msg}, near {_context(text, error.pos)}",
             where=where,
@@ -96,7 +85,7 @@ def parsed(text: str, where: str) -> object:
         ) from None
     except RecursionError:
         raise DataError("the JSON is nested too deeply", where=where) from None
-    except ValueError as error:  # a number of more than 4,300 digits
+    except ValueError as error:  # a name twice, or a number of more than 4,300 digits
         raise DataError(f"the JSON cannot be read: {one_line(str(error), 60)}", where=where) from None
 
 
@@ -110,7 +99,7 @@ def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-CHECKING_DECODER = json.JSONDecoder(object_pairs_hook=_named_once)
+_DECODER = json.JSONDecoder(object_pairs_hook=_named_once)
 
 
 class JsonText:
@@ -123,7 +112,6 @@ class JsonText:
         self._at = 0
         self._line = 1
         self._column = 1  # of the first character of the window
-        self.decoder = CHECKING_DECODER
 
     def peek(self) -> str:
         """The next sign that is no white space, "" at the end."""
@@ -157,7 +145,7 @@ class JsonText:
             complaint: json.JSONDecodeError | None = None
             value, end = None, 0
             try:
-                value, end = self.decoder.raw_decode(self._text, self._at)
+                value, end = _DECODER.raw_decode(self._text, self._at)
             except json.JSONDecodeError as error:
                 complaint = error
             except RecursionError:
@@ -252,15 +240,6 @@ def _value_of(line: bytes) -> Any:
         return None
 
 
-def _refuse_names_twice(text: str, where: str) -> None:
-    try:
-        CHECKING_DECODER.decode(text)
-    except (json.JSONDecodeError, RecursionError):
-        pass  # said by who parses it
-    except ValueError as error:
-        raise DataError(str(error), where=where, hint="keep one of them") from None
-
-
 def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
     """The objects of a list of which the opening bracket was taken, and the `first` ones."""
     number = 0
@@ -273,8 +252,6 @@ def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[objec
             yield from _questions(row, problems) if _is_article(row.values) else (row,)
         except DataError as error:
             problems.add(error)
-        if number == CHECKED_ROWS:
-            text.decoder = DECODER
         if text.peek() != "]":
             text.take(",")
     text.take("]")

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 
@@ -11,8 +12,9 @@ from tui_trainer.data.columns.labels import (
     Kind,
     LabelReader,
     kind_of,
-    label_column,
+    label_columns,
     labels_beside,
+    marked_columns,
     ordered,
     refuse_texts,
     values_in,
@@ -28,7 +30,7 @@ from tui_trainer.data.columns.row import (
     refuse_rejected,
     refuse_unlearnt,
 )
-from tui_trainer.data.columns.text_columns import ColumnChoices, pair_of_texts, strings_of, text_of
+from tui_trainer.data.columns.text_columns import NUMBER, ColumnChoices, pair_of_texts, strings_of, text_of
 from tui_trainer.data.preparing.byte_bpe import Specials
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS
 from tui_trainer.errors import ConfigError, DataError, Problem
@@ -80,40 +82,44 @@ class LabelledTexts(TableReader):
         data, found = self.config.data, strings_of(head)
         if data.text_column == AUTO:
             refuse_unlearnt(head)
-        column = label_column(data.label_column, head, label)
+        columns = label_columns(data.label_column, head, label, (data.text_column, self._pair))
         if self._pair and self._pair not in found:
             raise missing_column(self._pair, label, found, key=_PAIR_KEY)
         if (
             data.text_column == AUTO
             and not (self._pair or self.knows)
             and (two := pair_of_texts(head))
-            and column not in two
+            and not {*columns}.intersection(two)
         ):
             first, second = (one_line(name, 40) for name in two)
             hint = f"name both, in data.text_column and {_PAIR_KEY}, or one alone in data.text_column"
             raise DataError(f"the rows hold two texts, '{first}' and '{second}'", where=label, hint=hint)
         place = label, frozenset(found)
         if place not in self._columns:
-            self._columns[place] = self._choices.choose(head, without=(column, self._pair))
+            self._columns[place] = self._choices.choose(head, without=(*columns, self._pair))
         self._text = self._columns[place]
         if self._labels is None:
             requested = self.config.task.problem_type
-            values = values_in(head, column)
+            values = values_in(head, *columns)
             if not self.knows:
-                self.kind = kind_of(values, label, column) if requested == "auto" else requested
-                refuse_texts(values, label, column)
-            self._labels = LabelReader(column, self.kind, values)
-            self._unread = tuple(labels_beside(columns_of(head), column))
+                self.kind = kind_of(values, label, columns[0]) if requested == "auto" else requested
+                refuse_texts(values, label, columns[0])
+            self._labels = LabelReader(columns, self.kind, values)
+            beside = (*labels_beside(columns_of(head), columns[0]), *marked_columns(head))
+            self._unread = tuple(name for name in dict.fromkeys(beside) if name not in columns)
             refuse_settings(self.config, self.kind)
             if not self.knows and self.kind != "regression":
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
+        elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
+            what = f"the classes are {listed(columns)}, and before this file {listed(self._labels.columns)}"
+            raise DataError(what, where=label, hint="write the same columns into each file")
         else:
-            self._labels.column = column
+            self._labels.columns = columns
 
     @property
     def found_columns(self) -> Mapping[str, str]:
-        label = self._labels.column if self._labels else ""
+        label = ", ".join(self._labels.columns) if self._labels else ""
         return {"text_column": self._text, "text_pair_column": self._pair, "label_column": label}
 
     def read(self, row: Row) -> Example:
@@ -143,7 +149,7 @@ class LabelledTexts(TableReader):
 
     def _settle_classes(self) -> None:
         assert self._labels is not None, "rows were read"
-        column, rows = one_line(self._labels.column, 40), sum(self._counts.values())
+        column, rows = one_line(self._labels.columns[0], 40), sum(self._counts.values())
         wanted = 2 if self.kind == "single_label_classification" else 1
         if len(self._counts) < wanted:
             only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
@@ -197,23 +203,29 @@ class LabelledTexts(TableReader):
         assert self._labels is not None, "rows were read"
         words = self.kind.replace("_", " ")
         why = "as its first rows show" if self.config.task.problem_type == AUTO else "as task.problem_type says"
-        column, form = one_line(self._labels.column, 40), self._labels.note()
+        columns, form = self._labels.columns, self._labels.note()
+        where = f"the labels are in the column '{one_line(columns[0], 40)}'"
+        if columns[1:]:
+            where = f"each of the columns {listed(columns)} is a class, which a row with a 1 has"
         also = (
             f" (not learnt: {listed(self._unread)}; data.label_column names the one to learn)" if self._unread else ""
         )
         notes = [
             *self._choices.notes(),
             *self.language_notes(),
-            f"the labels are in the column '{column}': {words}, {why}{also}",
+            f"{where}: {words}, {why}{also}",
             *filter(None, [form]),
         ]
         return [*notes, ", ".join(self._class_words()), *self._alike()] if self._names else notes
 
     def _alike(self) -> list[str]:
-        """Classes that are one to a reader."""
-        written: dict[str, list[str]] = {}
+        """Classes that are one to a reader: but for cases, blanks, signs that are not seen or are composed otherwise,
+        and forms of a number."""
+        written: dict[str | float, list[str]] = {}
         for name in self._names:
-            written.setdefault(name.casefold(), []).append(f"'{one_line(name, 30)}'")
+            seen = "".join(filter(str.isprintable, normalize("NFKC", name).casefold())).replace(" ", "")
+            number = float(seen) if NUMBER.fullmatch(seen) and "," not in seen and seen.count(".") < 2 else None
+            written.setdefault(seen if number is None else number, []).append(f"'{one_line(name, 30)}'")
         found = next((names for names in written.values() if len(names) > 1), None)
         return [f"{' and '.join(found)} are different classes: write them alike if they are one"] if found else []
 

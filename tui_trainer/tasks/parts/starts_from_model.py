@@ -15,7 +15,7 @@ from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.config.token_list import KEY as TOKENS_KEY
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
-from tui_trainer.data.columns.labels import label_column
+from tui_trainer.data.columns.labels import label_columns
 from tui_trainer.data.columns.row import AUTO, Row, file_of, missing_column
 from tui_trainer.data.columns.tagged_rows import InputWords, find_words, word_places
 from tui_trainer.data.columns.text_columns import ColumnChoices, PairColumns, strings_of, text_of
@@ -77,10 +77,10 @@ class TextInputs:
         pair = self._data.text_pair_column
         if pair and pair not in found:
             raise missing_column(pair, label, found, key="data.text_pair_column")
-        answers = ""
+        answers: tuple[str, ...] = ()
         with suppress(DataError):
-            answers = label_column(self._data.label_column, head, label)
-        text = ColumnChoices(self._data.text_column).choose(head, without=(answers, pair))
+            answers = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
+        text = ColumnChoices(self._data.text_column).choose(head, without=(*answers, pair))
         self._columns = (text, pair) if pair else (text,)
 
     def read(self, row: Row) -> tuple[str, ...]:
