@@ -58,7 +58,9 @@ class Terminal:
     def refuses(self, words: tuple[object, ...], sentence: str) -> None:
         """Nothing is trained of rows that cannot be used: one line says where and what to do."""
         _, told = self.run("--no-ui", *words, code=2)
-        assert sentence in told and "data.on_bad_rows=skip" in told and told.count("\n") == 1, told
+        # What takes long on this machine is told before.
+        (told,) = [line for line in told.splitlines() if not line.endswith("which takes long")]
+        assert sentence in told and "data.on_bad_rows=skip" in told, told
         assert not list(Path("runs").glob("*"))
 
     def trains(self, name: str, words: tuple[object, ...], row: str, score: str = "") -> None:

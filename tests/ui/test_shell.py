@@ -202,7 +202,7 @@ async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_tr
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        await screens.shows("its process ended at step 120", "without a word; p resumes", "4 Train \u25cf")
+        await screens.shows("its process ended at step 120", "a word; p resumes", "4 Train \u25cf")
         await screens.press("down")
         await screens.shows("Enter edit", gone="without a word")
         await screens.press("4")

@@ -151,9 +151,9 @@ class Asked:
         that it is still looked at is told where its disk is slow."""
         from tui_trainer.launching.open_run import load_config
 
-        waits = Timer(
-            _SLOW_SECONDS, tell, [f"looking at the first rows of {self.data or 'the data'}, which takes long"]
-        )
+        model = f"the model {self.model} and " if self.model else ""
+        words = f"looking at {model}the first rows of {self.data or 'the data'}, which takes long"
+        waits = Timer(_SLOW_SECONDS, tell, [words])
         waits.daemon = True
         waits.start()
         try:
