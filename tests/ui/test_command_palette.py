@@ -89,15 +89,16 @@ async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_li
 
 
 @in_event_loop
-async def test_news_that_come_while_a_dialog_is_open_are_shown_behind_it(monkeypatch):
+async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_it(monkeypatch):
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
     async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
         await screens.press("2", "?")
         await screens.shows("To the setting above.")
-        screens.bench.tell_end(4, "chat is evaluated", "good")
-        screens.app.tick()
+        for number in range(5):
+            screens.bench.tell_end(4, f"chat is evaluated, {number}", "good")
+            screens.app.tick()
         assert "chat is evaluated" not in await screens.settled()
         await screens.press("escape")
         await screens.until(lambda: screens.app.dialog is None)
         screens.app.tick()
-        await screens.shows("chat is evaluated", "5 Runs \u25cf")
+        await screens.shows("evaluated, 2", "evaluated, 4", "5 Runs \u25cf", gone="evaluated, 1")

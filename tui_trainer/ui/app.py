@@ -7,6 +7,7 @@ import asyncio
 import os
 import sys
 import traceback
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial, partialmethod
 from pathlib import Path
@@ -51,6 +52,8 @@ _ANSWER_SECONDS = (0.1, 0.3, 0.6)
 # The terminal's own colours: they fit light and dark terminals, and a changed cell costs few bytes.
 TERMINAL_THEME = "ansi-dark"
 _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
+# Of what comes while a dialog is open, which may be for a night.
+_MOST_HELD = 3
 _NO_KEY = "unbound"
 _RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
@@ -85,7 +88,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
         self._run_was_alive = self._has_lasting_news = False
-        self._held_news: list[Callable[[], None]] = []
+        self._held_news: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD)
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
         self._shown_by_clock: object = None
@@ -225,9 +228,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             return
         self._pace()
         if not self.dialog:
-            held, self._held_news = self._held_news, []
-            for show in held:
-                show()
+            while self._held_news:
+                self._held_news.popleft()()
         has_news = self.bench.tick()
         if refusals := self.bench.take_refusals():
             from tui_trainer.ui.starting import show_problems
