@@ -379,14 +379,13 @@ TEXT_ONLY = {"model.text_only": "true"}
 
 
 @needs_exporter
-@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("family", "method", "changes", "formats"),
     [
         # An export takes a minute: all of them are among the slow ones.
-        ("llama", "lora", NEW_TOKENS, ("merged", "onnx")),
-        ("qwen2", "full", NEW_TOKENS, ("int8",)),
-        ("gemma3", "full", TEXT_ONLY, ("onnx",)),
+        pytest.param("llama", "lora", NEW_TOKENS, ("merged", "onnx"), marks=pytest.mark.e2e),
+        pytest.param("qwen2", "full", NEW_TOKENS, ("int8",), marks=pytest.mark.e2e),
+        pytest.param("gemma3", "full", TEXT_ONLY, ("onnx",), marks=pytest.mark.e2e),
         pytest.param(
             "llama", "lora", NEW_TOKENS, ("merged", "onnx", "onnx-int8", "int8"), marks=pytest.mark.slow, id="llama-all"
         ),

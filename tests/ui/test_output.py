@@ -154,6 +154,19 @@ def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_ter
 
 
 @pytest.mark.e2e
+def test_the_size_is_the_terminals_whatever_the_environment_says(open_terminal, small_config):
+    terminal = open_terminal(small_config(), size=(60, 20), COLUMNS="80", LINES="24")
+    terminal.wait_for("begin here", "? help")
+    assert terminal.lines[-1].endswith("? help"), terminal.text
+    terminal.resize(100, 30)
+    terminal.wait_for("begin here", "prepared data")
+    terminal.read_until_quiet()
+    assert terminal.lines[-1].endswith("? help"), terminal.text
+    terminal.press("q")
+    assert terminal.wait_for_end() == 0
+
+
+@pytest.mark.e2e
 def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(200, 50))
     terminal.start_run()
@@ -169,10 +182,15 @@ def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
         # shows.
         terminal.press("2")
         terminal.wait_for("hardware_profile")
-        terminal.read_until_quiet()
-        shown = terminal.lines[1:]
-        terminal.press("ctrl+l")
-        terminal.read_until_quiet()
+        for _ in range(3):
+            # What the doctor finds on a busy machine may be told meanwhile, in a corner.
+            terminal.wait_for("hardware_profile", gone="\u258c")
+            terminal.read_until_quiet()
+            shown = terminal.lines[1:]
+            terminal.press("ctrl+l")
+            terminal.read_until_quiet()
+            if "\u258c" not in terminal.text and not any("\u258c" in line for line in shown):
+                break
         assert _without_memory(terminal.lines[1:]) == _without_memory(shown)
         assert all(len(line) == columns for line in shown)
         terminal.press("4")

@@ -58,6 +58,11 @@ def run_screens(
     gc.disable()
     for name, value in _TEXTUAL.items():
         os.environ.setdefault(name, value)
+    with suppress(OSError):
+        if all(os.get_terminal_size(2)):
+            # Textual would believe them, which no change of the window changes, rather than the terminal.
+            for name in ("COLUMNS", "LINES"):
+                os.environ.pop(name, None)
     from tui_trainer.hardware.probe import probe
     from tui_trainer.runs.registry import state_folder
     from tui_trainer.ui.app import TrainerApp
