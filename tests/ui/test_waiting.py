@@ -38,6 +38,7 @@ from tui_trainer.models import counting as answers
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
+from tui_trainer.ui import processes
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.export_dialogs import ExportMarkedDialog
 from tui_trainer.ui.keymap import ACTIONS, PLACES
@@ -107,6 +108,8 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
     monkeypatch.setattr(app_module, "TICK_SECONDS", 0.2)
     monkeypatch.setenv("EDITOR", "no-such-editor")
     monkeypatch.delenv("VISUAL", raising=False)
+    # The busiest process of this user may be a test beside this one.
+    monkeypatch.setattr(processes, "end_process", lambda *_, **__: "not of a test")
     found = Waiting(tmp_path / "dead")
     # As before the first screen; it asks a process for the kind of the processor.
     probe()
