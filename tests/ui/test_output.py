@@ -16,6 +16,7 @@ STALLED_SECONDS = 20.0
 LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.55, 0.1
 # More than a pseudo-terminal and the writer hold together.
 PAGES_TURNED, MORE_BYTES_THAN_FIT, KEY_SECONDS = 30, 300_000, 0.12
+TOAST = "\u258c"
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
 
 # Threads that train together wait for each other when other programs take their cores.
@@ -110,13 +111,11 @@ def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_ter
     assert read.wait_for_end() == 3
 
     # Once it reads again, the whole screen is there without a key: what a fresh drawing shows. The header counts steps.
-    stalled.read_until_quiet()
+    shown = lines_at_rest(stalled)
     assert stalled.bytes_read - drawn_before[1] < (read.bytes_read - drawn_before[0]) / 2, "pictures were let go"
-    shown = stalled.lines[1:]
     assert any("finding" in line for line in shown)
     stalled.press("ctrl+l")
-    stalled.read_until_quiet()
-    assert stalled.lines[1:] == shown
+    assert lines_at_rest(stalled) == shown
 
 
 @pytest.mark.e2e
@@ -182,20 +181,23 @@ def test_every_size_is_drawn_right_while_it_trains(open_terminal, small_config):
         # shows.
         terminal.press("2")
         terminal.wait_for("hardware_profile")
-        for _ in range(3):
-            # What the doctor finds on a busy machine may be told meanwhile, in a corner.
-            terminal.wait_for("hardware_profile", gone="\u258c")
-            terminal.read_until_quiet()
-            shown = terminal.lines[1:]
-            terminal.press("ctrl+l")
-            terminal.read_until_quiet()
-            if "\u258c" not in terminal.text and not any("\u258c" in line for line in shown):
-                break
-        assert _without_memory(terminal.lines[1:]) == _without_memory(shown)
+        shown = lines_at_rest(terminal)
+        terminal.press("ctrl+l")
+        assert _without_memory(lines_at_rest(terminal)) == _without_memory(shown)
         assert all(len(line) == columns for line in shown)
         terminal.press("4")
     os.kill(terminal.process.pid, signal.SIGTERM)
     assert terminal.wait_for_end() == 3
+
+
+def lines_at_rest(terminal):
+    """Below the header, which counts steps; without what the doctor tells in a corner meanwhile, on a busy machine."""
+    for _ in range(5):
+        terminal.wait_for(gone=TOAST)
+        terminal.read_until_quiet()
+        if TOAST not in terminal.text:
+            return terminal.lines[1:]
+    raise AssertionError(f"a corner is never free:\n{terminal.text}")
 
 
 def _without_memory(lines):
