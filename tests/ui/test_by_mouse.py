@@ -71,7 +71,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     mouse.click("Find an action, a setting")
     terminal.wait_for("Find an action, a setting", "Enter do it")
     mouse.click("Checklist: check again")
-    terminal.wait_for("finding", gone="Checklist: check again")
+    terminal.wait_for("finding", gone="Enter do it")
 
     mouse.click("t start")
     mouse.click("Enter start", last=True)
