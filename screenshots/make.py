@@ -107,6 +107,8 @@ async def session(app: TrainerApp) -> Photographer:
 
 async def train(camera: Photographer) -> None:
     """The run that was just started, to its end, and a word with the model."""
+    from tui_trainer.ui.workbench import TRYING
+
     bench = camera.app.bench
 
     def step() -> int:
@@ -122,7 +124,7 @@ async def train(camera: Photographer) -> None:
     bench.poll_run()
     await camera.take("train-finished")
     await camera.press("w", *["backspace"] * 60, *"The ", "enter")
-    await camera.until("a text", lambda: not bench.is_writing_text)
+    await camera.until("a text", lambda: not bench.background.is_busy(TRYING))
     await camera.take("try")
     await camera.press("escape", "5")
     await camera.until("the size of the run", lambda: not bench.background.is_busy("sizes of runs"))
