@@ -3,7 +3,7 @@
 import hashlib
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -202,8 +202,21 @@ def is_range(value: object) -> bool:
     return all(type(part) in (int, float) for part in value) and value[0] <= value[1]
 
 
+Shapes = dict[str, tuple[Callable[[object], bool], str]]
+"""By key of a table: whether a value is right, and what to write where it is not."""
+
+
+def misfits(table: Mapping[str, object], shapes: Shapes, required: Container[str]) -> list[tuple[str, str]]:
+    """The keys that are missing or wrong, each with what to write."""
+    return [
+        (key, hint)
+        for key, (is_right, hint) in shapes.items()
+        if (key in table or key in required) and not is_right(table.get(key))
+    ]
+
+
 # Not by pydantic, whose import would be a quarter of the time to the first screen, which names the hardware profile.
-_BATCH_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
+_BATCH_SHAPES: Shapes = {
     "tasks": (
         lambda value: isinstance(value, list) and all(isinstance(part, str) for part in value),
         'write tasks = ["causal_lm"], a list of tasks',
@@ -214,7 +227,7 @@ _BATCH_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
     "parameters_at_most": (_is_count, "write parameters_at_most = 500_000_000"),
     "source": (lambda value: isinstance(value, str), 'write where the number is from, as source = "..."'),
 }
-_MAY_BE_MISSING = ("memory_gib", "parameters_at_most")
+_REQUIRED = _BATCH_SHAPES.keys() - {"memory_gib", "parameters_at_most"}
 
 
 def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
@@ -223,11 +236,7 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
-        wrong = [
-            (name, "is missing or wrong", hint)
-            for name, (is_right, hint) in _BATCH_SHAPES.items()
-            if (name in table or name not in _MAY_BE_MISSING) and not is_right(table.get(name))
-        ]
+        wrong = [(name, "is missing or wrong", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
         known = "known: " + ", ".join(_BATCH_SHAPES)
         wrong += [(one_line(name), "is not known", known) for name in table if name not in _BATCH_SHAPES]
         if wrong:

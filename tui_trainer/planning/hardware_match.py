@@ -15,11 +15,10 @@ then the one read last, which is the user's own.
 
 import math
 import re
-from collections.abc import Callable
 from fnmatch import fnmatchcase
 from typing import Any, TypeGuard
 
-from tui_trainer.config.toml_files import Profile, all_profiles, find_profile, is_range
+from tui_trainer.config.toml_files import Profile, Shapes, all_profiles, find_profile, is_range, misfits
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -88,9 +87,10 @@ def match_problems(profile: Profile) -> list[Problem]:
         for key in match
         if key not in allowed
     ]
-    for key, (is_right, hint) in _SHAPES.items():
-        if (key in match or key == "device") and not is_right(match.get(key)):
-            problems.append(Problem(message="is missing or wrong", where=where, key=f"match.{key}", hint=hint))
+    problems += [
+        Problem(message="is missing or wrong", where=where, key=f"match.{key}", hint=hint)
+        for key, hint in misfits(match, _SHAPES, ("device",))
+    ]
     least, below = match.get("capability_at_least"), match.get("capability_below")
     if _is_version(least) and _is_version(below) and _version(least) >= _version(below):
         hint = "nothing is between the two: make it greater than capability_at_least"
@@ -107,7 +107,7 @@ def _version(text: str) -> tuple[int, int]:
     return major, minor
 
 
-_SHAPES: dict[str, tuple[Callable[[object], bool], str]] = {
+_SHAPES: Shapes = {
     "device": (lambda value: value in ("cpu", "cuda"), 'write device = "cpu" or device = "cuda"'),
     "capability_at_least": (_is_version, 'write it as text: capability_at_least = "8.0"'),
     "capability_below": (_is_version, 'write it as text: capability_below = "8.6"'),

@@ -160,11 +160,17 @@ def best_evaluation(state: RunState) -> EvalDone | None:
     return next((done for done in reversed(state.evals) if done.best), None)
 
 
+def _measured(done: EvalDone, metric: str) -> float:
+    """The metric of an evaluation, the lower the better; NaN where it has none."""
+    if metric == "loss":
+        return done.loss
+    return done.scores.get(metric, math.nan) * (1 if less_is_better(metric) else -1)
+
+
 def best_by_score(state: RunState, name: str) -> EvalDone | None:
     """The first one that no other exceeds in this score; None before it was measured."""
-    direction = -1 if less_is_better(name) else 1
-    having = (done for done in state.evals if math.isfinite(done.scores.get(name, math.nan)))
-    return max(having, key=lambda done: direction * done.scores[name], default=None)
+    having = (done for done in state.evals if math.isfinite(_measured(done, name)))
+    return min(having, key=lambda done: _measured(done, name), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -207,12 +213,9 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
     if plan is not None and plan.early_stopping_patience is not None:
         patience = plan.early_stopping_patience
     since = state.evals[state.evals.index(best) + 1 :] if best else state.evals
-    sign = 1 if metric == "loss" or less_is_better(metric) else -1
-    measured = [
-        (sign * (done.loss if metric == "loss" else done.scores.get(metric, math.nan)), done) for done in state.evals
-    ]
-    at_best = next((value for value, done in measured if done is best), math.nan)
-    better = any(value < at_best and not done.scheduled for value, done in measured)
+    better = best is not None and any(
+        not done.scheduled and _measured(done, metric) < _measured(best, metric) for done in state.evals
+    )
     used = sum(done.scheduled and (metric == "loss" or metric in done.scores) for done in since)
     step = state.step
     if state.finished is not None:

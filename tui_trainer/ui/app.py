@@ -259,9 +259,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if was_alive and not self._run_was_alive:
             # The next plan goes by what this run has measured, and its data is prepared.
             self.bench.config_changed()
-            if self.take_back("Leave?"):
+            from tui_trainer.ui.starting import LEAVE, offer_quit
+
+            if self.take_back(LEAVE):
                 # What was asked about has ended.
-                self.action_quit()
+                offer_quit(self.bench)
         if run is None or not was_alive or self._run_was_alive or self.app_focus:
             return
         if self.terminal is not None:

@@ -29,7 +29,7 @@ _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
 _STOPPING = "stopping a run"
-_NOT_YET, _LEAVE = "This cannot start yet", "Leave?"
+_NOT_YET, LEAVE = "This cannot start yet", "Leave?"
 _WAIT_SECONDS = 0.2
 
 
@@ -163,7 +163,7 @@ def _open(bench: Workbench, words: str, open_run: Callable[[], OpenRun], refused
     def answered(opened: OpenRun | InputError) -> None:
         bench.notice = bench.opened = None
         # The page changes: a question would stay behind on the old one.
-        wants_to_leave = bench.app.take_back(_LEAVE)
+        wants_to_leave = bench.app.take_back(LEAVE)
         if isinstance(opened, InputError):
             refused(opened)
         else:
@@ -276,7 +276,7 @@ def offer_quit(bench: Workbench) -> None:
     else:
         bench.app.leave()
         return
-    bench.app.ask(_LEAVE, rows, answers)
+    bench.app.ask(LEAVE, rows, answers)
 
 
 def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
