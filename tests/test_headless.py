@@ -1,6 +1,7 @@
-"""A run without a screen, in processes of its own: what a hang-up, a closed pipe, SIGTERM and Ctrl+C do to it.
+"""Runs without screens, each in a process of its own: hang-ups, closed pipes, SIGTERM and Ctrl+C.
 
-Nothing is timed: each step waits until the journal or a file shows what has to be there.
+Nothing is timed: each step waits until the journal or a file shows the expected state. `tests/faults/signals.py` uses
+the helpers of this file.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from time import monotonic, sleep
-from types import SimpleNamespace
 
 import pyte
 import pytest
 
 from tests.programs import Program, start_program
-from tui_trainer.lines import headless, journal_printer
+from tests.runs.journals import end, run_of, start, step_done
+from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.runs.events import (
     ControlApplied,
+    Event,
     GaugesRead,
     GpuReading,
     RunFinished,
@@ -36,9 +38,9 @@ from tui_trainer.runs.journal import JournalWriter, read_all
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import find_run
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.state import fold
 from tui_trainer.terminal import standard_files
-from tui_trainer.terminal.standard_files import ONE_PRESS_SECONDS
+from tui_trainer.terminal.standard_files import ONE_PRESS_SECONDS, Interrupts
 from tui_trainer.training.checkpoint_folder import newest_whole
 
 PATIENCE_SECONDS = 120
@@ -83,9 +85,9 @@ def started(
     stderr: int | None = None,
     prelude: str = "",
 ):
-    """`python -m tui_trainer ARGUMENTS` with the standard files of the numbers in `closed` closed; never left alive.
+    """Start `python -m tui_trainer ARGUMENTS`, and kill it at the end. `closed` are numbers of standard files.
 
-    On one core: two threads that wait for each other take a second a step where others use the cores too.
+    The program runs on one core: two threads that wait for each other take a second per step on a busy machine.
     """
     with Path(os.devnull).open("r+b") as nothing:
         files = [nothing.fileno() if file is None else file for file in (None, stdout, stderr)]
@@ -98,12 +100,12 @@ def started(
         program.wait()
 
 
-def until(what: Callable[[], object], process: Program | None = None) -> None:
-    """Waits for a condition; fails at once when the process that should bring it about is gone."""
-    end = monotonic() + PATIENCE_SECONDS
-    while not what():
-        assert monotonic() < end, "waited too long"
-        assert process is None or process.poll() is None or what(), f"ended with {process.returncode}"
+def until(condition: Callable[[], object], process: Program | None = None) -> None:
+    """Wait for a condition. Fail at once if the process that should bring it about has ended."""
+    deadline = monotonic() + PATIENCE_SECONDS
+    while not condition():
+        assert monotonic() < deadline, "waited too long"
+        assert process is None or process.poll() is None or condition(), f"ended with {process.returncode}"
         sleep(0.03)
 
 
@@ -119,10 +121,10 @@ def finished(run: RunFolder) -> RunFinished:
     return next(event for event in reversed(read_all(run.journal)) if isinstance(event, RunFinished))
 
 
-def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_ctrl_c(place):
+def test_run_survives_a_closed_pipe_and_a_hang_up_and_resumes_after_sigterm_and_ctrl_c(place):
     run = run_named("story", place)
     arguments = ("--no-ui", "my.toml", "--set", "output.name=story")
-    # Standard input and error are closed from the beginning, standard output after its first line.
+    # Standard input and error are closed from the start, standard output after the first line.
     reading, writing = os.pipe()
     with started(*arguments, closed=(0, 2), stdout=writing) as process:
         os.close(writing)
@@ -160,7 +162,7 @@ def test_a_run_outlives_its_reader_and_a_hang_up_and_goes_on_after_sigterm_and_c
 
 
 class Reader:
-    """Of what a program prints to `fd`: it reads nothing before `read_all`."""
+    """Reader of what a program writes to `fd`. It reads nothing before `read_all`."""
 
     def __init__(self, kind: str, place: Path) -> None:
         self.kind = kind
@@ -177,11 +179,11 @@ class Reader:
         self._read = bytearray()
 
     def stall(self) -> None:
-        """From now on nothing more is taken: as by Ctrl+S, or when a pipe is full."""
+        """Take nothing more, as after Ctrl+S in a terminal or when a pipe is full."""
         if self.kind == "terminal":
             os.write(self._reading, b"\x13")
             return
-        # An open file of its own: the program's does not become one that never waits.
+        # A separate open file, so that the program's own does not become non-blocking.
         filling = os.open(f"/proc/self/fd/{self.fd}", os.O_WRONLY | os.O_NONBLOCK)
         with suppress(BlockingIOError):
             while True:
@@ -196,7 +198,7 @@ class Reader:
         self.fd = -1
 
     def read_all(self) -> bytes:
-        """Until nobody can write any more."""
+        """Return everything that was written, once nobody can write any more."""
         with suppress(OSError):  # a terminal whose other end is closed
             while new := os.read(self._reading, 1 << 16):
                 self._read += new
@@ -216,7 +218,7 @@ def reader(kind: str, place: Path) -> Iterator[Reader]:
         made.close()
 
 
-# As a model with code of its own may.
+# Code that comes with a model may print.
 PRINTS = """
 import sys
 from tui_trainer.training.session import Session
@@ -229,6 +231,7 @@ Session.take_step = take_step
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("kind", "number", "words", "prelude", "at_once"),
     [
@@ -237,7 +240,7 @@ Session.take_step = take_step
         ("terminal", signal.SIGINT, [], "", True),
     ],
 )
-def test_a_signal_is_acted_on_while_nobody_reads(kind, number, words, prelude, at_once, place):
+def test_signals_work_while_nobody_reads_the_output(kind, number, words, prelude, at_once, place):
     run = run_named("stalled", place)
     arguments = ("--no-ui", "my.toml", "--set", "output.name=stalled", *words)
     with reader(kind, place) as nobody:
@@ -256,8 +259,8 @@ def test_a_signal_is_acted_on_while_nobody_reads(kind, number, words, prelude, a
     assert checkpoint is not None and checkpoint.step == finished(run).step
 
 
-def test_a_run_whose_first_lines_nobody_reads_trains_and_hears_a_signal(place):
-    """And what was not printed is named where somebody reads."""
+@pytest.mark.full
+def test_run_whose_first_lines_nobody_reads_trains_and_reports_the_unread_output(place):
     run = run_named("unread", place)
     with (
         reader("pipe", place) as nobody,
@@ -276,8 +279,8 @@ def test_a_run_whose_first_lines_nobody_reads_trains_and_hears_a_signal(place):
     assert "standard output was not read to its end" in told and str(run.journal) in told
 
 
-def test_a_slow_reader_gets_every_line(place):
-    """The journal is on the disk: what is printed lags behind it."""
+@pytest.mark.full
+def test_slow_reader_gets_every_line(place):
     run = run_named("slow", place)
     arguments = ("--no-ui", "my.toml", "--set", "output.name=slow", "--json", "--set", "training.max_steps=400")
     with reader("pipe", place) as slow, started(*arguments, stdout=slow.fd) as process:
@@ -290,7 +293,7 @@ def test_a_slow_reader_gets_every_line(place):
 
 
 def fill_the_disk(process: Program, run: RunFolder) -> None:
-    """Nothing can be written to any file from now on."""
+    """Make every later write to a file fail."""
     resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, 0))
 
 
@@ -299,6 +302,7 @@ def remove_the_folder(process: Program, run: RunFolder) -> None:
     shutil.rmtree(run.root.with_name("elsewhere"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("spoil", "saves", "words"),
     [
@@ -307,7 +311,7 @@ def remove_the_folder(process: Program, run: RunFolder) -> None:
         (remove_the_folder, 100, "No such file or directory"),
     ],
 )
-def test_a_signal_needs_no_file(spoil, saves, words, place):
+def test_signal_stops_a_run_that_cannot_write_any_file(spoil, saves, words, place):
     run = run_named("full", place)
     settings = (f"checkpoint.save_steps={saves}", "checkpoint.save_total_limit=1000", "output.name=full")
     arguments = [word for setting in settings for word in ("--set", setting)]
@@ -336,8 +340,8 @@ Session.take_step = take_step
 """
 
 
-def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place):
-    """And nobody reads why it has left."""
+@pytest.mark.full
+def test_second_ctrl_c_leaves_at_once_if_the_first_cannot_be_answered(place):
     arguments = ("--no-ui", "my.toml", "--set", "output.name=stuck")
     printed = place / "printed.txt"
     with printed.open("wb") as output, reader("terminal", place) as errors:
@@ -354,24 +358,25 @@ def test_a_second_ctrl_c_leaves_at_once_where_the_first_cannot_be_answered(place
 
 
 def waits_for_its_reader(process: Program) -> bool:
-    """Whether one of its threads is in the middle of a write."""
+    """Return whether a thread of the process is blocked in a write to a pipe."""
     inside = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/wchan")]
     return any("pipe_write" in name for name in inside)
 
 
-def test_ctrl_c_ends_the_watching_of_a_run_whose_lines_nobody_reads(place):
+@pytest.mark.full
+def test_ctrl_c_ends_attach_while_nobody_reads_its_lines(place):
     run = RunFolder.create(place / "runs", "watched")
     with RunLock(run.lock), JournalWriter(run.journal) as journal, reader("pipe", place) as nobody:
         nobody.stall()
         arguments = ("attach", str(run.root), "--no-ui", "--json")
         with started(*arguments, stdout=nobody.fd, stderr=nobody.fd) as process:
-            # What is there before it looks is not shown.
-            until(lambda: journal.append(step(1)) or waits_for_its_reader(process), process)
+            # Events from before the start of `attach` are not printed.
+            until(lambda: journal.append(step_done(1)) or waits_for_its_reader(process), process)
             process.send_signal(signal.SIGINT)
             assert process.wait(PATIENCE_SECONDS) == 0
 
 
-def test_ctrl_c_ends_a_command_whose_lines_nobody_reads(place):
+def test_ctrl_c_ends_a_command_while_nobody_reads_its_lines(place):
     with reader("pipe", place) as nobody:
         nobody.stall()
         with started("explain", stdout=nobody.fd, stderr=nobody.fd) as process:
@@ -380,60 +385,49 @@ def test_ctrl_c_ends_a_command_whose_lines_nobody_reads(place):
             assert process.wait(PATIENCE_SECONDS) == 130
 
 
-def test_an_error_that_nobody_reads_holds_up_no_end(place):
+@pytest.mark.full
+def test_error_that_nobody_reads_does_not_block_the_exit(place):
     with reader("terminal", place) as nobody:
         nobody.stall()
         with started("plan", "no.toml", stderr=nobody.fd) as process:
             assert process.wait(PATIENCE_SECONDS) == 2
 
 
-def test_one_press_that_arrives_twice_is_one_and_sigterm_is_none(monkeypatch):
-    """A terminal sends Ctrl+C to the whole group, and a parent may pass it on."""
-    clock = iter([10.0, 10.2, 10.4])
-    left: list[int] = []
+def test_one_ctrl_c_that_arrives_twice_counts_once(monkeypatch):
+    """A terminal sends Ctrl+C to the whole process group, and a parent may pass it on."""
+    clock = iter([10.0, 10.0 + ONE_PRESS_SECONDS / 2, 10.0 + 2 * ONE_PRESS_SECONDS])
+    exits: list[int] = []
     monkeypatch.setattr(standard_files, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(os, "_exit", left.append)
-    signals = headless._Signals(lambda: None)
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGINT, signal.SIGTERM):
-        signals._note(number, None)
-    assert left == []
-    signals._note(signal.SIGINT, None)
-    assert left == [1]
+    monkeypatch.setattr(os, "_exit", exits.append)
+    interrupts = Interrupts()
+    interrupts.note()
+    interrupts.note()
+    assert exits == []
+    interrupts.note()
+    assert exits == [1]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "closed", "code"),
-    [
-        (("plan", "my.toml"), (0, 1, 2), 0),
-        (("plan", "no.toml"), (2,), 2),
-    ],
-)
-def test_closed_standard_files_change_no_exit_code(arguments, closed, code, place):
+def test_closed_standard_files_change_no_exit_code(place, subtests):
     """An error that standard error cannot take is not printed among the results."""
     before = sorted(place.iterdir())
+    for arguments, closed, code in ((("plan", "my.toml"), (0, 1, 2), 0), (("plan", "no.toml"), (2,), 2)):
+        with subtests.test(f"{arguments[1]}, {closed} closed"), reader("pipe", place) as output:
+            with started(*arguments, closed=closed, stdout=output.fd) as process:
+                output.close_writing()
+                assert output.read_all() == b""
+                assert process.wait(PATIENCE_SECONDS) == code
+            assert sorted(path for path in place.iterdir() if path.name != "home") == before
+
+
+def test_error_keeps_its_exit_code_if_the_reader_of_standard_error_is_gone(place):
     reading, writing = os.pipe()
-    with started(*arguments, closed=closed, stdout=writing) as process:
+    os.close(reading)
+    with started("plan", "no.toml", stderr=writing) as process:
         os.close(writing)
-        with os.fdopen(reading, "rb") as output:
-            assert output.read() == b""
-        assert process.wait(PATIENCE_SECONDS) == code
-    assert sorted(path for path in place.iterdir() if path.name != "home") == before
+        assert process.wait(PATIENCE_SECONDS) == 2
 
 
-@pytest.mark.parametrize("name", ["a very long name of a folder", "\u6a21\u578b" * 12])
-def test_progress_stays_in_one_line_of_a_narrow_terminal(name, monkeypatch, capsys):
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    screen = pyte.Screen(40, 5)
-    for done in range(4):
-        standard_files.show_progress(f"evaluating {name}", done, 4, "rows of the held-out data")
-    pyte.Stream(screen).feed(capsys.readouterr().err)
-    assert screen.display[0].startswith("evaluating") and not any(map(str.strip, screen.display[1:]))
-    standard_files.show_progress(name, 4, 4, "")
-    pyte.Stream(screen).feed(capsys.readouterr().err + "x" * 50)
-    assert screen.display[0] == "x" * 40 and screen.display[1].strip() == "x" * 10, "what follows is wrapped again"
-
-
-def test_no_file_takes_the_number_of_a_closed_standard_file(place):
+def test_opened_file_does_not_take_the_number_of_a_closed_standard_file(place):
     code = (
         "from tui_trainer.terminal.standard_files import open_standard_files; open_standard_files(); "
         "file = open('number.txt', 'w'); file.write(str(file.fileno()))"
@@ -443,78 +437,87 @@ def test_no_file_takes_the_number_of_a_closed_standard_file(place):
     assert int((place / "number.txt").read_text()) > 2
 
 
-def test_an_error_nobody_reads_is_an_error_all_the_same(place):
-    reading, writing = os.pipe()
-    os.close(reading)
-    with started("plan", "no.toml", stderr=writing) as process:
-        os.close(writing)
-        assert process.wait(PATIENCE_SECONDS) == 2
+def test_progress_stays_in_one_line_of_a_narrow_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    for name in ("a very long name of a folder", "\u6a21\u578b" * 12):
+        screen = pyte.Screen(40, 5)
+        for done in range(4):
+            standard_files.show_progress(f"evaluating {name}", done, 4, "rows of the held-out data")
+        pyte.Stream(screen).feed(capsys.readouterr().err)
+        assert screen.display[0].startswith("evaluating") and not any(map(str.strip, screen.display[1:])), name
+        standard_files.show_progress(name, 4, 4, "")
+        pyte.Stream(screen).feed(capsys.readouterr().err + "x" * 50)
+        assert screen.display[0] == "x" * 40 and screen.display[1].strip() == "x" * 10, "later lines wrap again"
 
 
-def step(number: int) -> StepDone:
-    parts = dict.fromkeys(("data_seconds", "forward_seconds", "backward_seconds", "optimizer_seconds"), 0.02)
-    rates = {"tokens_per_second": 40.0, "samples_per_second": 10.0, "step_seconds": 0.1, "epoch": 0.1}
-    return StepDone(
-        step=number, loss_sum=8.0, tokens=4, samples=1, lr=1e-3, grad_norm=1.0, peak_memory_bytes=1, **parts, **rates
-    )
+# The printed journal of a run that somebody else writes
 
 
-def test_a_terminal_that_goes_away_ends_the_lines_and_nothing_else(monkeypatch):
+@pytest.fixture
+def followed(tmp_path):
+    """Return `followed(as_json)`: a follower of a run, and a function that appends events and prints them."""
+
+    def follow(*, as_json: bool = False):
+        run = run_of(tmp_path / "runs", "a", start())
+        follower = Follower(run, as_json=as_json)
+
+        def write(*events: Event) -> None:
+            with JournalWriter(run.journal) as journal:
+                journal.append(*events)
+            follower.show_new()
+
+        return follower, write
+
+    return follow
+
+
+def gauges(share: float) -> GaugesRead:
+    return GaugesRead(process_memory_bytes=2**30, gpus=[GpuReading(index=0, utilization_share=share)])
+
+
+def test_terminal_that_goes_away_ends_the_printing_and_nothing_else(followed, monkeypatch):
     master, slave = os.openpty()
     monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stdout", terminal)
-        state = RunState()
-        printer = journal_printer._LinePrinter(state)
-        printer.show(step(1))
-        printer.refresh()
-        assert b"step 1/" in os.read(master, 1000)
+        follower, write = followed()
+        write(step_done(1))
+        assert b"step 1/" in os.read(master, 10_000)
         os.close(master)
         for number in (2, 3):
-            printer.show(step(number))
-            printer.refresh()
-            printer.note("still here")
-        assert not printer.output.open
+            write(step_done(number))
+            follower.printer.note("still here")
+        assert not follower.printer.output.open
 
 
-def used(share: float) -> GaugesRead:
-    return GaugesRead(process_memory_bytes=2**30, gpus=[GpuReading(index=0, utilization_share=share)])
+def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, capsys):
+    follower, write = followed()
 
+    def printed(*events: Event) -> list[str]:
+        write(*events)
+        return [line for line in capsys.readouterr().out.splitlines() if "GPU" in line]
 
-def test_every_hundred_steps_and_at_the_end_one_line_says_what_was_used(capsys):
-    state = RunState()
-    printer = journal_printer._LinePrinter(state)
-
-    def show(*events) -> str:
-        for event in events:
-            state.apply(event)
-            printer.show(event)
-        return capsys.readouterr().out
-
-    def gauges(printed: str) -> list[str]:
-        return [line for line in printed.splitlines() if "GPU" in line]
-
-    assert gauges(show(step(99), used(0.5), used(0.7))) == []
-    assert gauges(show(step(100), step(101))) == ["step 100: GPU 60 %; process 1.0 GiB"]
-    assert gauges(show(step(200))) == [], "nothing was read since"
-    assert gauges(show(used(0.9), step(299), step(300))) == ["step 300: GPU 90 %; process 1.0 GiB"]
-    show(step(301), used(0.1), RunFinished(step=301, reason="done", loss=1.0, eval_loss=None, seconds=9.0))
-    folder = SimpleNamespace(name="a", root=Path("a"), model=Path("no-model"))
-    printer.end(folder, state)
-    assert gauges(capsys.readouterr().out) == [
+    assert printed(step_done(99), gauges(0.5), gauges(0.7)) == []
+    assert printed(step_done(100), step_done(101)) == ["step 100: GPU 60 %; process 1.0 GiB"]
+    assert printed(step_done(200)) == [], "no gauges were read since"
+    assert printed(gauges(0.9), step_done(299), step_done(300)) == ["step 300: GPU 90 %; process 1.0 GiB"]
+    write(step_done(301), gauges(0.1), end(301))
+    follower.end()
+    assert [line for line in capsys.readouterr().out.splitlines() if "GPU" in line] == [
         "step 301: GPU 10 %; process 1.0 GiB",
         "used           GPU 55 %; process 1.0 GiB (means; memory and temperature: peaks)",
     ]
 
 
-def test_programs_get_readings_as_the_journal_has_them(capsys):
-    journal_printer.Printer().show(used(0.5))
-    assert from_line(capsys.readouterr().out.strip()).gpus == used(0.5).gpus
+def test_json_output_repeats_the_readings_of_the_journal(followed, capsys):
+    _, write = followed(as_json=True)
+    write(gauges(0.5))
+    assert from_line(capsys.readouterr().out.strip()).gpus == gauges(0.5).gpus
 
 
-def test_a_terminal_of_one_column_ends_no_run(monkeypatch, capsys):
+def test_terminal_of_one_column_ends_no_run(followed, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1")
-    printer = journal_printer._LinePrinter(RunState())
-    printer.output.is_terminal = True
-    printer.note("a word")
+    follower, _ = followed()
+    follower.printer.output.is_terminal = True
+    follower.printer.note("a word")
     assert "a" in capsys.readouterr().out
