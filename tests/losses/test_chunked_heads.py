@@ -1,4 +1,4 @@
-"""Logits in chunks are those of the model, whatever becomes of its head's product; a plan counts on no other chunks."""
+"""Logits in chunks equal those of the model, whatever it does after its head; a plan counts only on such chunks."""
 
 import weakref
 from importlib.metadata import version
@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from packaging.version import Version
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -21,7 +20,7 @@ from tui_trainer.losses.chunked_head import HeadLoss
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models import modules as logits
-from tui_trainer.models.modules import LogitTransform, logit_transform
+from tui_trainer.models.modules import logit_transform
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.tuning import find_method
@@ -39,11 +38,13 @@ CHANGED = {
     "vaultgemma": {"final_logit_softcapping": 0.3},
     "nanochat": {"final_logit_softcapping": 0.3},
     "cohere": {"logit_scale": 3.0},
-    "cohere2": {},
+    "cohere2": {"logit_scale": 0.0625},
     "granite": {"logits_scaling": 8.0},
     "granitemoe": {"logits_scaling": 8.0},
     "hyperclovax": {"logits_scaling": 0.25},
 }
+# Values with which the same fields change nothing.
+UNCHANGED = {"final_logit_softcapping": 1e5, "logit_scale": 1.0, "logits_scaling": 1.0}
 
 
 def changed_model(family: str, **more):
@@ -70,77 +71,69 @@ def gradients(model, loss: torch.Tensor) -> list[torch.Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-def assert_same_in_chunks(model, batch: MicroBatch, smoothing: float = 0.0) -> None:
-    """The loss and all gradients, in chunks, as a sum and by label, and of the model's own logits."""
+def assert_same_in_chunks(model, batch: MicroBatch, smoothing: float = 0.0) -> float:
+    """Compare the loss and all gradients in chunks, as a sum and by label, with those of the model's own logits."""
     plain, chunked = (NextTokenLoss(model, chunk_tokens=chunk, label_smoothing=smoothing) for chunk in (0, CHUNK))
     wanted = plain(batch)
     expected = gradients(model, wanted)
-    for found in (chunked(batch), chunked.by_label(batch).sum(), plain.by_label(batch).sum()):
+    for loss in (chunked(batch), chunked.by_label(batch).sum(), plain.by_label(batch).sum()):
         assert chunked.chunk_tokens == CHUNK
-        assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
-        mine = gradients(model, found)
+        assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+        mine = gradients(model, loss)
         assert len(mine) == len(expected) > 0
         for one, other in zip(mine, expected, strict=True):
             torch.testing.assert_close(one, other, atol=2e-5, rtol=1e-4)
+    return wanted.item()
 
 
-@pytest.mark.parametrize(
-    ("family", "smoothing"), [*((family, 0.0) for family in CHANGED), ("gemma2", 0.1), ("granite", 0.1)]
-)
-def test_chunks_have_the_loss_and_gradients_of_a_model_that_changes_its_logits(family, smoothing, batch):
-    assert_same_in_chunks(changed_model(family), batch, smoothing)
+def test_chunks_have_the_loss_and_gradients_of_a_model_that_changes_its_logits(batch, subtests):
+    for family, fields in CHANGED.items():
+        with subtests.test(family):
+            loss = assert_same_in_chunks(changed_model(family), batch)
+            unchanged = changed_model(family, **{name: UNCHANGED[name] for name in fields})
+            assert NextTokenLoss(unchanged)(batch).item() != pytest.approx(loss, rel=1e-3), "the control"
+    for family in ("gemma2", "granite"):
+        with subtests.test(f"{family} with label smoothing"):
+            assert_same_in_chunks(changed_model(family), batch, smoothing=0.1)
 
 
-def test_the_changes_of_these_models_are_seen_in_their_loss(batch):
-    """The control: without what the family does after the head, the loss is another."""
-    for family in CHANGED:
-        loss = NextTokenLoss(changed_model(family), chunk_tokens=CHUNK)
-        right = loss(batch).item()
-        loss._transform = LogitTransform()
-        assert loss(batch).item() != pytest.approx(right, rel=1e-3), family
+def test_a_logit_cap_is_followed_whatever_its_name(batch, monkeypatch):
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
+    shapes = {
+        "recurrent_gemma": {"lru_width": 32, "num_attention_heads": 4, "logits_soft_cap": 2.0},
+        "xlstm": {"num_heads": 4, "num_blocks": 2, "output_logit_soft_cap": 2.0},
+    }
+    for family, shape in shapes.items():
+        monkeypatch.setitem(SHAPES, family, sizes | shape)
+        model = tiny_model(family).eval()
+        with torch.no_grad():
+            whole, chunked = (float(NextTokenLoss(model, chunk_tokens=chunk)(batch)) for chunk in (0, CHUNK))
+        assert chunked == pytest.approx(whole, rel=1e-5), family
 
 
-def test_a_scale_and_a_cap_at_once_are_followed(batch):
-    """No family has both; the formula has."""
-    model = changed_model("cohere2")
-    loss = NextTokenLoss(model, chunk_tokens=CHUNK)
-    loss._transform = LogitTransform(scale=2.0, soft_cap=0.7)
-    hidden = torch.randn(11, 32, requires_grad=True)
-    labels, head = torch.randint(0, 97, (11,)), model.get_output_embeddings()
-    found = loss._in_chunks(hidden, labels, 0.0, "sum")
-    wanted = nn.functional.cross_entropy(0.7 * torch.tanh(2 * head(hidden) / 0.7), labels, reduction="sum")
-    assert found.item() == pytest.approx(wanted.item(), rel=1e-6)
-    mine, theirs = (torch.autograd.grad(loss, (hidden, head.weight)) for loss in (found, wanted))
-    for one, other in zip(mine, theirs, strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("family", ["phi", "gpt2", "llama"])
-def test_a_bias_of_the_head_is_part_of_the_chunks(family, batch):
-    model = tiny_model(family)
-    if (bias := model.get_output_embeddings().bias) is not None:
-        bias.data.normal_()
-    assert_same_in_chunks(model, batch)
-
-
-@pytest.mark.parametrize(
-    ("family", "module"), [("gemma2", "lm_head"), ("cohere", "embed_tokens"), ("granite", "lm_head")]
-)
-def test_a_saved_head_of_a_tied_model_is_chunked(family, module, batch):
-    model = changed_model(family, tie_word_embeddings=True)
-    tuning = TuningSection(method="lora", r=2, modules_to_save=module)
-    adapted = find_method("lora").apply(model, tuning, seed=0, autocast=False).train()
-    assert any(parameter.requires_grad and parameter.shape == (97, 32) for parameter in adapted.parameters())
-    assert_same_in_chunks(adapted, batch)
+def test_a_bias_of_the_head_and_a_saved_tied_head_are_chunked(batch, subtests):
+    for family in ("phi", "gpt2", "llama"):
+        model = tiny_model(family)
+        if (bias := model.get_output_embeddings().bias) is not None:
+            bias.data.normal_()
+        with subtests.test(family):
+            assert_same_in_chunks(model, batch)
+    for family, module in (("gemma2", "lm_head"), ("cohere", "embed_tokens"), ("granite", "lm_head")):
+        tuning = TuningSection(method="lora", r=2, modules_to_save=module)
+        tied = changed_model(family, tie_word_embeddings=True)
+        adapted = find_method("lora").apply(tied, tuning, seed=0, autocast=False).train()
+        with subtests.test(f"{family}, whose {module} is saved beside an adapter"):
+            assert any(weight.requires_grad and weight.shape == (97, 32) for weight in adapted.parameters())
+            assert_same_in_chunks(adapted, batch)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_capped_chunks_in_16_bits_are_near_to_fp32(dtype, batch):
+def test_capped_chunks_in_16_bits_are_close_to_fp32(dtype, batch):
     model = changed_model("gemma2", final_logit_softcapping=30.0)
     exact = gradients(model, NextTokenLoss(model)(batch))
     with torch.autocast("cpu", dtype):
-        found = NextTokenLoss(model, chunk_tokens=CHUNK)(batch)
-    for mine, theirs in zip(gradients(model, found), exact, strict=True):
+        loss = NextTokenLoss(model, chunk_tokens=CHUNK)(batch)
+    for mine, theirs in zip(gradients(model, loss), exact, strict=True):
         assert (mine - theirs).norm() <= 0.1 * theirs.norm()
 
 
@@ -159,7 +152,7 @@ def test_the_gradient_of_a_head_in_16_bits_is_as_exact_in_many_chunks_as_in_one(
     assert one < 0.01 and many < 0.01
 
 
-def test_logits_that_a_model_changes_in_a_way_that_is_not_known_are_not_chunked(batch, monkeypatch):
+def test_logits_that_change_in_an_unknown_way_are_not_chunked(batch, monkeypatch):
     model = changed_model("gemma2").eval()
     assert (loss := NextTokenLoss(model, chunk_tokens=CHUNK)).chunk_as_the_model(batch)
     monkeypatch.delitem(logits._RULES, "gemma2")
@@ -172,64 +165,72 @@ def test_logits_that_a_model_changes_in_a_way_that_is_not_known_are_not_chunked(
 
 # Planned and done -----------------------------------------------------------------------------------------------------
 
-TABLE = list(dict.fromkeys((*SHAPES, *SEQ2SEQ, *CHANGED)))
 
-
-@pytest.mark.parametrize(
-    ("family", "named_otherwise"), [*((family, False) for family in TABLE), ("llama", True), ("t5", True)]
-)
-def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(family, named_otherwise, monkeypatch):
-    """Also where the family is one whose logits no chunk can follow."""
-    if named_otherwise:
-        monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {family})
+def assert_plan_counts_on_the_chunks_of_the_loss(family: str, is_known: bool = True) -> None:
     model = changed_model(family) if family in CHANGED else tiny_model(family)
     shape = shape_of(model.config.to_dict(), head="seq2seq_lm" if family in SEQ2SEQ else "causal_lm")
     card = choices.TrainingDevice(device="cuda", reason="", gpu=None)
     for asked, wanted in (("auto", logits.FEW_LABELS), (7, 7), (0, 0)):
         loaded = load_config(Request(assignments=(f"training.loss_chunk_tokens={asked}",)))
         planned = choices.loss_chunk(loaded, card, shape)
-        assert planned.value == (0 if named_otherwise else wanted)
+        assert planned.value == (wanted if is_known else 0)
         assert NextTokenLoss(model, chunk_tokens=wanted).chunk_tokens == planned.value
-        assert ("all at once" in planned.reason) == named_otherwise
+        assert ("all at once" in planned.reason) != is_known
 
 
-@pytest.mark.parametrize(
-    ("labels", "chunk_tokens", "expected"),
-    [(4096, 4096, True), (2048, 4096, True), (2047, 4096, False), (8, 8, True), (7, 8, False), (4096, 0, False)],
-)
-def test_as_many_labels_as_a_chunk_has_are_in_chunks(labels, chunk_tokens, expected):
-    assert logits.in_chunks(labels, chunk_tokens) == expected
+def test_a_plan_counts_on_chunks_exactly_where_the_loss_is_chunked(monkeypatch, subtests):
+    for family in ("llama", "gemma2", "t5"):
+        with subtests.test(family):
+            assert_plan_counts_on_the_chunks_of_the_loss(family)
+    monkeypatch.setattr(logits, "_OTHERWISE", logits._OTHERWISE | {"llama", "t5"})
+    for family in ("llama", "t5"):
+        with subtests.test(f"{family}, if no chunk could follow its logits"):
+            assert_plan_counts_on_the_chunks_of_the_loss(family, is_known=False)
+
+
+@pytest.mark.full
+def test_a_plan_counts_on_chunks_for_every_family(subtests):
+    for family in dict.fromkeys((*SHAPES, *SEQ2SEQ, *CHANGED)):
+        with subtests.test(family):
+            assert_plan_counts_on_the_chunks_of_the_loss(family)
+
+
+def test_as_many_labels_as_a_chunk_has_are_in_chunks():
+    rows = [(4096, 4096, True), (2048, 4096, True), (2047, 4096, False), (8, 8, True), (7, 8, False), (4096, 0, False)]
+    for labels, chunk_tokens, expected in rows:
+        assert logits.in_chunks(labels, chunk_tokens) == expected, (labels, chunk_tokens)
 
 
 def test_a_classifier_is_not_planned_in_chunks():
     shape = shape_of(tiny_model("llama").config.to_dict(), head="token_classification", labels=3)
-    planned = choices.loss_chunk(
-        load_config(Request()), choices.TrainingDevice(device="cuda", reason="", gpu=None), shape
-    )
+    card = choices.TrainingDevice(device="cuda", reason="", gpu=None)
+    planned = choices.loss_chunk(load_config(Request()), card, shape)
     assert (planned.value, planned.reason) == (0, "a classifier has few logits")
 
 
-@pytest.mark.parametrize("family", [name for name in logits._RULES if name in CONFIG_MAPPING])
-def test_a_silent_config_json_means_what_its_configuration_says(family):
-    assert logit_transform({"model_type": family}) == logit_transform(CONFIG_MAPPING[family]().to_dict())
-
-
-def test_every_name_of_a_rule_is_a_kind_of_model():
-    """As far as this version of transformers has it."""
-    assert len([name for name in logits._RULES if name in CONFIG_MAPPING]) >= 15
+def test_the_table_of_logit_rules_fits_transformers():
+    known = [name for name in logits._RULES if name in CONFIG_MAPPING]
+    assert len(known) >= 15
+    for family in known:
+        silent = {"model_type": family}
+        assert logit_transform(silent) == logit_transform(CONFIG_MAPPING[family]().to_dict()), family
     if Version(version("transformers")) >= Version("5.23"):  # that the tables were read from
         assert not [name for name in (*logits._RULES, *logits._OTHERWISE) if name not in CONFIG_MAPPING]
 
 
-class LiveBlocks(TorchDispatchMode):
-    """How many blocks of a size there are at one time, at the most."""
+# Counted ------------------------------------------------------------------------------------------------------------
 
-    def __init__(self, size_bytes: int) -> None:
+
+class LiveBlocks(TorchDispatchMode):
+    """Counts the matrix products, and how many blocks of a size are alive at one time at the most."""
+
+    def __init__(self, size_bytes: int = 0) -> None:
         super().__init__()
-        self.size_bytes, self.most = size_bytes, 0
+        self.size_bytes, self.most, self.products = size_bytes, 0, 0
         self._live: weakref.WeakSet = weakref.WeakSet()
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.products += function.overloadpacket is torch.ops.aten.mm
         result = function(*args, **(kwargs or {}))
         if isinstance(result, torch.Tensor) and (storage := result.untyped_storage()).nbytes() == self.size_bytes:
             self._live.add(storage)
@@ -238,8 +239,18 @@ class LiveBlocks(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("learns", [True, False])
-def test_the_logits_of_one_chunk_are_there_at_a_time(learns):
+def test_the_logits_of_one_chunk_are_in_memory_at_a_time(learns):
     hidden, weight = torch.randn(60, 8, requires_grad=learns), torch.randn(300, 8, requires_grad=learns)
-    with LiveBlocks(10 * 300 * 4) as seen:
+    with LiveBlocks(10 * 300 * 4) as blocks:
         HeadLoss(chunk_tokens=10).sum(hidden, weight, torch.arange(60))
-    assert seen.most == 1
+    assert blocks.most == 1
+
+
+def test_an_evaluation_computes_no_gradients_of_chunks():
+    hidden, labels = torch.randn(16, 8, requires_grad=True), torch.arange(16)
+    weight = torch.randn(20, 8, requires_grad=True)
+    with LiveBlocks() as training:
+        HeadLoss(chunk_tokens=4).sum(hidden, weight, labels)
+    with torch.no_grad(), LiveBlocks() as evaluation:
+        HeadLoss(chunk_tokens=4).sum(hidden, weight, labels)
+    assert (training.products, evaluation.products) == (12, 4)

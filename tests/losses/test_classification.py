@@ -1,4 +1,4 @@
-"""The loss of a classifier and its gradients: those of transformers on each row alone, however the rows are cut."""
+"""The loss of a classifier and its gradients equal those of transformers on each row alone, for any micro-batch."""
 
 import numpy as np
 import pytest
@@ -35,14 +35,14 @@ def classifier(family: str, kind: str = SINGLE):
 def rows_of(kind: str, *, pairs: bool = False) -> list[TokenRow]:
     draw = np.random.default_rng(3)
     rows = []
-    for place, length in enumerate(LENGTHS):
+    for number, length in enumerate(LENGTHS):
         tokens = draw.integers(3, 380, size=length, dtype=np.int32)
         if kind == REGRESSION:
-            labels = np.array([place - 1.5], dtype=np.float32).view(np.int32)
+            labels = np.array([number - 1.5], dtype=np.float32).view(np.int32)
         elif kind == MULTI:
             labels = draw.integers(0, 2, size=CLASSES, dtype=np.int32)
         else:
-            labels = np.array([place % CLASSES], dtype=np.int32)
+            labels = np.array([number % CLASSES], dtype=np.int32)
         more = {"token_type_ids": (np.arange(length) >= length // 2).astype(np.int32)} if pairs else {}
         rows.append(TokenRow(tokens, labels, more))
     return rows
@@ -52,8 +52,8 @@ def window(model, rows, size: int) -> list[MicroBatch]:
     return list(Layout(collate=TASK.collate(model, 9), rows=size).window(rows))
 
 
-def of_each_row(model, rows, kind) -> torch.Tensor:
-    """The mean of the losses that transformers itself gives for each row, unpadded."""
+def loss_of_each_row(model, rows, kind) -> torch.Tensor:
+    """Return the mean of the losses that transformers computes for each row without padding."""
     losses = []
     for row in rows:
         if kind == REGRESSION:
@@ -73,29 +73,33 @@ def gradients(model, loss) -> list[torch.Tensor | None]:
     return [None if parameter.grad is None else parameter.grad.clone() for parameter in model.parameters()]
 
 
-@pytest.mark.parametrize(("family", "kind", "pairs"), [
-    ("bert", SINGLE, False), ("bert", SINGLE, True), ("roberta", MULTI, False), ("distilbert", REGRESSION, False),
-    ("llama", SINGLE, False), ("gpt2", MULTI, False), ("qwen2", REGRESSION, False), ("electra", SINGLE, True),
-])  # fmt: skip
-def test_loss_and_gradients_are_those_of_transformers_for_any_cut(family, kind, pairs):
-    model, rows = classifier(family, kind), rows_of(kind, pairs=pairs)
-    wanted = of_each_row(model, rows, kind)
-    expected = gradients(model, wanted)
-    loss = ClassificationLoss(model, kind)
-    for size in CUTS:
-        batches = window(model, rows, size)
-        count = sum(batch.label_count for batch in batches)
-        assert count == len(rows) * (CLASSES if kind == MULTI else 1)
-        found = torch.stack([loss(batch) for batch in batches]).sum() / count
-        assert found.item() == pytest.approx(wanted.item(), rel=2e-5)
-        for mine, theirs in zip(gradients(model, found), expected, strict=True):
-            assert (mine is None) == (theirs is None)
-            if mine is not None:
-                torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-3)
+# Family, kind of labels, whether a row is a pair of texts.
+CASES = [
+    ("bert", SINGLE, True), ("roberta", MULTI, False), ("distilbert", REGRESSION, False), ("llama", SINGLE, False),
+    ("gpt2", MULTI, False), ("qwen2", REGRESSION, False), ("electra", SINGLE, True),
+]  # fmt: skip
+
+
+def test_loss_and_gradients_equal_those_of_transformers_for_any_micro_batch(subtests):
+    for family, kind, pairs in CASES:
+        model, rows = classifier(family, kind), rows_of(kind, pairs=pairs)
+        wanted = loss_of_each_row(model, rows, kind)
+        expected, loss = gradients(model, wanted), ClassificationLoss(model, kind)
+        for size in CUTS:
+            batches = window(model, rows, size)
+            count = sum(batch.label_count for batch in batches)
+            mean = torch.stack([loss(batch) for batch in batches]).sum() / count
+            with subtests.test(f"{family} {kind}, {size} rows in a pass"):
+                assert count == len(rows) * (CLASSES if kind == MULTI else 1)
+                assert mean.item() == pytest.approx(wanted.item(), rel=2e-5)
+                for mine, theirs in zip(gradients(model, mean), expected, strict=True):
+                    assert (mine is None) == (theirs is None)
+                    if mine is not None:
+                        torch.testing.assert_close(mine, theirs, atol=2e-5, rtol=1e-3)
 
 
 def test_a_decoder_is_read_at_its_last_token_and_not_at_the_padding():
-    """The model's own padding wins over the tokenizer's, which the model would take for text."""
+    """The pad token of the model is used, not that of the tokenizer (9), which the model would take for text."""
     model, rows = classifier("llama").eval(), rows_of(SINGLE)
     (batch,) = window(model, rows, len(rows))
     assert set(batch.inputs["input_ids"][3, 2:].tolist()) == {0}
@@ -105,27 +109,27 @@ def test_a_decoder_is_read_at_its_last_token_and_not_at_the_padding():
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-3)
 
 
-def test_weights_of_classes_are_where_the_logits_are():
+def test_class_weights_are_moved_to_the_device_of_the_logits():
     loss = ClassificationLoss(classifier("bert"), SINGLE, weights=(0.5, 2.0, 1.0))
     logits, labels = torch.empty(4, CLASSES, device="meta"), torch.empty(4, dtype=torch.int64, device="meta")
-    assert loss.of_logits(logits, labels).device.type == loss._weights.device.type == "meta"
+    assert loss.of_logits(logits, labels).device.type == "meta"
 
 
-def test_weights_and_smoothing_are_those_of_torch():
+def test_class_weights_and_smoothing_equal_those_of_torch():
     model = classifier("bert").train()
     (batch,) = window(model, rows_of(SINGLE), 5)
     weights = (0.5, 2.0, 1.0)
     with torch.no_grad():
         logits = ClassificationLoss(model, SINGLE).logits(batch)
-        found = ClassificationLoss(model, SINGLE, weights=weights, smoothing=0.1)(batch)
+        loss = ClassificationLoss(model, SINGLE, weights=weights, smoothing=0.1)(batch)
     log = F.log_softmax(logits, dim=-1)
     per_class = torch.tensor(weights)
     by_hand = sum(
         -0.9 * per_class[label] * row[label] - 0.1 / CLASSES * (per_class * row).sum()
         for row, label in zip(log, batch.labels, strict=True)
     )
-    assert found.item() == pytest.approx(float(by_hand), rel=1e-5)
+    assert loss.item() == pytest.approx(float(by_hand), rel=1e-5)
     model.eval()
     with torch.no_grad():
         held_out = [ClassificationLoss(model, SINGLE, smoothing=share)(batch).item() for share in (0.0, 0.1)]
-    assert held_out[0] == held_out[1], "what is held out is measured without it"
+    assert held_out[0] == held_out[1], "held-out rows are measured without smoothing"

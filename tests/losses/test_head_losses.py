@@ -1,7 +1,10 @@
-"""Sums and losses by label, of torch's operations and of a kernel, beside cross entropy in float64.
+"""Summed and per-label losses of the head, by torch's operations and by a kernel, compared with float64.
 
-The kernel is a stand-in that computes what Liger's does; Liger's own is interpreted in `tests/training/test_liger.py`.
+The kernel is a stand-in that computes what Liger's does. Liger's own kernel is interpreted in
+`tests/training/test_liger.py`.
 """
+
+from itertools import product
 
 import pytest
 import torch
@@ -15,15 +18,21 @@ LABELS, WIDTH, VOCABULARY, CHUNK = 22, 16, 50, 8
 CAPPED = LogitTransform(scale=0.25, soft_cap=3.0)
 SCALED = LogitTransform(scale=3.0)
 EPS = {torch.float32: 1e-5, torch.bfloat16: 2**-7, torch.float16: 2**-10}
+# Transform of the logits, label smoothing, whether the head has a bias, chunk size in labels.
+HEADS = [
+    (LogitTransform(), 0.0, False, CHUNK), (LogitTransform(), 0.1, True, CHUNK), (SCALED, 0.1, True, CHUNK),
+    (CAPPED, 0.1, False, CHUNK), (CAPPED, 0.0, True, LABELS),
+]  # fmt: skip
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def kernel():
+    """The kernel is found once: each stand-in of a library searches all loaded modules, which takes half a second."""
     with liger_stand_in():
-        yield find_kernel()
+        return find_kernel()
 
 
-def drawn(dtype, has_bias):
+def draw_inputs(dtype, has_bias):
     draw = torch.Generator().manual_seed(1)
     shapes = ((LABELS, WIDTH), (VOCABULARY, WIDTH), (VOCABULARY,))
     given = [torch.randn(shape, generator=draw).to(dtype).requires_grad_() for shape in shapes]
@@ -32,7 +41,7 @@ def drawn(dtype, has_bias):
 
 
 def exact(given, labels, transform, smoothing):
-    """Losses by label in float64, of the very numbers."""
+    """Return the losses by label of the same inputs, computed in float64."""
     hidden, weight, bias = given
     logits = (hidden @ weight.T if bias is None else hidden @ weight.T + bias) * transform.scale
     if transform.soft_cap is not None:
@@ -40,38 +49,29 @@ def exact(given, labels, transform, smoothing):
     return torch.nn.functional.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
 
 
-@pytest.mark.parametrize("is_fused", [False, True])
-@pytest.mark.parametrize("dtype", EPS)
-@pytest.mark.parametrize(
-    ("transform", "smoothing", "has_bias", "chunk"),
-    [
-        (LogitTransform(), 0.0, False, CHUNK), (LogitTransform(), 0.1, True, CHUNK), (SCALED, 0.1, True, CHUNK),
-        (CAPPED, 0.1, False, CHUNK), (CAPPED, 0.0, True, LABELS),
-    ],
-)  # fmt: skip
-@pytest.mark.parametrize("form", ["sum", "weighted", "by label"])
-def test_losses_and_gradients_are_those_of_float64(
-    form, transform, smoothing, has_bias, chunk, dtype, is_fused, kernel
-):
-    given, labels, factors = drawn(dtype, has_bias)
-    head = HeadLoss(
-        chunk_tokens=chunk, label_smoothing=smoothing, transform=transform, kernel=kernel if is_fused else None
-    )
+def test_losses_and_gradients_equal_float64(kernel, subtests):
+    for head, dtype, form, is_fused in product(HEADS, EPS, ("sum", "weighted", "by label"), (False, True)):
+        with subtests.test(f"{head} {dtype} {form} {'kernel' if is_fused else 'torch'}"):
+            assert_equals_float64(*head, dtype, form, kernel if is_fused else None)
+
+
+def assert_equals_float64(transform, smoothing, has_bias, chunk, dtype, form, kernel):
+    given, labels, factors = draw_inputs(dtype, has_bias)
+    head = HeadLoss(chunk_tokens=chunk, label_smoothing=smoothing, transform=transform, kernel=kernel)
     hidden, weight, bias = given
-    # As a loss scale and the count of labels do.
-    after = 64 / LABELS
     if form == "sum":
-        found, factors = head.sum(hidden, weight, labels, bias_V=bias), torch.ones(LABELS)
+        loss, factors = head.sum(hidden, weight, labels, bias_V=bias), torch.ones(LABELS)
     elif form == "weighted":
-        found = head.sum(hidden, weight, labels, bias_V=bias, weights_N=factors)
+        loss = head.sum(hidden, weight, labels, bias_V=bias, weights_N=factors)
     else:
-        found = head.by_label(hidden, weight, labels, bias_V=bias) @ factors
+        loss = head.by_label(hidden, weight, labels, bias_V=bias) @ factors
     wide = tuple(None if x is None else x.detach().double().requires_grad_() for x in given)
     wanted = exact(wide, labels, transform, smoothing) @ factors.double()
     # Logits are rounded to the dtype of the product before anything else is computed.
-    assert found.item() == pytest.approx(wanted.item(), rel=EPS[dtype] / 4)
-    (after * found).backward()
-    (after * wanted).backward()
+    assert loss.item() == pytest.approx(wanted.item(), rel=EPS[dtype] / 4)
+    # A loss is multiplied by the loss scale and divided by the number of labels.
+    (64 / LABELS * loss).backward()
+    (64 / LABELS * wanted).backward()
     for mine, theirs in zip(given, wide, strict=True):
         if mine is not None:
             assert mine.grad.dtype == dtype
@@ -79,15 +79,15 @@ def test_losses_and_gradients_are_those_of_float64(
 
 
 @pytest.mark.parametrize("form", ["sum", "by label"])
-def test_what_fp16_cannot_hold_reaches_the_gradient(form, kernel):
+def test_gradients_too_small_for_fp16_survive_by_the_loss_scale(form, kernel):
     """The gradient of a logit is 1e-8 here, and would be 0 before the loss scale."""
     weight = torch.zeros(3, 1, dtype=torch.float16)
     weight[0], weight[1] = 1, -1
     for chosen in (None, kernel):
         hidden = torch.full((4, 1), 9.2, dtype=torch.float16, requires_grad=True)
         head, labels = HeadLoss(chunk_tokens=2, kernel=chosen), torch.zeros(4, dtype=torch.int64)
-        found = head.sum(hidden, weight, labels) if form == "sum" else head.by_label(hidden, weight, labels).sum()
-        (65536 * found).backward()
+        loss = head.sum(hidden, weight, labels) if form == "sum" else head.by_label(hidden, weight, labels).sum()
+        (65536 * loss).backward()
         wide = hidden.detach().double().requires_grad_()
         (65536 * exact((wide, weight.double(), None), labels, LogitTransform(), 0.0).sum()).backward()
         torch.testing.assert_close(hidden.grad.double(), wide.grad, rtol=0.02, atol=0)
@@ -95,18 +95,18 @@ def test_what_fp16_cannot_hold_reaches_the_gradient(form, kernel):
 
 @pytest.mark.parametrize("form", ["sum", "by label"])
 def test_no_labels_give_gradients_of_zero(form, kernel):
-    """Other processes wait for some."""
+    """Other processes wait for a gradient, even if this one has no labels."""
     hidden, weight = torch.zeros(0, 4, requires_grad=True), torch.ones(5, 4, requires_grad=True)
     none = torch.zeros(0, dtype=torch.int64)
     for chosen in (None, kernel):
         head, weight.grad = HeadLoss(chunk_tokens=2, kernel=chosen), None
-        found = head.sum(hidden, weight, none) if form == "sum" else head.by_label(hidden, weight, none).sum()
-        found.backward()
-        assert found.item() == 0 and not weight.grad.any()
+        loss = head.sum(hidden, weight, none) if form == "sum" else head.by_label(hidden, weight, none).sum()
+        loss.backward()
+        assert loss.item() == 0 and not weight.grad.any()
 
 
-def test_losses_by_label_keep_no_gradient_until_they_are_asked_for():
-    (hidden, weight, _), labels, _ = drawn(torch.float32, False)
+def test_losses_by_label_save_only_their_inputs_for_backward():
+    (hidden, weight, _), labels, _ = draw_inputs(torch.float32, False)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x.data_ptr()) or x, lambda x: x):
         HeadLoss(chunk_tokens=CHUNK).by_label(hidden, weight, labels)
@@ -114,7 +114,7 @@ def test_losses_by_label_keep_no_gradient_until_they_are_asked_for():
 
 
 @pytest.mark.parametrize("cap", [None, 5.0])
-def test_a_kernel_that_is_a_little_off_is_not_used(cap, kernel):
+def test_an_inaccurate_kernel_is_refused(cap, kernel):
     settings = {"label_smoothing": 0.1, "soft_cap": cap}
     cpu = torch.device("cpu")
     for dtype in EPS:
