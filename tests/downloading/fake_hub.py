@@ -26,24 +26,29 @@ COMMIT = "0123456789abcdef0123456789abcdef01234567"
 class FakeHub:
     """`models` and `data_sets`: name, with @revision where it is not main, to folder.
 
-    `gated` names need the token "secret", `private` ones are not to be seen without it. `cut` stops a file after so
-    many bytes, once. `created` are repositories that were made, and whether they are private; `received` is what was
-    committed. A file of `pair` is sent once another one is asked for as well, if that comes soon. `asked` are the files
-    that were sent, `requests` everything that was asked.
+    `gated` names need the token "secret"; `private` ones cannot be seen without it. `info` replaces, by name, fields of
+    what the hub reports about a repository. `cut` stops a file after so many bytes, once. `created` are the new
+    repositories, and whether they are private; `received` are the committed files. A file of `pair` is sent once
+    another one is requested as well, if that comes soon. `sent` are the files that were sent, each with its repository;
+    `requests` are all requests.
     """
 
     models: dict[str, Path] = field(default_factory=dict)
     data_sets: dict[str, Path] = field(default_factory=dict)
     private: set[str] = field(default_factory=set)
     gated: set[str] = field(default_factory=set)
-    info: dict[str, Any] = field(default_factory=dict)
+    info: dict[str, dict[str, Any]] = field(default_factory=dict)
     cut: dict[str, int] = field(default_factory=dict)
-    asked: list[str] = field(default_factory=list)
+    sent: list[tuple[str, str]] = field(default_factory=list)
     requests: list[str] = field(default_factory=list)
     created: dict[str, bool] = field(default_factory=dict)
     received: dict[str, bytes] = field(default_factory=dict)
     pair: dict[str, threading.Barrier] = field(default_factory=dict)
     url: str = ""
+
+    def files_sent(self, name: str = "") -> list[str]:
+        """The files that were sent, of one repository or of all."""
+        return [file for repository, file in self.sent if name in ("", repository)]
 
 
 def commit_of(revision: str) -> str:
@@ -53,7 +58,7 @@ def commit_of(revision: str) -> str:
 
 
 def environment_of(hub: FakeHub, folder: Path) -> dict[str, str]:
-    """For a process that has this hub and an empty cache."""
+    """Return the environment of a process that uses this hub and an empty cache."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     return kept | {"HF_ENDPOINT": hub.url, "HF_HOME": str(folder / "hf"), "TUI_TRAINER_HOME": str(folder / "home")}
 
@@ -82,7 +87,7 @@ for command in json.loads(sys.argv[1]):
 
 
 def run_each(*commands: Sequence[str], environment: dict[str, str]) -> list[subprocess.CompletedProcess[str]]:
-    """The commands of tui-trainer one after another, in one process."""
+    """Run commands of tui-trainer one after another in one process, and return their results."""
     done = run("-c", _ONE_AFTER_ANOTHER, json.dumps(commands), environment=environment)
     assert done.returncode == 0, done.stderr
     results = map(json.loads, done.stdout.splitlines())
@@ -93,7 +98,8 @@ def run_each(*commands: Sequence[str], environment: dict[str, str]) -> list[subp
 def serving(hub: FakeHub) -> Iterator[FakeHub]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"hub": hub}))
     hub.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    # Its default interval of half a second is how long a shutdown takes.
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield hub
@@ -127,7 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._paths_info(body)
 
     def _take(self, path: str, body: bytes) -> None:
-        """What somebody sends: a new repository, how its files are to come, and a commit with them in it."""
+        """Accept a new repository, the question how its files are sent, or a commit with the files in it."""
         if self.headers.get("Authorization") != "Bearer secret":
             return self._answer(403, b"{}", {})
         if path == "/api/repos/create":
@@ -148,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self._answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
     def _paths_info(self, body: bytes) -> None:
-        """Facts of single files, for whom reads them by ranges."""
+        """Report facts of single files, for a client that reads ranges of them."""
         kind, _, rest = unquote(self.path).removeprefix("/api/").partition("/")
         name, _, revision = rest.partition("/paths-info/")
         asked = json.loads(body)["paths"]
@@ -191,7 +197,7 @@ class _Handler(BaseHTTPRequestHandler):
             for path in files
         ]
         if what == "/tree/":
-            siblings = self.hub.info.get("siblings", listed)
+            siblings = self.hub.info.get(name, {}).get("siblings", listed)
             tree = [{"type": "file", "path": one["rfilename"], "size": one["size"], "oid": "0"} for one in siblings]
             return self._answer(200, json.dumps(tree).encode(), {"Content-Type": "application/json"})
         content = {
@@ -207,7 +213,9 @@ class _Handler(BaseHTTPRequestHandler):
             "downloads": 0,
             "likes": 0,
         }
-        return self._answer(200, json.dumps(content | self.hub.info).encode(), {"Content-Type": "application/json"})
+        return self._answer(
+            200, json.dumps(content | self.hub.info.get(name, {})).encode(), {"Content-Type": "application/json"}
+        )
 
     def _file(self, *, with_body: bool) -> None:
         place, _, rest = self.path.partition("?")[0].strip("/").partition("/resolve/")
@@ -215,7 +223,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = place.removeprefix("datasets/")
         revision, _, file = map(unquote, rest.partition("/"))
         if with_body and file:
-            self.hub.asked.append(file)
+            self.hub.sent.append((name, file))
         if name in self.hub.gated and self.headers.get("Authorization") != "Bearer secret":
             return self._refuse(403, "GatedRepo", "Access to this model is restricted")
         path = (self._folder(kind, name, revision) or Path("/nowhere")) / file

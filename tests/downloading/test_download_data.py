@@ -1,4 +1,4 @@
-"""Data sets of a hub on this machine: fetched by one command, read by all others, which ask nobody."""
+"""Data sets of a hub on this machine: one command fetches them; all others read them and contact no hub."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import pytest
 from tests.downloading.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
+from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.data.sources.hub import HubPath
 from tui_trainer.data.sources.source import DataChoice, open_source
 from tui_trainer.downloading.hub import HubFile, data_files_to_fetch
@@ -57,6 +58,49 @@ def repositories(tmp_path_factory) -> dict[str, Path]:
     names = ("splits", "one", "script", "images")
     found = {f"org/{name}": root / name for name in names} | {"org/gated": root / "one", "org/private": root / "one"}
     return found | {"org/one@v2": root / "second", f"org/script@{COPY}": root / "copy"}
+
+
+# Commands of which one process runs all: a process takes two seconds to start.
+COMMANDS = {
+    "first": ("org/one", "--yes"),
+    "second": ("hub:org/one",),
+    "splits": ("hub:org/splits", "--yes"),
+    "incomplete": ("org/gone", "--yes"),
+    "images": ("org/images", "--yes"),
+    "absent": ("org/none", "--yes"),
+    "no part": ("org/one/nowhere", "--yes"),
+    "no owner": ("imdb", "--yes"),
+    "no name": ("org/..", "--yes"),
+    "outside": ("org/one/../../x", "--yes"),
+    "script": ("org/script", "--yes"),
+    "gated": ("org/gated", "--yes"),
+    "private": ("org/private", "--yes"),
+}
+
+
+@pytest.fixture(scope="module")
+def downloads(repositories, tmp_path_factory):
+    """The hub after all commands, the folder of the cache, and the result of each command."""
+    folder = tmp_path_factory.mktemp("downloads")
+    write(folder / "gone/data/a.parquet", rows(3, "here"))
+    data_sets = repositories | {"org/gone": folder / "gone"}
+    hub = FakeHub(data_sets=data_sets, gated={"org/gated"}, private={"org/private"})
+    hub.info["org/gone"] = {
+        "siblings": [{"rfilename": f"data/{name}", "size": 9000} for name in ("a.parquet", "b.parquet")]
+    }
+    with serving(hub):
+        environment = environment_of(hub, folder)
+        commands = [["download", "--data", *words] for words in COMMANDS.values()]
+        results = dict(zip(COMMANDS, run_each(*commands, environment=environment), strict=True))
+    return hub, environment["HF_HOME"], results
+
+
+@pytest.fixture
+def downloaded(downloads, monkeypatch):
+    """The same, and this process reads the same cache."""
+    monkeypatch.setenv("HF_HOME", downloads[1])
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    return downloads
 
 
 @pytest.fixture
@@ -116,20 +160,20 @@ def two_configurations(hub, repositories) -> Path:
 
 
 @pytest.mark.e2e
-def test_a_data_set_that_is_streamed_leaves_no_copy_and_its_splits_are_kept_apart(hub, environment, two_configurations):
+def test_a_streamed_data_set_leaves_no_copy_and_keeps_its_splits_apart(hub, environment, two_configurations):
     done = streamed("org/two", environment, name="en")
     assert done.returncode == 0, done.stderr
     trained, evaluated, told = done.stdout.splitlines()
     assert trained.startswith(str([f"en {n}" for n in range(6)]))
     assert evaluated.startswith("['held out 0', 'held out 1']")
     assert "validation (org/two/en/dev.jsonl) is evaluated on; left alone: test" in told and told.startswith("6 ")
-    assert "en/test.jsonl" not in hub.asked and done.stderr == ""
+    assert "en/test.jsonl" not in hub.files_sent() and done.stderr == ""
     kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
     assert kept == []
 
 
 @pytest.mark.e2e
-def test_what_is_streamed_is_found_again_cut_and_asked_for_as_what_is_here(hub, environment, two_configurations):
+def test_streamed_data_has_a_fingerprint_slices_and_refusals_like_local_data(hub, environment, two_configurations):
     once, again = (streamed("hub:org/two", environment, name="en").stdout for _ in range(2))
     assert once == again != ""
     assert "several configurations: en, all; set data.name" in streamed("org/two", environment).stderr
@@ -142,7 +186,7 @@ def test_what_is_streamed_is_found_again_cut_and_asked_for_as_what_is_here(hub, 
 
 
 @pytest.mark.e2e
-def test_two_configurations_are_downloaded_and_one_is_learnt_from_offline(hub, environment, two_configurations):
+def test_one_of_two_downloaded_configurations_is_read_without_the_hub(hub, environment, two_configurations):
     done = fetch("org/two", environment=environment)
     assert done.returncode == 0, done.stderr
     assert "several configurations: en, all; set data.name" in done.stdout
@@ -160,31 +204,60 @@ def put_into_cache(folder: Path, name: str, cache: Path) -> Path:
     return Path(shutil.copytree(folder, place / "snapshots" / COMMIT))
 
 
-def test_a_data_set_is_downloaded_read_and_not_fetched_again(hub, environment):
-    again = ["download", "--data", "hub:org/one"]
-    done, again = run_each(["download", "--data", "org/one", "--yes"], again, environment=environment)
-    assert done.returncode == 0, done.stderr
-    told = done.stdout
-    assert "data set org/one, revision main" in told and "apache-2.0" in told and "127.0.0.1" in told
-    assert "100 %" in done.stderr and told.rstrip().endswith('data.path = "hub:org/one"')
-    # The second time nothing is missing, so nothing is asked.
-    assert again.returncode == 0 and sorted(hub.asked) == ["README.md", "rows.jsonl"]
-
+def test_a_downloaded_data_set_is_read_and_not_fetched_again(downloaded):
+    hub, _, results = downloaded
+    first = results["first"]
+    assert first.returncode == 0, first.stderr
+    assert "data set org/one, revision main" in first.stdout and "apache-2.0" in first.stdout
+    assert "127.0.0.1" in first.stdout and first.stdout.rstrip().endswith('data.path = "hub:org/one"')
+    assert "100 %" in first.stderr
+    # The second time nothing is missing, so the user is not asked.
+    assert results["second"].returncode == 0
+    assert sorted(hub.files_sent("org/one")) == ["README.md", "rows.jsonl"]
     source = open_source("hub:org/one")
     assert [file.label for file in source.entries] == ["org/one/rows.jsonl"] and COMMIT in str(source.files[0])
     assert len(list(source.documents())) == 40
 
 
-def test_what_is_no_data_is_left_out_and_the_splits_are_named(hub, environment):
-    done = fetch("hub:org/splits", environment=environment)
+def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
+    hub, _, results = downloaded
+    done = results["splits"]
     assert done.returncode == 0, done.stderr
     assert "in 4 files" in done.stdout and "left out 2 files (1 .png, 1 .py)" in done.stdout
-    assert {Path(name).suffix for name in hub.asked} == {".parquet", ".md"}
+    assert {Path(name).suffix for name in hub.files_sent("org/splits")} == {".parquet", ".md"}
     assert "its splits are train, test: train trains" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
     assert whole.entries == open_source("hub:org/splits/data/train-*.parquet").entries
+
+
+def test_an_incomplete_download_is_not_trained_on(downloaded):
+    assert downloaded[2]["incomplete"].returncode == 1
+    words = r"1 of the 2 files of hub:org/gone are not on this machine; run `tui-trainer"
+    with pytest.raises(DataError, match=words):
+        open_source("hub:org/gone")
+
+
+def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
+    hub, _, results = downloads
+    for name, words in {
+        "images": "org/images has no data that can be read: only 1 .png",
+        "absent": "the hub has no data set org/none",
+        "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
+        "no owner": "the hub has no data set imdb",
+        "no name": "it is written hub:owner/name",
+        "outside": "leaves its data set",
+        "script": f"try hub:org/script@{COPY}",
+        "gated": f"accept it on {hub.url}/datasets/org/gated",
+        "private": "a private data set needs `hf auth login` or HF_TOKEN",
+    }.items():
+        with subtests.test(name):
+            assert results[name].returncode == 2
+            assert words in results[name].stderr and results[name].stderr.count("\n") == 1
+    assert "code of data sets is not run here" in results["script"].stderr
+    assert "the hub has no data set org/private that this account may see" in results["private"].stderr
+    assert {name for name, _ in hub.sent} == {"org/one", "org/splits", "org/gone"}
 
 
 @pytest.mark.e2e
@@ -196,7 +269,7 @@ def test_small_files_are_fetched_at_the_same_time(hub, environment):
 
 
 @pytest.mark.e2e
-def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
+def test_a_downloaded_part_is_not_taken_for_the_whole_data_set(hub, environment):
     done = fetch("org/splits/data/train-*", environment=environment)
     assert done.returncode == 0, done.stderr
     assert done.stdout.rstrip().endswith('data.path = "hub:org/splits/data/train-*"') and "in 3 files" in done.stdout
@@ -208,27 +281,15 @@ def test_a_part_is_fetched_alone_and_not_taken_for_the_whole(hub, environment):
 
 
 @pytest.mark.e2e
-def test_a_connection_that_breaks_goes_on_where_it_broke(hub, environment, repositories):
+def test_a_broken_connection_resumes_where_it_broke(hub, environment, repositories):
     hub.cut = {"rows.jsonl": 500}
     assert fetch("org/one", environment=environment).returncode == 0
-    assert hub.asked.count("rows.jsonl") == 2
+    assert hub.files_sent().count("rows.jsonl") == 2
     assert open_source("hub:org/one").files[0].read_bytes() == (repositories["org/one"] / "rows.jsonl").read_bytes()
 
 
-def test_a_download_that_ends_half_way_is_not_trained_on(hub, environment, repositories):
-    gone = Path(shutil.copytree(repositories["org/splits"], Path("gone")))
-    hub.data_sets = {"org/splits": gone}
-    hub.info = {"siblings": [{"rfilename": f"data/{name}", "size": 9000} for name in ("a.parquet", "b.parquet")]}
-    write(gone / "data/a.parquet", rows(3, "here"))
-    assert fetch("org/splits", environment=environment).returncode == 1
-    with pytest.raises(
-        DataError, match=r"1 of the 2 files of hub:org/splits are not on this machine; run `tui-trainer"
-    ):
-        open_source("hub:org/splits")
-
-
 @pytest.mark.e2e
-def test_a_revision_is_its_own_snapshot(hub, environment):
+def test_each_revision_has_its_own_snapshot(hub, environment):
     done = fetch("org/one", "--revision", "v2", environment=environment)
     assert done.returncode == 0 and done.stdout.rstrip().endswith('data.path = "hub:org/one@v2"')
     assert len(list(open_source("hub:org/one@v2").documents())) == 12
@@ -246,45 +307,21 @@ def test_a_revision_is_its_own_snapshot(hub, environment):
 
 
 @pytest.mark.e2e
-def test_a_loading_script_is_not_run_and_the_hubs_own_copy_is_named(hub, environment):
-    refused = fetch("org/script", environment=environment)
-    assert refused.returncode == 2 and "code of data sets is not run here" in refused.stderr and not hub.asked
-    assert f"try hub:org/script@{COPY}" in refused.stderr
+def test_the_hubs_own_copy_of_a_data_set_with_a_loading_script_is_downloaded(hub, environment):
     done = fetch(f"org/script@{COPY}", environment=environment)
     assert done.returncode == 0, done.stderr
     assert len(list(open_source(f"hub:org/script@{COPY}/default/train").documents())) == 6
 
 
 @pytest.mark.e2e
-def test_gated_and_private_data_sets_say_what_they_need(hub, environment):
+def test_a_token_opens_gated_and_private_data_sets_and_is_not_printed(hub, environment):
     commands = [["download", "--data", name, "--yes"] for name in ("org/gated", "org/private")]
-    without, hidden = run_each(*commands, environment=environment)
-    assert without.returncode == 2 and f"accept it on {hub.url}/datasets/org/gated" in without.stderr
-    assert hidden.returncode == 2 and "the hub has no data set org/private that this account may see" in hidden.stderr
-    assert "a private data set needs `hf auth login` or HF_TOKEN" in hidden.stderr and not hub.asked
     for right in run_each(*commands, environment=environment | {"HF_TOKEN": "secret"}):
         assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
 
 
-ABSENT = {
-    "org/images": "org/images has no data that can be read: only 1 .png",
-    "org/none": "the hub has no data set org/none",
-    "org/one/nowhere": "org/one has no data in 'nowhere'; it has rows.jsonl",
-    "imdb": "the hub has no data set imdb",
-    "org/..": "it is written hub:owner/name",
-    "org/one/../../x": "leaves its data set",
-}
-
-
-def test_what_the_hub_does_not_have_is_one_sentence(environment):
-    commands = [["download", "--data", path, "--yes"] for path in ABSENT]
-    for done, words in zip(run_each(*commands, environment=environment), ABSENT.values(), strict=True):
-        assert done.returncode == 2
-        assert words in done.stderr and done.stderr.count("\n") == 1
-
-
 @pytest.mark.e2e
-def test_without_a_network_the_folder_to_copy_into_is_named(environment):
+def test_without_a_network_the_message_names_the_folder_to_copy_into(environment):
     gone = fetch("org/one", environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert gone.returncode == 1 and "the hub at 127.0.0.1 cannot be reached" in gone.stderr
     assert f"into {Path('one').absolute()} and give --data ./one" in gone.stderr
@@ -293,10 +330,10 @@ def test_without_a_network_the_folder_to_copy_into_is_named(environment):
 
 
 @pytest.mark.e2e
-def test_one_name_is_asked_for_and_no_other_command_asks_the_hub(hub, environment):
+def test_no_other_command_contacts_the_hub(hub, environment):
     none, silent = run_each(["download"], ["download", "--data", "org/one"], environment=environment)
     assert none.returncode == 2 and "--data owner/name" in none.stderr
-    assert silent.returncode == 2 and "add --yes" in silent.stderr and not hub.asked
+    assert silent.returncode == 2 and "add --yes" in silent.stderr and not hub.files_sent()
     hub.requests.clear()
     commands = [[command, "--data", "hub:org/one"] for command in ("plan", "preview", "--no-ui", "check")]
     for done in run_each(*commands, environment=environment):
@@ -307,7 +344,7 @@ def test_one_name_is_asked_for_and_no_other_command_asks_the_hub(hub, environmen
     assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
 
 
-def test_text_and_tables_are_learnt_from_a_snapshot(environment, repositories):
+def test_tasks_of_text_and_of_tables_read_a_snapshot(environment, repositories):
     put_into_cache(repositories["org/splits"], "org/splits", Path(environment["HF_HOME"]))
     settings = (
         "model.init=scratch", "tuning.method=full", "data.max_length=32", "model.scratch.vocab_size=300",
@@ -319,15 +356,15 @@ def test_text_and_tables_are_learnt_from_a_snapshot(environment, repositories):
         assert (data.counts.train_documents, data.counts.eval_documents) == (40, 8), task
 
 
-def test_a_config_keeps_the_name_on_the_hub(environment, repositories):
-    from tui_trainer.config.paths import with_absolute_paths
-
+def test_a_config_keeps_the_name_on_the_hub():
     config = load_config(Request(assignments=("data.path=hub:org/one", "data.eval_path=hub:org/one@v2/rows.jsonl")))
     data = with_absolute_paths(config.config).data
     assert (data.path, data.eval_path) == ("hub:org/one", "hub:org/one@v2/rows.jsonl")
 
 
-def test_a_bare_name_is_looked_for_here_and_then_in_the_cache(environment, repositories, tmp_path, monkeypatch, capsys):
+def test_a_bare_name_is_a_local_path_first_and_then_a_data_set_of_the_cache(
+    environment, repositories, tmp_path, monkeypatch, capsys
+):
     assert main(["plan", "--data", "org/one"]) == 2
     told = capsys.readouterr().err
     assert "there is no file or folder 'org/one', and no data set org/one of the hub on this machine; run `tui" in told
@@ -345,7 +382,7 @@ def chosen(*names: str, inside: str = "") -> list[str]:
     ]
 
 
-def test_only_what_can_be_read_is_chosen():
+def test_only_readable_files_are_chosen():
     texts = ["a.txt", "b.txt.gz", "LICENSE.txt"]
     about = ["README.md", "dataset_infos.json", ".hidden/x.csv", "load.py", "x.zip", "x.parquet.gz"]
     data = ["x.json.gz", "x.tsv", "y.arrow", "z/deep/d.conll"]

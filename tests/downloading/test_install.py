@@ -1,21 +1,29 @@
-"""Extras and libraries installed into the environment of the program: what would be done, what was, and what failed."""
+"""Extras and libraries installed into the environment of the program, by an installer that only reports its call."""
 
 from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from tui_trainer.cli import main
-from tui_trainer.downloading import environment
-from tui_trainer.downloading.environment import extras, install_here
-from tui_trainer.errors import RunError
+from tui_trainer.downloading.environment import extras
 
 
 @pytest.fixture
-def uv(monkeypatch):
-    monkeypatch.setattr(environment.shutil, "which", lambda name: "/bin/uv")
+def uv(tmp_path, monkeypatch) -> Path:
+    """An installer on PATH that writes its arguments into the returned file and fails where `fail` lies beside it."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    (folder / "uv").write_text(
+        f"#!/bin/sh\necho \"$@\" > '{folder}/called'\necho 'Resolved 1 package'\necho\necho 'Installed x'\n"
+        f"test ! -e '{folder}/fail'\n"
+    )
+    (folder / "uv").chmod(0o755)
+    monkeypatch.setenv("PATH", str(folder), prepend=":")
+    return folder / "called"
 
 
 def test_extras_are_those_of_the_package_with_their_versions():
@@ -24,30 +32,22 @@ def test_extras_are_those_of_the_package_with_their_versions():
     assert any(one.startswith("onnxruntime") and "1.21" in one for one in found["onnx"])
 
 
-def test_as_json_it_is_told_what_would_be_done_and_nothing_is(uv, monkeypatch, capsys):
-    monkeypatch.setattr(environment.subprocess, "Popen", None)
+def test_without_yes_the_offer_is_printed_and_nothing_is_installed(uv, capsys):
     assert main(["install", "track", "wandb", "--json"]) == 3
-    told = json.loads(capsys.readouterr().out)
-    assert sys.prefix in told["offer"][0] and "uv pip install --python" in told["offer"][1]
-    assert "tensorboard" in told["offer"][1] and told["offer"][1].endswith("wandb")
+    offer = json.loads(capsys.readouterr().out)["offer"]
+    assert sys.prefix in offer[0] and "uv pip install --python" in offer[1]
+    assert "tensorboard" in offer[1] and offer[1].endswith("wandb")
+    assert not uv.exists()
 
 
-def test_what_the_installer_says_is_told_line_by_line_and_its_failure_is_a_sentence():
-    heard: list[str] = []
-    code = "print('Resolved 1 package'); print(); print('Installed x'); raise SystemExit({})"
-    words = install_here([sys.executable, "-c", code.format(0)], heard.append)
-    assert heard == ["Resolved 1 package", "Installed x"] and words[0].startswith("installed by ")
-    with pytest.raises(RunError, match="has failed: Installed x"):
-        install_here([sys.executable, "-c", code.format(2)], heard.append)
-
-
-def test_installed_says_that_a_restart_is_needed(uv, monkeypatch, capsys):
-    installed = []
-
-    def install(command, told):
-        installed.append(command)
-        return ["done"]
-
-    monkeypatch.setattr(environment, "install_here", install)
+def test_an_installation_shows_the_lines_of_the_installer_and_asks_for_a_restart(uv, capsys):
     assert main(["install", "torchao", "--yes"]) == 0
-    assert "after a restart" in capsys.readouterr().out and installed[0][-1].startswith("torchao")
+    shown = capsys.readouterr()
+    assert "Resolved 1 package\nInstalled x\n" in shown.out + shown.err and "after a restart" in shown.out
+    assert uv.read_text().startswith(f"pip install --python {sys.executable} torchao")
+
+
+def test_a_failed_installation_is_reported_with_the_last_line_of_the_installer(uv, capsys):
+    uv.with_name("fail").touch()
+    assert main(["install", "torchao", "--yes"]) == 1
+    assert "has failed: Installed x" in capsys.readouterr().err
