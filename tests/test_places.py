@@ -1,5 +1,7 @@
-"""Each command where there is no home folder, where it cannot be written, in a folder of a name that is not UTF-8 or
-that is gone, and with standard output closed: an exit code of the four that there are, and no traceback."""
+"""Commands without a home folder, in unreadable, deleted or oddly named folders, and with standard output closed.
+
+Each ends with one of the four exit codes and without a traceback.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,15 @@ from typing import Any
 import pytest
 import typer
 
-from tests.combinations import in_the_sweep
 from tests.programs import run_program, start_program
-from tests.tiny_models import save_tiny_model
 from tests.trained_runs import asked_row, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, ConfigError
-from tui_trainer.launching import torchrun as rendezvous
 from tui_trainer.launching.open_run import load_config
 
+CODES = (EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED)
 CONFIG = """
 [task]
 type = "causal_lm"
@@ -87,29 +87,28 @@ COMMANDS: Mapping[str, list[str]] = {
     "bench": ["RUN", "--rows", "1", "--rounds", "1", "--only", "one by one"],
     "publish": ["RUN", "--to", "me/it", "--yes"],
 }
-NOBODY = """
+UNKNOWN_USER = """
 import pwd
 def unknown(*_):
     raise KeyError("uid not found")
 pwd.getpwuid = pwd.getpwnam = unknown
 """
-# A node waits for the first one for minutes.
-IMPATIENT = """
-from tui_trainer.launching import torchrun as rendezvous
-rendezvous.WAIT_SECONDS = 0.5
+# A node waits for the first node for minutes.
+SHORT_WAIT = """
+from tui_trainer.launching import torchrun
+torchrun.WAIT_SECONDS = 0.5
 """
 DELETED = """
 import os, shutil
 shutil.rmtree(os.getcwd())
 """
-_HOMES = "HOME USER LOGNAME TUI_TRAINER_HOME XDG_CONFIG_HOME XDG_STATE_HOME XDG_CACHE_HOME HF_HOME".split()
-# In these the commands of the default run are tried in each place.
+HOME_VARIABLES = "HOME USER LOGNAME TUI_TRAINER_HOME XDG_CONFIG_HOME XDG_STATE_HOME XDG_CACHE_HOME HF_HOME".split()
 FEW = ("train", "plan", "runs", "explain")
 
 
 @dataclass(frozen=True)
 class Start:
-    """How a program is started. `code` and `words`: of every command; None: as elsewhere."""
+    """How a program is started. `code` and `words` hold for every command but `--help`; None: the usual exit codes."""
 
     environment: Callable[[Path], dict[str, str]] = lambda place: dict(os.environ)
     prelude: str = ""
@@ -119,41 +118,42 @@ class Start:
 
 
 def without_home(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if name not in _HOMES} | more
+    return {name: value for name, value in os.environ.items() if name not in HOME_VARIABLES} | more
 
 
-def renamed(place: Path) -> Path:
-    """To a name in Latin-1."""
+def renamed_to_latin_1(place: Path) -> Path:
     return place.rename(os.fsdecode(os.fsencode(place) + b"-caf\xe9"))
 
 
 NO_HOME = "there is no home folder: HOME is not set, and the system does not know the user"
 STARTS = {
-    "no home": Start(lambda place: without_home(), NOBODY, code=EXIT_BAD_INPUT, words=NO_HOME),
-    "TUI_TRAINER_HOME for a home": Start(lambda place: without_home(TUI_TRAINER_HOME=str(place / "state")), NOBODY),
+    "no home": Start(lambda place: without_home(), UNKNOWN_USER, code=EXIT_BAD_INPUT, words=NO_HOME),
+    "TUI_TRAINER_HOME for a home": Start(
+        lambda place: without_home(TUI_TRAINER_HOME=str(place / "state")), UNKNOWN_USER
+    ),
     "a home that cannot be": Start(lambda place: without_home(HOME="/proc/x")),
     "a file for a home": Start(lambda place: without_home(HOME=str(place / "my.toml"))),
     "a home that is not UTF-8": Start(
         lambda place: without_home(HOME="/tmp/\udce9"), code=EXIT_BAD_INPUT, words=r"HOME is not UTF-8: /tmp/\xe9"
     ),
     "a folder that is not UTF-8": Start(
-        folder=renamed, code=EXIT_BAD_INPUT, words=r"is started is not UTF-8: {place}-caf\xe9; `cd` to another one"
+        folder=renamed_to_latin_1,
+        code=EXIT_BAD_INPUT,
+        words=r"is started is not UTF-8: {place}-caf\xe9; `cd` to another one",
     ),
     "a folder that is gone": Start(prelude=DELETED, code=EXIT_BAD_INPUT, words="was deleted; `cd` to another"),
 }
 
 
-def test_every_command_is_swept():
-    main(["--version"])
+def test_table_of_commands_is_complete():
+    main(["--version"])  # imports all commands
     assert {"", *typer.main.get_command(app).commands} == set(COMMANDS)
 
 
-@pytest.fixture
-def place(tmp_path, finished):
-    """A folder to start in, with a finished run."""
-    place = tmp_path / "place"
+def make_place(place: Path, run: Path) -> Path:
+    """Make a folder to start in, with a copy of a finished run."""
     place.mkdir()
-    shutil.copytree(finished("causal_lm").root, place / "runs/causal_lm")
+    shutil.copytree(run, place / "runs/causal_lm")
     write_rows(place / "data.jsonl", [training_row("causal_lm", n) for n in range(40)])
     write_rows(place / "asked.jsonl", [asked_row("causal_lm", n) for n in range(3)])
     (place / "my.toml").write_text(CONFIG)
@@ -161,32 +161,33 @@ def place(tmp_path, finished):
     return place
 
 
+@pytest.fixture
+def place(tmp_path, finished):
+    return make_place(tmp_path / "place", finished("causal_lm").root)
+
+
 def words_of(command: str) -> list[str]:
     return [*filter(None, [command]), *("./runs/causal_lm" if word == "RUN" else word for word in COMMANDS[command])]
 
 
-def _impatient(command: str) -> str:
-    return IMPATIENT if command == "join" else ""
+def prelude_of(command: str) -> str:
+    return SHORT_WAIT if command == "join" else ""
 
 
-def has_no_traceback(done: Any) -> bool:
-    codes = (EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED)
-    return done.returncode in codes and "Traceback" not in done.stdout + done.stderr
+def assert_no_traceback(done: Any) -> None:
+    assert done.returncode in CODES and "Traceback" not in done.stdout + done.stderr, done
 
 
 def runs_in(place: Path) -> list[str]:
     return sorted(path.name for path in (place / "runs").iterdir())
 
 
-@pytest.mark.parametrize("name", STARTS)
-@pytest.mark.parametrize("command", [name if name in FEW else in_the_sweep(name) for name in COMMANDS])
-def test_no_command_ends_in_a_traceback(command, name, place):
-    start = STARTS[name]
+def start_in(start: Start, command: str, place: Path) -> None:
+    """Start a command in a place, and check how it ends."""
     environment, folder = start.environment(place), start.folder(place)
-    done = run_program(
-        words_of(command), environment=environment, folder=folder, prelude=start.prelude + _impatient(command)
-    )
-    assert has_no_traceback(done), done
+    prelude = start.prelude + prelude_of(command)
+    done = run_program(words_of(command), environment=environment, folder=folder, prelude=prelude)
+    assert_no_traceback(done)
     if start.code is None or not command:
         return
     assert (done.returncode, done.stdout) == (start.code, ""), done
@@ -195,14 +196,51 @@ def test_no_command_ends_in_a_traceback(command, name, place):
     assert not folder.exists() or runs_in(folder) == ["causal_lm"], "nothing was made"
 
 
-@pytest.mark.parametrize("command", [name if name in FEW else in_the_sweep(name) for name in COMMANDS])
-def test_a_closed_output_ends_no_command_in_a_traceback(command, place, tmp_path):
-    with (tmp_path / "errors").open("w+b") as errors, open(os.devnull, "r+b") as null:  # noqa: PTH123
+def test_plan_reports_a_missing_home_or_folder_without_a_traceback(tmp_path, finished, subtests):
+    for number, (name, start) in enumerate(STARTS.items()):
+        with subtests.test(name):
+            start_in(start, "plan", make_place(tmp_path / str(number), finished("causal_lm").root))
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", [name for name in FEW if name != "plan"])
+def test_common_commands_report_a_missing_home_or_folder(command, tmp_path, finished, subtests):
+    for number, (name, start) in enumerate(STARTS.items()):
+        with subtests.test(name):
+            start_in(start, command, make_place(tmp_path / str(number), finished("causal_lm").root))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in FEW])
+def test_every_command_reports_a_missing_home_or_folder(command, tmp_path, finished, subtests):
+    for number, (name, start) in enumerate(STARTS.items()):
+        with subtests.test(name):
+            start_in(start, command, make_place(tmp_path / str(number), finished("causal_lm").root))
+
+
+def start_with_closed_output(command: str, place: Path) -> None:
+    with (
+        place.with_suffix(".errors").open("w+b") as errors,
+        open(os.devnull, "r+b") as null,  # noqa: PTH123
+    ):
         files = [null.fileno(), null.fileno(), errors.fileno()]
-        program = start_program(words_of(command), files=files, closed=[1], folder=place, prelude=_impatient(command))
-        assert program.wait(300) in (EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED)
+        program = start_program(words_of(command), files=files, closed=[1], folder=place, prelude=prelude_of(command))
+        assert program.wait(300) in CODES
         errors.seek(0)
         assert b"Traceback" not in errors.read()
+
+
+@pytest.mark.full
+def test_common_commands_with_a_closed_standard_output_end_without_a_traceback(tmp_path, finished, subtests):
+    for command in FEW:
+        with subtests.test(command):
+            start_with_closed_output(command, make_place(tmp_path / command, finished("causal_lm").root))
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in FEW])
+def test_every_command_with_a_closed_standard_output_ends_without_a_traceback(command, place):
+    start_with_closed_output(command, place)
 
 
 @pytest.mark.parametrize("language", [{"LANG": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}], ids=str)
@@ -211,20 +249,21 @@ def test_a_closed_output_ends_no_command_in_a_traceback(command, place, tmp_path
     [
         pytest.param(name, marks=pytest.mark.e2e if name in FEW else pytest.mark.slow)
         for name in COMMANDS
-        if name != "join"
+        if name != "join"  # it would wait for minutes
     ],
 )
-def test_no_command_minds_the_language_of_the_shell(command, language, place):
-    """A program of its own, as the language is read when the interpreter starts; `join` would wait for minutes."""
-    left = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
+def test_commands_work_in_every_language_of_the_shell(command, language, place):
+    """The interpreter reads the language when it starts, so each command is a new process."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
     command_line = [sys.executable, "-m", "tui_trainer", *words_of(command)]
     done = subprocess.run(
-        command_line, cwd=place, env=left | language, capture_output=True, errors="replace", stdin=subprocess.DEVNULL
+        command_line, cwd=place, env=others | language, capture_output=True, errors="replace", stdin=subprocess.DEVNULL
     )
-    assert has_no_traceback(done), done
+    assert_no_traceback(done)
 
 
-def test_where_a_home_cannot_be_written_the_message_names_what_to_set(place):
+@pytest.mark.full
+def test_unwritable_home_is_reported_with_the_variable_to_set(place):
     environment = without_home(HOME="/proc/x")
     done = run_program(words_of("train"), environment=environment, folder=place)
     assert done.returncode == EXIT_BAD_INPUT
@@ -233,73 +272,88 @@ def test_where_a_home_cannot_be_written_the_message_names_what_to_set(place):
     assert done.returncode == EXIT_DONE and "Set TUI_TRAINER_HOME to a folder that can be written to" in done.stderr
 
 
-def test_a_run_trains_where_nobody_knows_the_user(place):
-    """The state and what was prepared lie in TUI_TRAINER_HOME, and no folder is called `~`."""
+@pytest.mark.full
+def test_run_trains_without_a_known_user_and_keeps_its_state_in_tui_trainer_home(place):
     home = place.with_name("state")
     environment = without_home(TUI_TRAINER_HOME=str(home))
-    done = run_program(words_of("train"), environment=environment, folder=place, prelude=NOBODY)
+    done = run_program(words_of("train"), environment=environment, folder=place, prelude=UNKNOWN_USER)
     assert done.returncode == EXIT_DONE, done
     assert len(runs_in(place)) == 2 and (home / "runs.jsonl").is_file() and (home / "cache").is_dir()
-    assert not list(place.rglob("~"))
+    assert not list(place.rglob("~")), "no folder is called ~"
 
 
-MEASURING = frozenset(("rehearse", "tune", "bench", "diagnose"))
+# These measure for minutes.
+MEASURING = ("rehearse", "tune", "bench", "diagnose")
 
 
-@pytest.mark.parametrize("command", [in_the_sweep(name) if name in MEASURING else name for name in COMMANDS])
-def test_the_name_of_a_folder_acts_on_no_terminal_and_begins_no_line(command, place, monkeypatch, capsys):
-    monkeypatch.chdir(place.rename(place.with_name("x\x1b]0;title\x07\x9b2J\nBEGUN[bold]")))
-    monkeypatch.setattr(sys, "stdin", io.StringIO("a text\n"))
-    monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.5)
-    assert main(words_of(command)) in (EXIT_DONE, EXIT_FAILED, EXIT_BAD_INPUT, EXIT_STOPPED)
-    found = capsys.readouterr()
-    shown = found.out + found.err
-    assert not {sign for sign in shown if unicodedata.category(sign) == "Cc"} - {"\n"}, shown
-    assert not any(line.startswith("BEGUN") for line in shown.splitlines()), shown
+def show_hostile_folder_name(command: str, tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Run a command in a folder whose name holds terminal codes and a line break, and check what it prints."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = make_place(tmp_path / f"place-{command}", run)
+        patch.chdir(folder.rename(folder.with_name(f"{command}\x1b]0;title\x07\x9b2J\nBEGUN[bold]")))
+        patch.setattr(sys, "stdin", io.StringIO("a text\n"))
+        patch.setattr("tui_trainer.launching.torchrun.WAIT_SECONDS", 0.5)
+        assert main(words_of(command)) in CODES
+    printed = "".join(capsys.readouterr())
+    assert not {sign for sign in printed if unicodedata.category(sign) == "Cc"} - {"\n"}, printed
+    assert not any(line.startswith("BEGUN") for line in printed.splitlines()), printed
+
+
+@pytest.mark.full
+def test_name_of_a_folder_controls_no_terminal_and_begins_no_line(tmp_path, finished, capsys, subtests):
+    for command in COMMANDS:
+        if command not in MEASURING:
+            with subtests.test(command):
+                show_hostile_folder_name(command, tmp_path, finished("causal_lm").root, capsys)
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("command", MEASURING)
+def test_name_of_a_folder_controls_no_terminal_in_commands_that_measure(command, tmp_path, finished, capsys):
+    show_hostile_folder_name(command, tmp_path, finished("causal_lm").root, capsys)
 
 
 LATIN = "caf\udce9"
+LATIN_ARGUMENTS = [
+    ["train", "my.toml", "--no-ui", "--data", f"{LATIN}.jsonl"],
+    ["train", "my.toml", "--no-ui", "--set", f"output.runs_dir={LATIN}"],
+    ["plan", f"{LATIN}.toml"],
+    ["--no-ui", "--model", LATIN],
+    ["export", f"runs/{LATIN}", "--to", "adapter"],
+    ["submit", "my.toml", "--set", f"output.runs_dir={LATIN}", "--yes"],
+]
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["train", "my.toml", "--no-ui", "--data", f"{LATIN}.jsonl"],
-        ["train", "my.toml", "--no-ui", "--set", f"output.runs_dir={LATIN}"],
-        ["plan", f"{LATIN}.toml"],
-        ["--no-ui", "--model", LATIN],
-        ["export", f"runs/{LATIN}", "--to", "adapter"],
-        ["submit", "my.toml", "--set", f"output.runs_dir={LATIN}", "--yes"],
-    ],
-    ids=" ".join,
-)
-def test_a_path_that_is_not_utf8_is_refused_before_anything_is_made(words, place, monkeypatch, capsys):
-    shutil.copy(place / "data.jsonl", place / f"{LATIN}.jsonl")
-    shutil.copy(place / "my.toml", place / f"{LATIN}.toml")
-    monkeypatch.chdir(place)
-    before = sorted(place.rglob("*"))
-    assert main(words) == EXIT_BAD_INPUT
-    assert r"an argument is not UTF-8: " in (told := capsys.readouterr().err) and r"caf\xe9" in told
-    assert sorted(place.rglob("*")) == before
+def test_path_that_is_not_utf8_is_refused_before_anything_is_written(tmp_path, monkeypatch, capsys, subtests):
+    monkeypatch.chdir(tmp_path)
+    for name in ("my.toml", f"{LATIN}.toml"):
+        Path(name).write_text(CONFIG)
+    for name in ("data.jsonl", f"{LATIN}.jsonl"):
+        write_rows(Path(name), [training_row("causal_lm", n) for n in range(40)])
+    (tmp_path / LATIN).mkdir()
+    (tmp_path / "link").symlink_to(LATIN)
+    before = sorted(tmp_path.rglob("*"))
+    for words in LATIN_ARGUMENTS:
+        with subtests.test(ascii(" ".join(words))):
+            assert main(words) == EXIT_BAD_INPUT
+            message = capsys.readouterr().err
+            assert r"an argument is not UTF-8: " in message and r"caf\xe9" in message
+            assert sorted(tmp_path.rglob("*")) == before
+    with subtests.test("a link to such a folder"):
+        assert main(["train", "my.toml", "--no-ui", "--set", "output.runs_dir=link"]) == EXIT_BAD_INPUT
+        assert r"output.runs_dir: leads to a path that is not UTF-8: " in capsys.readouterr().err
+        assert not list((tmp_path / LATIN).iterdir())
+    with subtests.test("a setting of the screens"):
+        with pytest.raises(ConfigError, match=r"^--data: data.path: is not UTF-8: caf\\xe9\.jsonl; rename") as refusal:
+            load_config(Request(shortcuts={"data.path": f"{LATIN}.jsonl"}))
+        assert len(refusal.value.problems) == 1
 
 
-def test_a_link_to_a_folder_that_is_not_utf8_is_no_place_for_runs(place, monkeypatch, capsys):
-    monkeypatch.chdir(place)
-    (place / LATIN).mkdir()
-    (place / "link").symlink_to(LATIN)
-    assert main(["train", "my.toml", "--no-ui", "--set", "output.runs_dir=link"]) == EXIT_BAD_INPUT
-    assert r"output.runs_dir: leads to a path that is not UTF-8: " in capsys.readouterr().err
-    assert not list((place / LATIN).iterdir())
-
-
-def test_a_setting_of_the_screens_that_is_not_utf8_is_a_problem_of_its_own():
-    with pytest.raises(ConfigError, match=r"^--data: data.path: is not UTF-8: caf\\xe9\.jsonl; rename") as refusal:
-        load_config(Request(shortcuts={"data.path": f"{LATIN}.jsonl"}))
-    assert len(refusal.value.problems) == 1
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("path", ["rows", "rows/*.jsonl"])
 def test_files_in_folders_of_data_and_of_a_model_may_have_names_that_are_not_utf8(path, place, monkeypatch, capsys):
+    from tests.tiny_models import save_tiny_model
+
     monkeypatch.chdir(place)
     (place / "rows").mkdir()
     for name in ("a", LATIN):
