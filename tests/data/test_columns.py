@@ -1,4 +1,4 @@
-"""Which column holds the text, and how that is told."""
+"""Which column holds the text, and how the choice is reported."""
 
 from __future__ import annotations
 
@@ -24,51 +24,52 @@ def write(path: Path, *rows: dict[str, object]) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("row", "column"),
-    [
-        ({"content": LONG, "text": "short"}, "text"),
-        ({"title": LONG, "Content": "short"}, "Content"),
-        ({"body": LONG, "content": "short"}, "content"),
-        ({"id": 7, "prompt": "the only one"}, "prompt"),
-        ({"id": "7", "score": "-1.5e3", "prompt": "no number"}, "prompt"),
-        ({"question": "short", "summary": LONG}, "summary"),
-        ({"text": 5, "prompt": "a"}, "text"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_the_column_of_the_text_is_found(row, column):
-    assert chosen(row) == column
+TEXT_COLUMNS = [
+    ({"content": LONG, "text": "short"}, "text"),
+    ({"title": LONG, "Content": "short"}, "Content"),
+    ({"body": LONG, "content": "short"}, "content"),
+    ({"id": 7, "prompt": "the only one"}, "prompt"),
+    ({"id": "7", "score": "-1.5e3", "prompt": "no number"}, "prompt"),
+    ({"question": "short", "summary": LONG}, "summary"),
+    ({"text": 5, "prompt": "a"}, "text"),
+]
 
 
-@pytest.mark.parametrize(
-    ("row", "message"),
-    [
-        ({"id": 1, "title": "what?", "notes": "that."}, "several columns could hold the text; name one of them"),
-        ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
-        ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
-        ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
-        (
-            {"id": LONG, "messages": 5},
-            'the rows are conversations (messages), not texts; task.type = "chat" reads them',
-        ),
-        ({"question": "what?", "answer": LONG}, "the rows are questions with their answers (question, answer)"),
-        ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
-    ],
-)
-def test_what_is_not_clear_is_asked(row, message):
-    with pytest.raises(DataError) as caught:
-        chosen(row)
-    assert message in str(caught.value)
-    assert str(caught.value).startswith("train.csv: ")
+def test_the_text_column_is_found(subtests):
+    for row, column in TEXT_COLUMNS:
+        with subtests.test(row=row):
+            assert chosen(row) == column
 
 
-def test_only_columns_of_text_are_proposed():
+UNCLEAR = [
+    ({"id": 1, "title": "what?", "notes": "that."}, "several columns could hold the text; name one of them"),
+    ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
+    ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
+    ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
+    (
+        {"id": LONG, "messages": 5},
+        'the rows are conversations (messages), not texts; task.type = "chat" reads them',
+    ),
+    ({"question": "what?", "answer": LONG}, "the rows are questions with their answers (question, answer)"),
+    ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
+]
+
+
+def test_an_unclear_choice_is_an_error_that_names_the_columns(subtests):
+    for row, message in UNCLEAR:
+        with subtests.test(row=row):
+            with pytest.raises(DataError) as caught:
+                chosen(row)
+            assert message in str(caught.value)
+            assert str(caught.value).startswith("train.csv: ")
+
+
+def test_only_text_columns_are_proposed():
     with pytest.raises(DataError, match=r"data.text_column: title, notes$"):
         chosen({"id": 1, "title": "what?", "notes": "that."})
 
 
-def test_a_named_column_is_taken_and_a_misspelt_one_is_named_with_its_nearest_neighbour():
+def test_a_named_column_is_used_and_a_misspelt_one_is_corrected():
     assert chosen({"text": "a", "body": "b"}, wanted="body") == "body"
     with pytest.raises(DataError) as caught:
         chosen({"id": 1, "content": "b"}, wanted="contnet")
@@ -78,7 +79,7 @@ def test_a_named_column_is_taken_and_a_misspelt_one_is_named_with_its_nearest_ne
     )
 
 
-def test_a_missing_column_is_said_once_for_each_file(tmp_path):
+def test_a_missing_column_is_reported_once_for_all_rows_of_a_file(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         write(tmp_path / name, *[{"body": "x"}] * 300)
     with pytest.raises(DataError) as caught:
@@ -86,7 +87,7 @@ def test_a_missing_column_is_said_once_for_each_file(tmp_path):
     assert [problem.where for problem in caught.value.problems] == ["a.jsonl (2 times, also b.jsonl)"]
 
 
-def test_a_row_without_the_column_that_others_have_is_named(tmp_path):
+def test_a_row_without_the_column_is_reported_with_its_line(tmp_path):
     path = write(tmp_path / "a.jsonl", {"text": "x"}, {"body": "y"}, {"text": "z"})
     with pytest.raises(DataError, match=r"a.jsonl, line 2: the row has no column 'text'; columns found: body"):
         list(open_source(str(path)).documents())
@@ -98,18 +99,15 @@ def notes_of(path: Path, wanted: str = "auto") -> tuple[str, ...]:
     return choices.notes()
 
 
-def test_what_was_chosen_is_told_with_what_else_was_there(tmp_path):
+def test_notes_name_the_chosen_column_and_the_other_ones(tmp_path):
     path = write(tmp_path / "train.jsonl", {"id": 1, "title": "T", "content": "C", "\x1b[2J": 1})
     (note,) = notes_of(path)
     assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
     assert notes_of(path, "content") == (note,)
-
-
-def test_nothing_is_told_of_rows_that_hold_a_text_alone(tmp_path):
     assert notes_of(write(tmp_path / "a.jsonl", {"text": "x"})) == ()
 
 
-def test_files_with_the_same_columns_are_read_alike_and_told_once(tmp_path):
+def test_files_with_the_same_columns_use_the_same_column(tmp_path):
     write(tmp_path / "a.jsonl", {"title": "q", "notes": LONG})
     write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == [LONG, "short"]
@@ -118,7 +116,7 @@ def test_files_with_the_same_columns_are_read_alike_and_told_once(tmp_path):
     )
 
 
-def test_a_column_of_an_earlier_file_is_taken_where_others_have_more_columns(tmp_path):
+def test_the_column_of_the_first_file_is_used_in_files_with_more_columns(tmp_path):
     write(tmp_path / "a.jsonl", {"notes": "the only one"})
     write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == ["the only one", "short"]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import pytest
 from tokenizers import Tokenizer, processors
 
-from tui_trainer.data.preparing import tokenizing as text_readers
+from tui_trainer.data.preparing import tokenizing
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, FOR_TEXT, train_tokenizer
 from tui_trainer.data.preparing.tokenizing import encode_texts, pieces_of
 
@@ -21,7 +21,7 @@ def byte_level(text: str = "the sheep of the hill\n") -> Tokenizer:
     return train_tokenizer([text] * 3, 300)
 
 
-def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monkeypatch):
+def test_a_long_text_encoded_in_pieces_has_the_tokens_of_the_whole(monkeypatch):
     chance = random.Random(3)
     text = "".join(chance.choices(["the ", "sheep", ".", "\n", "\n\n", "  ", " of\n", "hill", "é"], k=6000))
     tokenizer = byte_level(text)
@@ -33,31 +33,35 @@ def test_a_very_long_text_is_encoded_in_pieces_with_the_tokens_of_the_whole(monk
         return [encoding.ids for encoding in tokenizer.encode_batch(list(texts))]
 
     (whole,) = encode_all([text])
-    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 2000)
-    monkeypatch.setattr(text_readers, "REACH", 500)
+    monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 2000)
+    monkeypatch.setattr(tokenizing, "REACH", 500)
     assert len(list(pieces_of(text))) > 5
     assert [row.tolist() for row in encode_texts(encode_all, [text, "the", text], EOS_ID)] == [
         whole, *encode_all(["the"]), whole
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", ["x" * 9000, "ab cd " * 1500, "line\n\n" * 1500])
-def test_pieces_are_the_whole_text(monkeypatch, text):
-    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 2000)
-    monkeypatch.setattr(text_readers, "REACH", 100)
-    parts = [text[start:end] for start, end in pieces_of(text)]
-    assert "".join(parts) == text
-    assert len(parts) >= 2 and max(map(len, parts)) <= 4000
+LONG_TEXTS = ["x" * 9000, "ab cd " * 1500, "line\n\n" * 1500]
+
+
+def test_the_pieces_of_a_long_text_add_up_to_it(monkeypatch, subtests):
+    for text in LONG_TEXTS:
+        with subtests.test(f"{text[:6]!r}"):
+            monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 2000)
+            monkeypatch.setattr(tokenizing, "REACH", 100)
+            parts = [text[start:end] for start, end in pieces_of(text)]
+            assert "".join(parts) == text
+            assert len(parts) >= 2 and max(map(len, parts)) <= 4000
 
 
 def test_an_end_token_is_added_after_the_last_piece(monkeypatch):
-    monkeypatch.setattr(text_readers, "BATCH_CHARACTERS", 50)
+    monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 50)
     text = " ".join(map(str, range(10, 110)))
     [row] = encode_texts(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], [text], 1)
     assert row.tolist() == [*range(10, 110), 1]
 
 
-def test_a_trained_tokenizer_gives_every_text_back_and_knows_three_special_tokens():
+def test_a_trained_tokenizer_decodes_every_text_and_has_three_special_tokens():
     tokenizer = byte_level()
     assert tokenizer.get_vocab_size() <= 300
     assert [tokenizer.token_to_id(token) for token in ("<pad>", "<bos>", "<eos>")] == [0, 1, 2]
@@ -68,7 +72,7 @@ def test_a_trained_tokenizer_gives_every_text_back_and_knows_three_special_token
     assert len(tokenizer.encode("the sheep").ids) < 9
 
 
-def test_a_vocabulary_without_room_for_the_bytes_is_refused():
+def test_a_vocabulary_too_small_for_all_bytes_is_refused():
     with pytest.raises(ValueError, match="no room"):
         train_tokenizer(["a"], FOR_TEXT.smallest_vocabulary - 1)
     smallest = FOR_TEXT.smallest_vocabulary
@@ -84,6 +88,7 @@ print(train_tokenizer(texts, 600).to_str())
 """
 
 
+@pytest.mark.full
 def test_the_same_texts_give_the_same_tokenizer_in_every_process():
     made = {
         subprocess.run([sys.executable, "-c", TRAIN_SCRIPT], capture_output=True, check=True, env=env).stdout

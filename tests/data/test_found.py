@@ -1,4 +1,4 @@
-"""What data was found, in words: files, form, column."""
+"""The description of a data source: files, format, column."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ def words(path, text_column="auto", reads_text=True) -> str:
     return source_words(open_source(str(path), text_column), reads_text=reads_text)
 
 
-def test_a_table_is_named_with_its_form_and_the_column_that_was_found(tmp_path):
+def test_a_table_is_described_with_its_format_and_its_text_column(tmp_path):
     path = rows(tmp_path / "a.jsonl")
     size = path.stat().st_size
     assert words(path) == f"a.jsonl ({size} B), JSON Lines, the text in the column 'body'"
@@ -30,7 +30,7 @@ def test_a_table_is_named_with_its_form_and_the_column_that_was_found(tmp_path):
     assert words(packed).endswith("JSON Lines, the text in the column 'body'")
 
 
-def test_files_of_several_forms_are_counted(tmp_path):
+def test_files_of_several_formats_are_counted(tmp_path):
     rows(tmp_path / "a.jsonl")
     rows(tmp_path / "b.jsonl", column="text")
     (tmp_path / "c.csv").write_text("body,n\nsome words,1\nand more,2\n")
@@ -39,13 +39,13 @@ def test_files_of_several_forms_are_counted(tmp_path):
     assert told.endswith("the text in the columns 'body' and 'text'")
 
 
-def test_plain_text_has_no_column_and_a_sample_no_form(tmp_path):
+def test_plain_text_has_no_column_and_a_sample_no_format(tmp_path):
     (tmp_path / "a.md").write_text("some words")
     assert words(tmp_path / "a.md") == "a.md (10 B), plain text"
     assert words("sample:python-reference").startswith("sample:python-reference (")
 
 
-def test_what_stands_in_the_files_is_never_refused_here(tmp_path):
+def test_broken_files_are_described_without_an_error(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": "good words"}\n{"bo\n\x1b[2J')
     assert "JSON Lines" in words(path) and "\x1b" not in words(path)
@@ -53,7 +53,7 @@ def test_what_stands_in_the_files_is_never_refused_here(tmp_path):
     assert words(rows(tmp_path / "b.jsonl", column="text\x1b[2J")).endswith("'text\u241b[2J'")
 
 
-def test_a_plan_says_what_it_learns_from_and_is_measured_on(tmp_path):
+def test_a_plan_describes_its_training_and_evaluation_data(tmp_path):
     data = DataSection(path=str(rows(tmp_path / "a.jsonl")), eval_path=str(rows(tmp_path / "b.jsonl", "text")))
     told = data_words(Config(data=data, task=TaskSection(type="causal_lm")))
     assert [line.partition(" (")[0] for line in told] == ["learns from a.jsonl", "is measured on b.jsonl"]

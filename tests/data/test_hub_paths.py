@@ -1,4 +1,4 @@
-"""Names of data sets of the hub, and which files of one belong together: by their names alone."""
+"""Names of data sets on the hub, and which of their files belong together, decided by names alone."""
 
 from __future__ import annotations
 
@@ -14,39 +14,41 @@ TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]
 TEST = "data/test-00000-of-00001.parquet"
 
 
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("hub:org/d", HubPath("org/d")),
-        ("hub:tweet_eval", HubPath("tweet_eval")),
-        ("org/d/", HubPath("org/d")),
-        ("hub:org/d-1.x/en/train", HubPath("org/d-1.x", "main", "en/train")),
-        ("hub:org/d@v2/a.jsonl", HubPath("org/d", "v2", "a.jsonl")),
-        ("hub:org/d@refs/convert/parquet/x/train", HubPath("org/d", "refs/convert/parquet", "x/train")),
-        ("hub:org/d@refs/pr/7", HubPath("org/d", "refs/pr/7")),
-        ("hub:org/d@my%2Fbranch/x", HubPath("org/d", "my/branch", "x")),
-    ],
-)
-def test_a_path_of_the_hub_is_read_and_written_again(written, meant):
-    assert parse_hub_path(written) == meant
-    assert parse_hub_path(str(meant)) == meant
+HUB_PATHS = [
+    ("hub:org/d", HubPath("org/d")),
+    ("hub:tweet_eval", HubPath("tweet_eval")),
+    ("org/d/", HubPath("org/d")),
+    ("hub:org/d-1.x/en/train", HubPath("org/d-1.x", "main", "en/train")),
+    ("hub:org/d@v2/a.jsonl", HubPath("org/d", "v2", "a.jsonl")),
+    ("hub:org/d@refs/convert/parquet/x/train", HubPath("org/d", "refs/convert/parquet", "x/train")),
+    ("hub:org/d@refs/pr/7", HubPath("org/d", "refs/pr/7")),
+    ("hub:org/d@my%2Fbranch/x", HubPath("org/d", "my/branch", "x")),
+]
 
 
-@pytest.mark.parametrize(
-    "path", ["hub:", "hub:a--b/c", "hub:/a/b", "hub:a/b@", "hub:a/b/../c", "hub:a/b@..", "hub:a/b@-x"]
-)
-def test_what_cannot_be_a_data_set_is_refused(path):
-    with pytest.raises(DataError):
-        parse_hub_path(path)
+def test_a_hub_path_is_parsed_and_written_again(subtests):
+    for written, meant in HUB_PATHS:
+        with subtests.test(written=written):
+            assert parse_hub_path(written) == meant
+            assert parse_hub_path(str(meant)) == meant
 
 
-def test_a_revision_of_the_config_is_of_what_names_none_itself():
+NOT_HUB_PATHS = ["hub:", "hub:a--b/c", "hub:/a/b", "hub:a/b@", "hub:a/b/../c", "hub:a/b@..", "hub:a/b@-x"]
+
+
+def test_a_path_that_cannot_name_a_data_set_is_refused(subtests):
+    for path in NOT_HUB_PATHS:
+        with subtests.test(path=path), pytest.raises(DataError):
+            parse_hub_path(path)
+
+
+def test_the_revision_of_the_config_applies_unless_the_path_has_one():
     assert parse_hub_path("org/d", "v2") == HubPath("org/d", "v2") == parse_hub_path("org/d@v2", "v2")
     with pytest.raises(DataError, match="org/d is asked for in two revisions"):
         parse_hub_path("org/d@v1", "v2")
 
 
-def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
+def test_only_a_name_without_a_file_extension_can_be_on_the_hub():
     for name in ("tweet_eval", "org/conversations", "org/conversations-1.5", "o/My.Data"):
         assert could_be_on_the_hub(name), name
     for path in (
@@ -61,9 +63,7 @@ def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
     assert not any(could_be_on_the_hub(f"org/rows{ending}") for ending in [*FORMS, ".gz", ".JSONL"])
 
 
-@pytest.mark.parametrize(
-    ("names", "labels"),
-    [
+SPLITS = [
         (TRAIN, {"train": 3}),
         (["a/0.parquet", "b/c/1.parquet"], {}),
         ([TEST, *TRAIN], {"test": 1, "train": 3}),
@@ -82,15 +82,18 @@ def test_only_a_name_without_the_ending_of_a_file_is_taken_for_one_of_the_hub():
         (["d/test-suite/test.csv", "d/test-suite/train.csv"], {"train": 1, "test": 1}),
         (["train/a/train-x.csv", "train/b/train-x.csv", "test/x.csv"], {"train": 2, "test": 1}),
         (["d/en.csv", "d/fr.csv", "d/test_en.csv"], {"": 2, "test": 1}),
-    ],
-)  # fmt: skip
-def test_splits_are_told_apart_and_no_file_is_lost(names, labels):
-    parts = tell_apart(data_names(names)).parts
-    assert {part.label: len(files) for part, files in parts.items()} == labels
-    assert not parts or sorted(name for files in parts.values() for name in files) == sorted(names)
+    ]  # fmt: skip
 
 
-def test_a_glob_is_taken_as_the_shell_takes_it():
+def test_files_are_grouped_by_split_and_none_is_lost(subtests):
+    for names, labels in SPLITS:
+        with subtests.test(names=names):
+            parts = tell_apart(data_names(names)).parts
+            assert {part.label: len(files) for part, files in parts.items()} == labels
+            assert not parts or sorted(name for files in parts.values() for name in files) == sorted(names)
+
+
+def test_a_glob_matches_as_in_a_shell():
     names = ["a/train/x.csv", "a/y.csv", "z.csv"]
     assert chosen_names(names, "*.csv") == ["z.csv"]
     assert chosen_names(names, "a/*.csv") == ["a/y.csv"]

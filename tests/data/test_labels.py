@@ -1,4 +1,4 @@
-"""What the labels of a table are: their column, their kind, and what each value means."""
+"""The labels of a table: their column, their kind, and what each value means."""
 
 import pytest
 
@@ -16,31 +16,39 @@ def read(kind, *values):
     return [reader.number(row) if kind == REGRESSION else reader.names(row) for row in rows(*values)]
 
 
-@pytest.mark.parametrize(("names", "found"), [
+USUAL_NAMES = [
     (["text", "label"], "label"), (["text", "Category"], "Category"), (["score", "label", "text"], "label"),
     (["review", "stars"], "stars"),
-])  # fmt: skip
-def test_a_usual_name_is_the_column_of_labels(names, found):
-    assert label_columns("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == (found,)
+]  # fmt: skip
 
 
-def test_a_column_that_is_not_there_is_named_with_its_nearest():
+def test_a_usual_name_is_the_label_column(subtests):
+    for names, found in USUAL_NAMES:
+        with subtests.test(names=names):
+            assert label_columns("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == (found,)
+
+
+def test_a_missing_label_column_is_reported_with_the_nearest_name():
     with pytest.raises(DataError, match=r"no column 'lable'; did you mean 'label'\? .* data.label_column"):
         label_columns("lable", rows("x"), "rows.jsonl")
     with pytest.raises(DataError, match=r"no column has a usual name of labels.*columns found: text, what"):
         label_columns("auto", rows("x", column="what"), "rows.jsonl")
 
 
-@pytest.mark.parametrize(("values", "kind"), [
+KINDS = [
     (["joy", "anger"], SINGLE), ([0, 1, 2, None], SINGLE), ([True, False], SINGLE), (["0", "1"], SINGLE),
     ([4.0, 5.0], SINGLE), ([4.0, 4.5], REGRESSION), (["1", "2.5"], REGRESSION), ([["a"], []], MULTI),
     (["1", "x", "2.5"], SINGLE), ([str(n) for n in range(31)] + ["other"], SINGLE), (list(range(30)), SINGLE),
-])  # fmt: skip
-def test_the_first_rows_show_what_labels_are(values, kind):
-    assert kind_of(values, "rows.jsonl", "label") == kind
+]  # fmt: skip
 
 
-def test_many_whole_numbers_are_a_question_for_the_user():
+def test_the_kind_of_labels_follows_from_the_first_rows(subtests):
+    for values, kind in KINDS:
+        with subtests.test(values=values):
+            assert kind_of(values, "rows.jsonl", "label") == kind
+
+
+def test_many_different_whole_numbers_need_a_decision_of_the_user():
     with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type = \"single_la"):
         kind_of(range(31), "rows.jsonl", "label")
 
@@ -55,7 +63,7 @@ def test_values_become_names():
     assert read(REGRESSION, 1, "2.5", -3.25) == [1.0, 2.5, -3.25]
 
 
-@pytest.mark.parametrize(("kind", "values", "words"), [
+BAD_LABELS = [
     (SINGLE, [None], "rows.jsonl, line 1: the label is missing"),
     (SINGLE, ["  "], "the label is empty"),
     (SINGLE, ["joy", 1], "line 2: the label is a number, and those before it are strings"),
@@ -75,15 +83,19 @@ def test_values_become_names():
     (REGRESSION, [True], "the label is true or false, not a number"),
     (REGRESSION, [float("nan")], "the label is no finite number"),
     (REGRESSION, [1e39], "the label is no finite number"),
-])  # fmt: skip
-def test_what_is_no_label_is_told_in_one_sentence(kind, values, words):
-    with pytest.raises(DataError) as caught:
-        read(kind, *values)
-    assert words in str(caught.value)
-    assert "\n" not in str(caught.value)
+]  # fmt: skip
 
 
-def test_lists_of_0_and_1_have_one_length():
+def test_a_bad_label_is_reported_in_one_sentence(subtests):
+    for kind, values, words in BAD_LABELS:
+        with subtests.test(kind=kind, values=values):
+            with pytest.raises(DataError) as caught:
+                read(kind, *values)
+            assert words in str(caught.value)
+            assert "\n" not in str(caught.value)
+
+
+def test_lists_of_0_and_1_must_have_one_length():
     reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
@@ -91,18 +103,15 @@ def test_lists_of_0_and_1_have_one_length():
             reader.names(*rows(value))
 
 
-def test_minus_one_after_the_first_rows_is_no_label():
+def test_minus_one_is_not_a_label():
     reader = LabelReader(["label"], SINGLE, [0, 1])
     with pytest.raises(DataError, match="the label is -1, which says that there is none"):
         reader.names(*rows(-1))
 
 
-def test_names_have_a_fixed_order():
+def test_class_names_have_a_fixed_order_or_that_of_the_model():
     assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
     assert ordered(["joy", "anger", "10"]) == ("10", "anger", "joy")
-
-
-def test_a_model_that_knows_just_these_names_keeps_its_order():
     known = {"0": "negative", "1": "neutral", "2": "positive"}
     assert ordered(["positive", "neutral", "negative"], known) == ("negative", "neutral", "positive")
     assert ordered(["positive", "neutral"], known) == ("neutral", "positive")

@@ -1,4 +1,4 @@
-"""What somebody may have meant by a path that is not there."""
+"""Suggestions for a path that does not exist."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from tui_trainer.models.facts import find_model
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch) -> Path:
+def folder(tmp_path, monkeypatch) -> Path:
     for name in ("models/llama-small", "models/gpt2", "texts"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "texts" / "data.jsonl").write_text('{"text": "hello"}\n')
@@ -22,46 +22,42 @@ def place(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("asked", "meant"),
-    [
-        ("texts/dta.jsonl", "texts/data.jsonl"),
-        ("./txts/data.jsonl", "./texts/data.jsonl"),
-        ("txts/dat.jsonl", "texts/data.jsonl"),
-        ("~/texts/data.json", "~/texts/data.jsonl"),
-        ("./modles/gpt2", "./models/gpt2"),
-        ("models/lama-small", "models/llama-small"),
-        ("texts/data.jsonl", "texts/data.jsonl"),
-        ("texts/nothing like it.csv", ""),
-        ("elsewhere/data.jsonl", ""),
-        ("~nobody-of-this-name/x", ""),
-        ("model.txt/x", ""),
-        ("texts/" + 300 * "x", ""),
-        ("a/" * 5000, ""),
-    ],
-)
-def test_the_nearest_path_is_found_in_every_part(place, asked, meant):
-    assert nearest_path(asked) == meant
+PATHS = [
+    ("texts/dta.jsonl", "texts/data.jsonl"),
+    ("./txts/data.jsonl", "./texts/data.jsonl"),
+    ("txts/dat.jsonl", "texts/data.jsonl"),
+    ("~/texts/data.json", "~/texts/data.jsonl"),
+    ("./modles/gpt2", "./models/gpt2"),
+    ("models/lama-small", "models/llama-small"),
+    ("texts/data.jsonl", "texts/data.jsonl"),
+    ("texts/nothing like it.csv", ""),
+    ("elsewhere/data.jsonl", ""),
+    ("~nobody-of-this-name/x", ""),
+    ("model.txt/x", ""),
+    ("texts/" + 300 * "x", ""),
+    ("a/" * 5000, ""),
+]
 
 
-def test_a_folder_is_not_taken_for_a_file(place):
+def test_the_nearest_path_is_found_in_every_part(folder, subtests):
+    for path, nearest in PATHS:
+        with subtests.test(f"{path[:30]}"):
+            assert nearest_path(path) == nearest
+
+
+def test_only_folders_are_suggested_for_a_folder(folder):
     assert nearest_path("modle.txt") == "model.txt"
     assert nearest_path("modle.txt", folders_only=True) == ""
 
 
-def test_a_folder_that_may_not_be_read_gives_no_guess(place, monkeypatch):
-    monkeypatch.setattr(Path, "iterdir", lambda self: (_ for _ in ()).throw(PermissionError(13, "Permission denied")))
-    assert nearest_path("texts/dta.jsonl") == ""
-
-
-def test_data_that_is_not_there_names_the_nearest_file(place):
+def test_missing_data_is_reported_with_the_nearest_file(folder):
     with pytest.raises(DataError, match=r"no file or folder 'texts/dta\.jsonl'; did you mean 'texts/data\.jsonl'\?"):
         open_source("texts/dta.jsonl")
     with pytest.raises(DataError, match="check the path"):
         open_source("nowhere/at-all.csv")
 
 
-def test_a_model_that_is_not_there_names_the_nearest_folder_with_one(place):
+def test_a_missing_model_is_reported_with_the_nearest_model_folder(folder):
     with pytest.raises(ConfigError, match=r"there is no folder \./modles/gpt2; did you mean \./models/gpt2\?"):
         find_model("./modles/gpt2")
     with pytest.raises(ConfigError, match=r"did you mean the folder \./models/gpt2\? Else run `tui-trainer download"):

@@ -1,10 +1,7 @@
-"""Tokens as text again: nothing lost between pieces, special tokens by their names."""
+"""Tokens spelled as text: nothing is lost between pieces, and special tokens show their names."""
 
 from types import MappingProxyType, SimpleNamespace
 
-import pytest
-
-from tests.tiny_models import tiny_tokenizer
 from tui_trainer.data.preview import Speller
 
 TEXTS = [
@@ -43,15 +40,18 @@ def test_a_tag_begins_a_piece():
     assert [(piece.text, piece.tag) for piece in found] == [("<s>", ""), ("the", "O"), (" cat", ""), (" sat", "B-PER")]
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_pieces_together_are_the_text(text):
+def test_pieces_together_are_the_text(subtests):
+    from tests.tiny_models import tiny_tokenizer
+
     tokenizer = tiny_tokenizer()
-    ids = tokenizer(text)["input_ids"]
-    for every in (1, 2, 3):
-        pieces = Speller(tokenizer).pieces(ids, [place % every == 0 for place in range(len(ids))])
-        assert sum(piece.tokens for piece in pieces) == len(ids)
-        if every == 1:
-            assert pieces[0].text == "<bos>" and pieces[0].special
-            # This tokenizer takes text that spells a special token for one, and that is seen.
-            assert "".join(piece.text for piece in pieces[1:]) == text
-            assert [piece.text for piece in pieces[1:] if piece.special] == ["<bos>", "<eos>"] * ("<bos>" in text)
+    for text in TEXTS:
+        with subtests.test(text=text):
+            ids = tokenizer(text)["input_ids"]
+            for interval in (1, 2, 3):
+                trained = [position % interval == 0 for position in range(len(ids))]
+                assert sum(piece.tokens for piece in Speller(tokenizer).pieces(ids, trained)) == len(ids)
+            beginning, *pieces = Speller(tokenizer).pieces(ids, [True] * len(ids))
+            assert beginning.text == "<bos>" and beginning.special
+            # This tokenizer encodes text that spells a special token as that token, and the preview shows it.
+            assert "".join(piece.text for piece in pieces) == text
+            assert [piece.text for piece in pieces if piece.special] == ["<bos>", "<eos>"] * ("<bos>" in text)

@@ -17,7 +17,7 @@ from tui_trainer.data.preparing.tokenizing import (
 )
 
 
-def parts(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
+def sides_of(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
     """What of a document is trained on, and what is held out."""
     if index in split.tails:
         return torn(text, split.tails[index])
@@ -27,81 +27,80 @@ def parts(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
 LENGTHS = [int(size) for size in np.random.default_rng(7).integers(50, 5000, 200)]
 
 
-@pytest.mark.parametrize("fraction", [0.01, 0.1, 0.5, 0.9])
-def test_whole_documents_near_the_wanted_share_are_held_out(fraction):
-    split = split_documents(LENGTHS, fraction, 42)
-    share = sum(size for size, held in zip(LENGTHS, split.held_out, strict=True) if held) / sum(LENGTHS)
-    assert share == pytest.approx(fraction, rel=0.02)
-    assert not split.tails
-    assert not split.notes
+def test_held_out_documents_come_near_the_requested_share(subtests):
+    for fraction in [0.01, 0.1, 0.5, 0.9]:
+        with subtests.test(fraction=fraction):
+            split = split_documents(LENGTHS, fraction, 42)
+            share = sum(size for size, held in zip(LENGTHS, split.held_out, strict=True) if held) / sum(LENGTHS)
+            assert share == pytest.approx(fraction, rel=0.02)
+            assert not split.tails
+            assert not split.notes
 
 
-def test_the_split_follows_the_seed_and_nothing_else():
+def test_the_split_depends_on_the_seed_alone():
     first, again, other = (split_documents(LENGTHS, 0.1, seed).held_out for seed in (42, 42, 43))
     assert (first == again).all()
     assert (first != other).any()
-
-
-def test_the_split_of_a_seed_is_the_same_on_every_machine():
     assert np.flatnonzero(split_documents([10] * 20, 0.2, 42).held_out).tolist() == [4, 8, 15, 17]
 
 
-def test_no_share_holds_nothing_out():
+def test_a_share_of_zero_holds_nothing_out():
     split = split_documents(LENGTHS, 0, 42)
     assert not split.held_out.any()
     assert not split.tails
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_a_giant_document_is_not_held_out_by_chance(seed):
-    split = split_documents([3000, *[100] * 50], 0.1, seed)
-    assert not split.held_out[0]
-    assert split.held_out.sum() == 8
+def test_a_giant_document_is_never_held_out(subtests):
+    for seed in range(20):
+        with subtests.test(seed=seed):
+            split = split_documents([3000, *[100] * 50], 0.1, seed)
+            assert not split.held_out[0]
+            assert split.held_out.sum() == 8
 
 
-@pytest.mark.parametrize("lengths", [[1000], [1000, 5, 5], [100] * 3], ids=["one", "dominated", "coarse"])
-def test_the_tail_of_the_longest_is_held_out_where_whole_documents_cannot_give_the_share(lengths):
-    split = split_documents(lengths, 0.1, 42)
-    assert not split.held_out.any()
-    assert split.tails == {0: round(0.1 * sum(lengths))}
-    assert len(split.notes) == 1
+def test_the_tail_of_the_longest_document_is_held_out_if_whole_documents_cannot_give_the_share(subtests):
+    for lengths in [[1000], [1000, 5, 5], [100] * 3]:
+        with subtests.test(lengths=lengths):
+            split = split_documents(lengths, 0.1, 42)
+            assert not split.held_out.any()
+            assert split.tails == {0: round(0.1 * sum(lengths))}
+            assert len(split.notes) == 1
 
 
-@pytest.mark.parametrize("fraction", [0.5, 0.9, 0.99])
-@pytest.mark.parametrize("lengths", [[1, 1], [5, 5, 5], [2], [1], [9, 1]])
-def test_something_always_stays_to_train_on(lengths, fraction):
-    split = split_documents(lengths, fraction, 1)
-    texts = ["x" * size for size in lengths]
-    trained = sum(len(parts(split, index, text)[0]) for index, text in enumerate(texts))
-    assert 0 < trained <= sum(lengths)
-    assert trained < sum(lengths) or split.notes
+def test_some_text_always_remains_for_training(subtests):
+    for fraction in [0.5, 0.9, 0.99]:
+        for lengths in [[1, 1], [5, 5, 5], [2], [1], [9, 1]]:
+            with subtests.test(lengths=lengths, fraction=fraction):
+                split = split_documents(lengths, fraction, 1)
+                texts = ["x" * size for size in lengths]
+                trained = sum(len(sides_of(split, index, text)[0]) for index, text in enumerate(texts))
+                assert 0 < trained <= sum(lengths)
+                assert trained < sum(lengths) or split.notes
 
 
-def test_the_tail_begins_at_the_nearest_line_break():
+def test_the_tail_begins_at_the_nearest_line_break(subtests):
     text = "aaaa\nbbbb\ncccc\ndddd"
     assert text[tail_start(text, 6) :] == "dddd"
     assert text[tail_start(text, 8) :] == "cccc\ndddd"
     assert text[tail_start(text, 4) :] == "dddd"
+    for text in ["x" * 100, "x" * 99 + "\n", "\n" * 100, "\n" + "x" * 99]:
+        for tail in [1, 50, 99]:
+            with subtests.test(text=text, tail=tail):
+                assert 0 < tail_start(text, tail) < len(text)
 
 
-@pytest.mark.parametrize("text", ["x" * 100, "x" * 99 + "\n", "\n" * 100, "\n" + "x" * 99])
-@pytest.mark.parametrize("tail", [1, 50, 99])
-def test_neither_side_of_a_tail_is_empty(text, tail):
-    assert 0 < tail_start(text, tail) < len(text)
-
-
-def test_a_part_of_a_document_goes_to_one_side_only():
+def test_each_part_of_a_document_is_on_one_side_only():
     texts = [f"document {index}\n" * 20 for index in range(10)]
     for split in (split_documents([len(text) for text in texts], 0.2, 3), split_documents([300], 0.2, 3)):
         for index, text in enumerate(texts[: len(split.held_out)]):
-            assert "".join(parts(split, index, text)) == text
+            assert "".join(sides_of(split, index, text)) == text
 
 
 FAMILY = "\U0001f468\u200d\U0001f469"
 TEXT = f"Line\twith  spaces\r\n\né e\u0301 \U0001f600 {FAMILY} \u4e2d\u6587 \0 \u200b <eos><pad><unk> </s>"
 
 
-def test_every_known_character_is_one_token_and_comes_back():
+def test_each_known_character_is_one_token_and_decodes_to_itself():
     tokenizer = build_tokenizer(characters_of([TEXT]))
     ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
     assert len(ids) == len(TEXT)
@@ -110,7 +109,7 @@ def test_every_known_character_is_one_token_and_comes_back():
     assert tokenizer.decode(ids, skip_special_tokens=False) == TEXT
 
 
-def test_a_saved_tokenizer_reads_special_names_as_text_too(tmp_path):
+def test_a_saved_tokenizer_encodes_the_names_of_special_tokens_as_text(tmp_path):
     tokenizer = build_tokenizer(characters_of([TEXT]))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -119,17 +118,14 @@ def test_a_saved_tokenizer_reads_special_names_as_text_too(tmp_path):
     assert loaded.token_to_id("<eos>") == EOS_ID
 
 
-def test_the_alphabet_is_sorted_and_complete():
+def test_each_unknown_character_is_one_unknown_token():
+    assert encode_text(character_ids(["a", "b"]), "a??b\u2603").tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
+    assert build_tokenizer(["a", "b"]).encode("a??b\u2603").ids == [3, UNK_ID, UNK_ID, 4, UNK_ID]
     assert characters_of(["b\U0001f600", "ab", "é"]) == ["a", "b", "é", "\U0001f600"]
     assert characters_of([]) == []
 
 
-def test_each_unknown_character_is_one_unknown_token():
-    assert encode_text(character_ids(["a", "b"]), "a??b\u2603").tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
-    assert build_tokenizer(["a", "b"]).encode("a??b\u2603").ids == [3, UNK_ID, UNK_ID, 4, UNK_ID]
-
-
-def test_texts_are_encoded_as_the_tokenizer_does():
+def test_fast_encoding_agrees_with_the_tokenizer():
     text = "ab\n<eos>é\U0001f600 " * 1000
     characters = characters_of([text])
     tokenizer, ids = build_tokenizer(characters), character_ids(characters)

@@ -34,26 +34,27 @@ def rows_in(path: Path) -> tuple[list[Row], ProblemList]:
     return list(open_source(str(path)).rows(problems, choices=ColumnChoices("auto"))), problems
 
 
-@pytest.mark.parametrize("name", ["a.conll", "a.bio", "a.iob2", "a.iob", "a.bioes", "a.conll.gz"])
-@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_conll_file_gives_its_sentences(name, line_end, mark, tmp_path):
-    content = (mark + CONLL.replace("\n", line_end)).encode()
-    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
-    rows, problems = rows_in(tmp_path / name)
-    assert problems.count == 0
-    assert [row.values["tokens"] for row in rows] == [["EU", "rejects"], ["#", "hashtag"], ["Paris"]]
-    assert [row.values["ner_tags"] for row in rows] == [["B-ORG", "O"], ["O", "O"], ["B-LOC"]]
-    assert [row.where for row in rows] == [f"{name}, line {line}" for line in (3, 7, 11)]
+def test_a_conll_file_gives_its_sentences(tmp_path, subtests):
+    for name in ["a.conll", "a.bio", "a.iob2", "a.iob", "a.bioes", "a.conll.gz"]:
+        for line_end in ["\n", "\r\n"]:
+            for mark in ["", "\ufeff"]:
+                with subtests.test(name=name, line_end=line_end, mark=mark):
+                    content = (mark + CONLL.replace("\n", line_end)).encode()
+                    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith(".gz") else content)
+                    rows, problems = rows_in(tmp_path / name)
+                    assert problems.count == 0
+                    assert [row.values["tokens"] for row in rows] == [["EU", "rejects"], ["#", "hashtag"], ["Paris"]]
+                    assert [row.values["ner_tags"] for row in rows] == [["B-ORG", "O"], ["O", "O"], ["B-LOC"]]
+                    assert [row.where for row in rows] == [f"{name}, line {line}" for line in (3, 7, 11)]
 
 
-def test_tabs_part_columns_where_there_are_any(tmp_path):
+def test_tabs_separate_columns_if_there_are_any(tmp_path):
     (tmp_path / "a.bio").write_text("New York\tB-LOC\nof\tO\n\nold one\tO")
     rows, _ = rows_in(tmp_path / "a.bio")
     assert [row.values["tokens"] for row in rows] == [["New York", "of"], ["old one"]]
 
 
-def test_lines_that_cannot_be_read_are_told_with_their_place_and_leave_the_other_sentences(tmp_path):
+def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
     (tmp_path / "a.conll").write_text("a O\nb\n\nc O\n\nd N O\ne O\n\n\tO\n\nf\t\n")
     rows, problems = rows_in(tmp_path / "a.conll")
     assert [row.values["tokens"] for row in rows] == [["c"]]
@@ -70,7 +71,7 @@ def test_a_conll_file_is_text_for_tasks_that_read_text(tmp_path):
     assert texts == ["EU rejects", "# hashtag", "Paris"]
 
 
-def test_latin_1_in_a_conll_file_is_told_with_its_line(tmp_path):
+def test_latin_1_in_a_conll_file_is_reported_with_its_line(tmp_path):
     (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")
     _, problems = rows_in(tmp_path / "a.conll")
     assert problems.shown[0].where == "a.conll, line 3" and "Latin-1" in problems.shown[0].message
@@ -84,54 +85,55 @@ WORDS = {"tokens": ["a", "b"], "ner_tags": ["O", "B-X"]}
 SPANS = [[0, 1, "X"]]
 
 
-@pytest.mark.parametrize(
-    ("row", "words", "tags", "spans"),
-    [
-        (WORDS, "tokens", "ner_tags", False),
-        ({"id": 3, "words": ["a"], "pos_tags": ["N"], "labels": ["O"]}, "words", "labels", False),
-        ({"Tokens": ["a"], "UPOS": ["N"]}, "Tokens", "UPOS", False),
-        ({"text": "a b", **WORDS}, "tokens", "ner_tags", False),
-        ({"text": "a b", "entities": SPANS}, "text", "entities", True),
-        ({"text": "a b", "label": SPANS}, "text", "label", True),
-        ({"text": "a b", "spans": []}, "text", "spans", True),
-        (
-            {"text": "a b", "tokens": [{"text": "a"}], "spans": [{"start": 0, "end": 1, "label": "X"}]},
-            "text",
-            "spans",
-            True,
-        ),
-        ({"sentence": "a b", "tags": "O O"}, "sentence", "tags", False),
-    ],
-)
-def test_columns_with_usual_names_are_found(row, words, tags, spans):
-    found = find_tag_columns(head(row), "auto", "auto")
-    assert (found.words, found.tags, found.spans) == (words, tags, spans)
-    assert f"'{words}'" in found.note and f"'{tags}'" in found.note
+USUAL_COLUMNS = [
+    (WORDS, "tokens", "ner_tags", False),
+    ({"id": 3, "words": ["a"], "pos_tags": ["N"], "labels": ["O"]}, "words", "labels", False),
+    ({"Tokens": ["a"], "UPOS": ["N"]}, "Tokens", "UPOS", False),
+    ({"text": "a b", **WORDS}, "tokens", "ner_tags", False),
+    ({"text": "a b", "entities": SPANS}, "text", "entities", True),
+    ({"text": "a b", "label": SPANS}, "text", "label", True),
+    ({"text": "a b", "spans": []}, "text", "spans", True),
+    (
+        {"text": "a b", "tokens": [{"text": "a"}], "spans": [{"start": 0, "end": 1, "label": "X"}]},
+        "text",
+        "spans",
+        True,
+    ),
+    ({"sentence": "a b", "tags": "O O"}, "sentence", "tags", False),
+]
 
 
-def test_columns_that_are_named_are_taken():
+def test_columns_with_usual_names_are_found(subtests):
+    for row, words, tags, spans in USUAL_COLUMNS:
+        with subtests.test(row=row):
+            found = find_tag_columns(head(row), "auto", "auto")
+            assert (found.words, found.tags, found.spans) == (words, tags, spans)
+            assert f"'{words}'" in found.note and f"'{tags}'" in found.note
+
+
+def test_named_columns_are_used():
     rows = head({"tokens": ["a"], "ner_tags": ["O"], "mine": ["B-X"]})
     assert find_tag_columns(rows, "auto", "mine").tags == "mine"
     assert find_tag_columns(rows, "tokens", "mine").note == ""
     assert find_tag_columns(head({"a": "x y", "b": SPANS}), "a", "b").spans
 
 
-@pytest.mark.parametrize(
-    ("row", "words", "tags", "told"),
-    [
-        (WORDS, "toknes", "auto", "no column 'toknes'.*did you mean 'tokens'?.*data.text_column"),
-        (WORDS, "auto", "ner_tag", "no column 'ner_tag'.*did you mean 'ner_tags'?.*data.label_column"),
-        ({"tokens": ["a"], "id": 1}, "auto", "auto", "no column holds the tags of 'tokens'.*data.label_column"),
-        ({"id": 1}, "auto", "auto", "no column holds words or a text.*data.text_column"),
-        ({"tokens": ["a"], "ner_tags": [0]}, "auto", "auto", "'ner_tags' are numbers, which have no names.*Parquet"),
-    ],
-)
-def test_columns_that_cannot_be_told_are_a_question(row, words, tags, told):
-    with pytest.raises(DataError, match=rf"^a.jsonl: .*{told}"):
-        find_tag_columns(head(row), words, tags)
+UNCLEAR_COLUMNS = [
+    (WORDS, "toknes", "auto", "no column 'toknes'.*did you mean 'tokens'?.*data.text_column"),
+    (WORDS, "auto", "ner_tag", "no column 'ner_tag'.*did you mean 'ner_tags'?.*data.label_column"),
+    ({"tokens": ["a"], "id": 1}, "auto", "auto", "no column holds the tags of 'tokens'.*data.label_column"),
+    ({"id": 1}, "auto", "auto", "no column holds words or a text.*data.text_column"),
+    ({"tokens": ["a"], "ner_tags": [0]}, "auto", "auto", "'ner_tags' are numbers, which have no names.*Parquet"),
+]
 
 
-def test_texts_with_white_space_and_printed_lists_are_lists():
+def test_unclear_columns_are_an_error_that_names_the_setting(subtests):
+    for row, words, tags, message in UNCLEAR_COLUMNS:
+        with subtests.test(message), pytest.raises(DataError, match=rf"^a.jsonl: .*{message}"):
+            find_tag_columns(head(row), words, tags)
+
+
+def test_white_space_and_printed_lists_become_lists():
     columns = find_tag_columns(head({"words": "a b", "tags": "O B-X"}), "auto", "auto")
     for words, tags in (("a  b", "O B-X"), ("['a', 'b']", '["O", "B-X"]'), (["a", "b"], ("O", "B-X"))):
         tagged = columns.read(Row("a.csv, line 2", {"words": words, "tags": tags}))
@@ -140,35 +142,33 @@ def test_texts_with_white_space_and_printed_lists_are_lists():
     assert columns.read(Row("a", {"words": "[ a ]", "tags": "O O O"})).words == ["[", "a", "]"]
 
 
-@pytest.mark.parametrize(
-    ("words", "tags", "told"),
-    [
-        (["a", "b"], ["O"], "the row has 2 words and 1 tag"),
-        ([], [], "the row has no words"),
-        (["a", ""], ["O", "O"], "word 2 is empty"),
-        (["a", None], ["O", "O"], "word 2 is null, not a string"),
-        (["a", 3], ["O", "O"], "word 2 is a number, not a string"),
-        (["a", "b"], ["O", 7], "tag 2 is the number 7, which has no name"),
-        (["a", "b"], ["O", None], "tag 2 is null"),
-        (["a", "b"], ["O", " "], "tag 2 is empty"),
-        (None, ["O"], "'tokens' is null, not a list of words"),
-        (["a"], 3, "'ner_tags' is a number, not a list of tags"),
-        (["\ud800"], ["O"], "surrogate"),
-    ],
-)
-def test_rows_that_cannot_be_used_are_told(words, tags, told):
-    columns = find_tag_columns(head(WORDS), "auto", "auto")
-    with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{told}"):
-        columns.read(Row("a.jsonl, line 7", {"tokens": words, "ner_tags": tags}))
+BAD_ROWS = [
+    (["a", "b"], ["O"], "the row has 2 words and 1 tag"),
+    ([], [], "the row has no words"),
+    (["a", ""], ["O", "O"], "word 2 is empty"),
+    (["a", None], ["O", "O"], "word 2 is null, not a string"),
+    (["a", 3], ["O", "O"], "word 2 is a number, not a string"),
+    (["a", "b"], ["O", 7], "tag 2 is the number 7, which has no name"),
+    (["a", "b"], ["O", None], "tag 2 is null"),
+    (["a", "b"], ["O", " "], "tag 2 is empty"),
+    (None, ["O"], "'tokens' is null, not a list of words"),
+    (["a"], 3, "'ner_tags' is a number, not a list of tags"),
+    (["\ud800"], ["O"], "surrogate"),
+]
 
 
-def test_a_row_without_the_column_is_told():
+def test_bad_rows_are_reported_with_their_place(subtests):
+    for words, tags, message in BAD_ROWS:
+        with subtests.test(words=words, tags=tags):
+            columns = find_tag_columns(head(WORDS), "auto", "auto")
+            with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{message}"):
+                columns.read(Row("a.jsonl, line 7", {"tokens": words, "ner_tags": tags}))
     columns = find_tag_columns(head(WORDS), "auto", "auto")
     with pytest.raises(DataError, match=r"no column 'ner_tags'.*columns found: tokens"):
         columns.read(Row("a", {"tokens": ["a"]}))
 
 
-def test_names_of_tags_come_with_a_parquet_file_of_datasets(tmp_path):
+def test_tag_names_are_read_from_a_parquet_file_of_datasets(tmp_path):
     import pyarrow as pa
     import pyarrow.parquet as pq
 

@@ -1,4 +1,4 @@
-"""Entities in tags of every scheme, and spans as tags."""
+"""Entities in tags of every scheme, and spans converted to tags."""
 
 from __future__ import annotations
 
@@ -7,61 +7,62 @@ import pytest
 from tui_trainer.data.columns.tagged_rows import TagSurvey, entities, in_order, marks_entities, tagged_text, word_places
 from tui_trainer.errors import DataError
 
-
-@pytest.mark.parametrize(
-    ("tags", "found"),
-    [
-        ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
-        # Lenient, as conlleval: an I- that nothing begins is the beginning, and so is one of another type.
-        ("I-PER I-PER O I-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
-        ("B-PER I-LOC I-LOC", [(0, 1, "PER"), (1, 3, "LOC")]),
-        # IOB1: B- parts two entities of one type that touch.
-        ("I-PER I-PER B-PER I-PER", [(0, 2, "PER"), (2, 4, "PER")]),
-        ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
-        ("B-A I-A E-A S-B S-B B-B E-B O", [(0, 3, "A"), (3, 4, "B"), (4, 5, "B"), (5, 7, "B")]),
-        ("E-A E-A", [(0, 1, "A"), (1, 2, "A")]),
-        ("S-A I-A", [(0, 1, "A"), (1, 2, "A")]),
-        ("B-A L-A U-A", [(0, 2, "A"), (2, 3, "A")]),
-        ("B-geo-loc I-geo-loc", [(0, 2, "geo-loc")]),
-        ("B I O B", [(0, 2, "entity"), (3, 4, "entity")]),
-        ("O O", []),
-        ("", []),
-    ],
-)
-def test_entities_are_found_as_conlleval_and_seqeval_find_them(tags, found):
-    assert entities(tags.split()) == found
+TAGGED = [
+    ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
+    # Lenient, as conlleval: an I- that nothing begins is the beginning, and so is one of another type.
+    ("I-PER I-PER O I-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
+    ("B-PER I-LOC I-LOC", [(0, 1, "PER"), (1, 3, "LOC")]),
+    # IOB1: B- parts two entities of one type that touch.
+    ("I-PER I-PER B-PER I-PER", [(0, 2, "PER"), (2, 4, "PER")]),
+    ("B-PER B-PER", [(0, 1, "PER"), (1, 2, "PER")]),
+    ("B-A I-A E-A S-B S-B B-B E-B O", [(0, 3, "A"), (3, 4, "B"), (4, 5, "B"), (5, 7, "B")]),
+    ("E-A E-A", [(0, 1, "A"), (1, 2, "A")]),
+    ("S-A I-A", [(0, 1, "A"), (1, 2, "A")]),
+    ("B-A L-A U-A", [(0, 2, "A"), (2, 3, "A")]),
+    ("B-geo-loc I-geo-loc", [(0, 2, "geo-loc")]),
+    ("B I O B", [(0, 2, "entity"), (3, 4, "entity")]),
+    ("O O", []),
+    ("", []),
+]
 
 
-@pytest.mark.parametrize(
-    ("sentences", "scheme"),
-    [
-        (["B-PER I-PER O", "O B-LOC"], "IOB2"),
-        (["I-PER I-PER O", "I-LOC B-LOC"], "IOB1"),
-        (["B-PER I-PER O", "O I-LOC"], "IOB2"),  # some are loose, but B- stands where IOB1 has I-
-        (["S-PER O", "B-LOC E-LOC"], "BIOES"),
-        (["U-PER O", "B-LOC L-LOC"], "BIOES"),
-        (["NOUN VERB", "PRON VERB"], "plain"),
-        (["PER O", "LOC O"], "plain"),
-        (["O O"], "plain"),
-        (["B I O"], "IOB2"),
-        (["S V O"], "plain"),
-    ],
-)
-def test_the_scheme_is_told_by_the_tags(sentences, scheme):
-    survey = TagSurvey()
-    for tags in sentences:
-        survey.add(tags.split())
-    assert survey.scheme == scheme
-    assert survey.counts.total() == sum(len(tags.split()) for tags in sentences)
+def test_entities_are_those_of_conlleval_and_seqeval(subtests):
+    for tags, found in TAGGED:
+        with subtests.test(tags=tags):
+            assert entities(tags.split()) == found
 
 
-def test_loose_entities_are_counted():
+SCHEMES = [
+    (["B-PER I-PER O", "O B-LOC"], "IOB2"),
+    (["I-PER I-PER O", "I-LOC B-LOC"], "IOB1"),
+    (["B-PER I-PER O", "O I-LOC"], "IOB2"),  # some are loose, but B- stands where IOB1 has I-
+    (["S-PER O", "B-LOC E-LOC"], "BIOES"),
+    (["U-PER O", "B-LOC L-LOC"], "BIOES"),
+    (["NOUN VERB", "PRON VERB"], "plain"),
+    (["PER O", "LOC O"], "plain"),
+    (["O O"], "plain"),
+    (["B I O"], "IOB2"),
+    (["S V O"], "plain"),
+]
+
+
+def test_the_scheme_follows_from_the_tags(subtests):
+    for sentences, scheme in SCHEMES:
+        with subtests.test(sentences=sentences):
+            survey = TagSurvey()
+            for tags in sentences:
+                survey.add(tags.split())
+            assert survey.scheme == scheme
+            assert survey.counts.total() == sum(len(tags.split()) for tags in sentences)
+
+
+def test_entities_without_a_beginning_are_counted():
     survey = TagSurvey()
     survey.add("I-PER I-PER O B-PER I-PER I-LOC".split())
     assert (survey.loose, survey.needless) == (2, 1)
 
 
-def test_the_order_of_the_tags_does_not_depend_on_that_of_the_rows():
+def test_the_order_of_the_tags_does_not_depend_on_the_rows():
     names = ["I-B", "B-B", "O", "S-A", "E-A", "B-A", "I-A"]
     assert in_order(names) == ("O", "B-A", "I-A", "E-A", "S-A", "B-B", "I-B")
     assert in_order(reversed(names)) == in_order(names)
@@ -92,7 +93,7 @@ def test_spans_become_tags_of_words():
     assert tagged_text(text, [[0, 13, "PER"]], "a").tags[:3] == ["B-PER", "I-PER", "O"]
 
 
-def test_spans_that_touch_stay_two_and_one_that_cuts_a_word_is_counted():
+def test_touching_spans_stay_separate_and_cut_words_are_counted():
     tagged = tagged_text("footballs in Paris", [[0, 4, "X"], [13, 18, "Y"]], "a")
     assert (tagged.tags, tagged.cut) == (["B-X", "O", "B-Y"], 1)
     tagged = tagged_text("New York(NY)", [[9, 11, "B"], [0, 8, "A"]], "a")
@@ -101,29 +102,29 @@ def test_spans_that_touch_stay_two_and_one_that_cuts_a_word_is_counted():
     assert tagged_text("a Paris b", [[1, 8, "A"]], "a").cut == 0
 
 
-@pytest.mark.parametrize(
-    ("spans", "words"),
-    [
-        ([[0, 6, "A"], [4, 9, "B"]], r"the spans 0-6 \(A\) and 4-9 \(B\) overlap"),
-        ([[0, 3, "A"], [3, 6, "B"]], r"3-6 \(B\) shares a word with the one before it"),
-        ([[6, 7, "A"]], "holds no word"),
-        ([[0, 99, "A"]], "is not within the 13 characters of the text"),
-        ([[5, 5, "A"]], "is not within"),
-        ([[-1, 5, "A"]], "is not within"),
-        ([[0, 3]], "span 1 cannot be read"),
-        ([[0, 3, ""]], "span 1 has no label"),
-        ([[True, 3, "A"]], "span 1 cannot be read"),
-        ([{"start": 0, "label": "A"}], "span 1 cannot be read"),
-        ([{"start": 0, "end": 6, "labels": ["A", "B"]}], "span 1 cannot be read"),
-        ("PER", "the spans are a string, not a list"),
-        (None, "the spans are null"),
-    ],
-)
-def test_spans_that_cannot_be_used_are_told(spans, words):
-    with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{words}"):
-        tagged_text("Angela Merkel", spans, "a.jsonl, line 7")
+BAD_SPANS = [
+    ([[0, 6, "A"], [4, 9, "B"]], r"the spans 0-6 \(A\) and 4-9 \(B\) overlap"),
+    ([[0, 3, "A"], [3, 6, "B"]], r"3-6 \(B\) shares a word with the one before it"),
+    ([[6, 7, "A"]], "holds no word"),
+    ([[0, 99, "A"]], "is not within the 13 characters of the text"),
+    ([[5, 5, "A"]], "is not within"),
+    ([[-1, 5, "A"]], "is not within"),
+    ([[0, 3]], "span 1 cannot be read"),
+    ([[0, 3, ""]], "span 1 has no label"),
+    ([[True, 3, "A"]], "span 1 cannot be read"),
+    ([{"start": 0, "label": "A"}], "span 1 cannot be read"),
+    ([{"start": 0, "end": 6, "labels": ["A", "B"]}], "span 1 cannot be read"),
+    ("PER", "the spans are a string, not a list"),
+    (None, "the spans are null"),
+]
 
 
-def test_a_text_without_words_is_told():
+def test_bad_spans_are_reported_with_their_place(subtests):
+    for spans, words in BAD_SPANS:
+        with subtests.test(spans=spans), pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{words}"):
+            tagged_text("Angela Merkel", spans, "a.jsonl, line 7")
+
+
+def test_a_text_without_words_is_refused():
     with pytest.raises(DataError, match="the text has no words"):
         tagged_text("  ", [], "a")
