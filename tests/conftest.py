@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
@@ -31,6 +32,11 @@ from tui_trainer.worker import asking
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 prepare_environment()
+# Each of hundreds of processes would compile torch and transformers, which takes 10 s. Bytecode goes to a folder of the
+# tests instead of where the variable forbids it.
+if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
+    sys.dont_write_bytecode = False
+    sys.pycache_prefix = os.environ["PYTHONPYCACHEPREFIX"] = str(Path(__file__).parents[1] / ".pytest_cache/bytecode")
 
 TINY = {
     "data.max_length": 16,
@@ -61,6 +67,16 @@ gc.set_threshold(700, 10, 100)
 def pytest_addoption(parser: pytest.Parser) -> None:
     words = "files in a random order, and the tests of each; the same order for the same seed"
     parser.addoption("--shuffle", type=int, metavar="SEED", help=words)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files, without importing them, where every test has a mark that `-m` excludes."""
+    named = {Path(argument.partition("::")[0]).resolve() for argument in config.args}
+    if not collection_path.match("test_*.py") or collection_path in named:
+        return None
+    mark = re.search(r"^pytestmark = \[?pytest\.mark\.(\w+)", collection_path.read_text("utf-8"), re.MULTILINE)
+    is_excluded = mark is not None and f"not {mark[1]}" in config.getoption("markexpr")
+    return is_excluded or None
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

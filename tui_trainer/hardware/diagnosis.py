@@ -50,6 +50,7 @@ def machine_problems(hardware: Hardware, gpu: Gpu | None) -> tuple[HardwareProbl
         *_place_problems(hardware),
         *_memory_problems(hardware),
         *_processor_problems(hardware),
+        *_bytecode_problems(hardware),
     ]
     return tuple(sorted(found, key=lambda problem: SEVERITIES.index(problem.severity)))
 
@@ -195,6 +196,17 @@ def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
         sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
         yield HardwareProblem("warn", sentence)
+
+
+def _bytecode_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
+    # Importing torch and transformers takes 19.8 s without bytecode and 9.0 s with it, on 2 cores of an Intel Xeon.
+    sentence = "Python compiles its libraries at every start, which costs about 10 s"
+    if hardware.bytecode_obstacle == "variable":
+        remedy = "unset PYTHONDONTWRITEBYTECODE"
+        yield HardwareProblem("info", f"{sentence}: PYTHONDONTWRITEBYTECODE is set", remedy)
+    elif hardware.bytecode_obstacle == "folder":
+        remedy = "export PYTHONPYCACHEPREFIX=~/.cache/python"
+        yield HardwareProblem("info", f"{sentence}: it cannot write to the folder of torch", remedy)
 
 
 Device = Literal["cpu", "cuda"]

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from tui_trainer.hardware.gpu_models import Abilities, Card, abilities, find_card
+from tui_trainer.hardware.libraries import BytecodeObstacle
 from tui_trainer.units import GIB
 
 # What the driver keeps of a card.
@@ -120,6 +121,8 @@ class Hardware:
     places: tuple[Place, ...] = ()
     load_of_others: float | None = None
     """Runnable tasks of other processes, the mean of the last minute; None where nobody has looked or tells."""
+    bytecode_obstacle: BytecodeObstacle | None = None
+    """Why Python compiles its libraries again at every start; None where it does not."""
     nvidia_pci_devices: int | None = None
     """NVIDIA display controllers on the PCI bus, which need no driver to be counted."""
 

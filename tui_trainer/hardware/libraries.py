@@ -1,10 +1,15 @@
 """Versions of the libraries that matter, read from their metadata. Nothing is imported."""
 
+import os
 import re
+import sys
 from collections.abc import Iterable
 from importlib import metadata, util
 from pathlib import Path
+from typing import Literal
 
+BytecodeObstacle = Literal["variable", "folder"]
+"""Why Python keeps no bytecode of torch: PYTHONDONTWRITEBYTECODE is set, or the folder is read-only."""
 LIBRARIES = tuple(
     "torch transformers tokenizers safetensors numpy datasets peft accelerate bitsandbytes flash-attn flash-attn-3 "
     "liger-kernel kernels torchao deepspeed triton textual pip".split()
@@ -20,7 +25,8 @@ def torch_cuda(torch_version: str | None) -> tuple[int, int] | None:
     """The CUDA that the installed torch was built for, from its version.py or the tag `+cu132` of its version."""
     if torch_version is None:
         return None
-    text = _version_file()
+    file = _torch_file()
+    text = _text_of(file.with_name("version.py")) if file else ""
     found = re.search(r"^cuda\b[^=\n]*=\s*['\"](\d+)\.(\d+)", text, re.MULTILINE)
     if not found and not text:
         found = re.search(r"\+cu(\d+)(\d)$", torch_version)
@@ -43,12 +49,31 @@ def _version(name: str) -> str | None:
     return version[1] if version else None
 
 
-def _version_file() -> str:
-    """Text of torch/version.py. Looking for a top-level package imports nothing."""
+def bytecode_obstacle() -> BytecodeObstacle | None:
+    """Return why Python compiles torch again at every start, or None where it keeps the bytecode."""
+    file = _torch_file()
+    if file is None:
+        return None
+    bytecode = Path(util.cache_from_source(file))
+    if bytecode.exists():
+        return None
+    if sys.dont_write_bytecode:
+        return "variable"
+    folder = next(parent for parent in bytecode.parents if parent.exists())
+    return None if os.access(folder, os.W_OK) else "folder"
+
+
+def _torch_file() -> Path | None:
+    """Return the path of torch/__init__.py. Looking for a top-level package imports nothing."""
     try:
         spec = util.find_spec("torch")
-        if spec is None or spec.origin is None:
-            return ""
-        return Path(spec.origin).with_name("version.py").read_text(encoding="utf-8")
-    except (OSError, ValueError, ImportError):
+    except (ValueError, ImportError):
+        return None
+    return Path(spec.origin) if spec and spec.origin else None
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except OSError:
         return ""

@@ -52,6 +52,7 @@ def look() -> Hardware:
         libraries=versions,
         torch_cuda=libraries.torch_cuda(versions["torch"]),
         places=places.read_places(),
+        bytecode_obstacle=libraries.bytecode_obstacle(),
         nvidia_pci_devices=signs.nvidia_pci_devices(),
     )
 
