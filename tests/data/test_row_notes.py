@@ -1,4 +1,4 @@
-"""What is noted while rows are made: which were cut, how long whole ones would be, which rows were bad."""
+"""Notes on prepared rows: which were cut, how long whole ones would be, which rows were bad."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def table(tmp_path: Path, words: list[int], labels: str = "ab", **more) -> Prepa
     return prepare([open_source(str(path))], Words(), cut, tmp_path / "cache")
 
 
-def test_marks_go_to_a_file_and_back(tmp_path):
+def test_marks_are_written_to_a_file_and_read_back(tmp_path):
     for rows in (1, 8, 9, 1000):
         cut = np.random.default_rng(rows).random(rows) < 0.3
         write_cut_rows(tmp_path, cut)
@@ -75,23 +75,20 @@ def test_marks_go_to_a_file_and_back(tmp_path):
     assert cut_rows(tmp_path, 1) is None and cut_rows(tmp_path / "elsewhere", 1) is None
 
 
-def test_rows_of_a_table_know_whether_they_were_cut(tmp_path):
+def test_rows_of_a_table_are_marked_if_they_were_cut(tmp_path):
     words = [3, 20, 8, 9, 1]
     data = table(tmp_path, words)
     rows = Rows(data.train_path)
     assert rows.lengths.tolist() == [min(8, count) for count in words]
     assert cut_rows(data.folder, len(rows)).tolist() == [count > 8 for count in words]
     assert data.counts.truncated_rows == 2
-
-
-def test_the_marks_are_those_of_the_training_rows(tmp_path):
     data = table(tmp_path, [12] * 10 + [3] * 30, eval_fraction=0.3)
     rows = Rows(data.train_path)
     marks = cut_rows(data.folder, len(rows))
     assert 20 < len(rows) < 40 and marks.tolist() == (rows.lengths == 8).tolist() and 0 < marks.sum() < 10
 
 
-def test_the_length_that_would_keep_99_of_100_rows_whole_is_about_right(tmp_path):
+def test_the_length_that_keeps_99_percent_of_the_rows_whole_is_estimated(tmp_path):
     words = [4] * 180 + list(range(9, 29))
     found = table(tmp_path, words).details["length_for_99_percent"]
     assert found == pytest.approx(np.quantile(words, 0.99, method="higher"), rel=0.2)
@@ -99,7 +96,7 @@ def test_the_length_that_would_keep_99_of_100_rows_whole_is_about_right(tmp_path
     assert "length_for_99_percent" not in table(tmp_path, [9] * 5).details, "no row is whole"
 
 
-def test_classes_and_bad_rows_are_noted(tmp_path):
+def test_classes_and_bad_rows_are_counted(tmp_path):
     path = write(tmp_path / "rows.jsonl", [{"text": "a b", "label": "joy"}, {"text": "", "label": "joy"}] * 12)
     (tmp_path / "more.jsonl").write_text('{"text": "c", "label": "anger"}\n')
     cut = Cut(rows="examples", max_length=8, eval_fraction=0.0, seed=0, tokenizer="words", skip_bad_rows=True)
@@ -115,12 +112,13 @@ def test_classes_and_bad_rows_are_noted(tmp_path):
     assert again.from_cache and again.details == data.details
 
 
-@pytest.mark.parametrize("length", [4, 100])
-def test_pieces_of_a_document_are_marked(tmp_path, length):
-    path = write(tmp_path / "texts.jsonl", [{"text": text} for text in ("a b", "a b c d e f g h i", "x y z")])
-    cut = Cut(rows="documents", max_length=length, eval_fraction=0.0, seed=0, tokenizer="words")
-    encode = lambda texts: [list(map(ord, text.split())) for text in texts]  # noqa: E731
-    reader = TextReader(encode, eos_id=2, vocabulary=300)
-    data = prepare([open_source(str(path))], reader, cut, tmp_path / "cache")
-    marks = cut_rows(data.folder, len(Rows(data.train_path))).tolist()
-    assert marks == ([False, True, True, True, False] if length == 4 else [False] * 3)
+def test_pieces_of_a_document_are_marked(tmp_path, subtests):
+    for length in [4, 100]:
+        with subtests.test(length=length):
+            path = write(tmp_path / "texts.jsonl", [{"text": text} for text in ("a b", "a b c d e f g h i", "x y z")])
+            cut = Cut(rows="documents", max_length=length, eval_fraction=0.0, seed=0, tokenizer="words")
+            encode = lambda texts: [list(map(ord, text.split())) for text in texts]  # noqa: E731
+            reader = TextReader(encode, eos_id=2, vocabulary=300)
+            data = prepare([open_source(str(path))], reader, cut, tmp_path / "cache")
+            marks = cut_rows(data.folder, len(Rows(data.train_path))).tolist()
+            assert marks == ([False, True, True, True, False] if length == 4 else [False] * 3)
