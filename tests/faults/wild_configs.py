@@ -1490,6 +1490,9 @@ learning_rate = 1e-4
     ),
 )  # fmt: skip
 
-CASES = (
-    *SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *LLAMA_FACTORY, *AXOLOTL, *TRL, *ACCELERATE, *ARGUMENTS, *TOML,
-)  # fmt: skip
+GROUPS: Mapping[str, tuple[WildConfig, ...]] = {
+    "scripts, methods and adapters": (*SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *TOML),
+    "LLaMA-Factory": LLAMA_FACTORY,
+    "Axolotl": AXOLOTL,
+    "TRL and Accelerate": (*TRL, *ACCELERATE, *ARGUMENTS),
+}

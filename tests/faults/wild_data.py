@@ -403,7 +403,6 @@ TAGS = (
         learnt=("Ann/B-PER sleeps/O",) * 2,
     ),
 )
-TABLES: tuple[Wild, ...] = ()
 
 
 def labelled(name: str, *labels: Any, column: str = "label", learnt: Sequence[str] = (), **more: Any) -> Wild:
@@ -2801,8 +2800,14 @@ TEMPLATES = (
     ),
 )
 
-CASES = (
-    *TEXTS, *CONVERSATIONS, *FORMS_OF_CONVERSATIONS, *UNREADABLE_CONVERSATIONS, *TEMPLATES, *PREFERENCES, *MEDIA,
-    *LABELS, *LABEL_FORMS, *TEXT_PAIRS, *PAIRS, *ANSWERED, *TAGS,
-    *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS, *TABLES, *SEPARATED_FILES, *JSON_FILES, *KNOWN,
-)  # fmt: skip
+GROUPS: Mapping[str, tuple[Wild, ...]] = {
+    "texts": (*TEXTS, *PREFERENCES, *MEDIA),
+    "conversations": (*CONVERSATIONS, *FORMS_OF_CONVERSATIONS),
+    "unreadable conversations": UNREADABLE_CONVERSATIONS,
+    "chat templates": TEMPLATES,
+    "labels": (*LABELS, *LABEL_FORMS),
+    "pairs and answers": (*TEXT_PAIRS, *PAIRS, *ANSWERED),
+    "tags": (*TAGS, *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS),
+    "separated files and JSON": (*SEPARATED_FILES, *JSON_FILES),
+    "published data sets": KNOWN,
+}
