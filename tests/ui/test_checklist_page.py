@@ -22,11 +22,6 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:
     rule = made_up_rule(
         name=name,
@@ -51,7 +46,7 @@ def many() -> list[Finding]:
 @asynccontextmanager
 async def shown(size=(80, 24), findings=None):
     """The screen with these findings."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+    async with open_canned(size=size) as screens:
         screens.bench._checked(many() if findings is None else findings)
         await screens.press("3")
         await screens.shows("finding")

@@ -14,14 +14,9 @@ from tui_trainer.ui.palette import actions_here, found
 from tui_trainer.ui.spans import UNICODE
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @in_event_loop
 async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
         search = FuzzySearch()
@@ -46,7 +41,7 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
 
 @in_event_loop
 async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without_a_match():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
         for keys in (":", "pageup"), ("x", "escape"), (":", "pagedown", "pagedown"), ("enter", "enter"):
@@ -62,7 +57,7 @@ async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without
 
 @in_event_loop
 async def test_a_theme_is_shown_while_it_is_chosen_and_the_one_before_comes_back():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         before = screens.app.theme
         await screens.press("T", *"nord")
         await screens.shows("nord")
@@ -76,7 +71,7 @@ async def test_a_theme_is_shown_while_it_is_chosen_and_the_one_before_comes_back
 @in_event_loop
 async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_lie_on_its_keys(monkeypatch):
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         for page in range(5):
             screens.bench.go(page)
             screens.bench.tell_end((page + 1) % 5, f"news {page}", "good")
@@ -91,7 +86,7 @@ async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_li
 @in_event_loop
 async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_it(monkeypatch):
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2", "?")
         await screens.shows("To the setting above.")
         for number in range(5):

@@ -25,7 +25,7 @@ def no_clock(monkeypatch, tmp_path):
 
 @pytest.fixture
 def screens_opened():
-    return open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(100, 30))
+    return open_canned(size=(100, 30))
 
 
 async def take(screens, letters: str, first: str) -> None:

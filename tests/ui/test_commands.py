@@ -38,7 +38,7 @@ __all__ = ["llama_folder"]
 
 @asynccontextmanager
 async def opened(size=(100, 30)):
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU_ONLY, UNICODE), size=size) as screens:
+    async with open_canned(CPU_ONLY, size=size) as screens:
         yield screens
 
 

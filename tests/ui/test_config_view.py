@@ -31,15 +31,10 @@ MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler
 SETTINGS = [setting for _, _, members in groups() for setting in members]
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @asynccontextmanager
 async def opened(size=(80, 24)):
     """The screen, `value(key)` of a setting, and `press("/ =rate enter")`, which waits for the picture."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+    async with open_canned(size=size) as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
 

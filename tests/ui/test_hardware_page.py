@@ -99,14 +99,9 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @asynccontextmanager
 async def shown(hardware: Hardware, size=(80, 24)):
-    async with open_screens(bench=CannedBench(lambda: Request(), hardware, UNICODE), size=size) as screens:
+    async with open_canned(hardware, size=size) as screens:
         await screens.settled()
         yield screens
 

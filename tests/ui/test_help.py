@@ -16,11 +16,6 @@ from tui_trainer.ui.keymap import PLACES, TITLES
 from tui_trainer.ui.spans import ASCII, UNICODE
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_has_one():
     for name in guides():
         title, text = "", ""
@@ -36,7 +31,7 @@ def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_ha
 @in_event_loop
 async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_guides(glyphs, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=(100, 40)) as screens:
+    async with open_canned(CPU, glyphs, size=(100, 40)) as screens:
         await screens.press("3", "?")
         await screens.shows("Keys", "Change the config as this check proposes.", "Esc close")
         await screens.press("G")
@@ -58,7 +53,7 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
 
 @in_event_loop
 async def test_a_link_of_a_guide_leads_to_its_section_and_one_elsewhere_does_nothing():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(100, 40)) as screens:
+    async with open_canned(size=(100, 40)) as screens:
         await screens.press("1", "?")
         dialog = screens.app.screen
         for href, section in (

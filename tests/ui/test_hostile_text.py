@@ -163,7 +163,7 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
     runs = [made_up(text[:200], "finished", 500, 1.4, path=Path("/data") / f"{n}", task=text, model=text)
             for n, text in enumerate(TEXTS)]  # fmt: skip
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: runs)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(120, 40)) as screens:
+    async with open_canned(size=(120, 40)) as screens:
         app, bench = screens.app, screens.bench
         for _ in range(5):
             machine = hardware_of(texts)

@@ -13,13 +13,8 @@ from tui_trainer.ui.jump import JumpDialog
 from tui_trainer.ui.spans import ASCII, UNICODE
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def opened(glyphs=UNICODE, size=(80, 24)):
-    return open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=size)
+    return open_canned(CPU, glyphs, size=size)
 
 
 async def jump_to(screens, text: str) -> None:

@@ -16,11 +16,6 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens import hardware as page_module
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @in_event_loop
 async def test_f12_in_a_dialog_writes_a_picture_of_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -16,11 +16,6 @@ from tui_trainer.ui import terminal
 from tui_trainer.ui.spans import UNICODE
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def bench() -> CannedBench:
     return CannedBench(lambda: Request(), CPU, UNICODE)
 

@@ -20,11 +20,6 @@ from tui_trainer.ui.keymap import ACTIONS, Keymap, in_keys, keys_file, load_keym
 from tui_trainer.ui.spans import UNICODE, text_of
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def written(text: str | bytes) -> Keymap:
     """The key map of a user whose file holds this."""
     keys_file().parent.mkdir(parents=True, exist_ok=True)
@@ -40,7 +35,7 @@ def keys_of(keymap: Keymap, id: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def opened(keymap: Keymap, page: str):
     """The screens with these keys, on the page that a key shows."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+    async with open_canned(keymap=keymap) as screens:
         await screens.press(page)
         await screens.settled()
         yield screens
@@ -182,7 +177,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
 @in_event_loop
 async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+    async with open_canned(keymap=keymap) as screens:
         await screens.shows("1 of 2: keys.toml: there is no action config.undoo")
         await screens.press("down")
         await screens.shows("processor", gone="there is no action")

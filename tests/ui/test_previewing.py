@@ -22,11 +22,6 @@ from tui_trainer.ui.screens.config_dialogs import PreviewDialog
 from tui_trainer.ui.spans import UNICODE, text_of
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 class Loose:
     """As much of a workbench as a dialog that is shown outside of the program."""
 
@@ -71,7 +66,7 @@ async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_
     def refuse(loaded, count, progress, *, gpu):
         raise DataError("the text is empty", where="rows.jsonl, line 9")
 
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         monkeypatch.setattr(launching, "make_preview", slow)
         await screens.press("2", "v")
         await screens.until(began.is_set)

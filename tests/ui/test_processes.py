@@ -50,7 +50,7 @@ async def opened(monkeypatch, reader: ProcessReader | None = None, size=(100, 30
     monkeypatch.setattr(room, "_SECOND_LOOK_SECONDS", 0.05)
     if reader is not None:
         monkeypatch.setattr(room, "ProcessReader", lambda: reader)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU_ONLY, UNICODE), size=size) as screens:
+    async with open_canned(CPU_ONLY, size=size) as screens:
         await screens.press("p")
         await screens.shows("k end it", "command", gone="looking ...")
         yield screens

@@ -19,11 +19,6 @@ from tui_trainer.ui.palette import actions_here
 from tui_trainer.ui.spans import UNICODE, text_of
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def key_problems(actions: Iterator[Action]) -> list[str]:
     """What is wrong with keys: none, one of two actions of a page, one of a page and of everywhere, one that fails."""
     problems, owners = [], {}
@@ -58,7 +53,7 @@ def test_sentences_and_labels_are_short_plain_and_all_there():
 @in_event_loop
 async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_each_does_something():
     swept = 0
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(220, 60)) as screens:
+    async with open_canned(size=(220, 60)) as screens:
         app = screens.app
         for is_alive in (False, True):
             screens.bench.run = CannedRun(trained(60), True) if is_alive else None

@@ -35,11 +35,6 @@ from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @pytest.fixture
 def runs(tmp_path) -> Path:
     return tmp_path / "runs"
@@ -48,7 +43,7 @@ def runs(tmp_path) -> Path:
 @asynccontextmanager
 async def opened(size: tuple[int, int] = (80, 24)):
     """The Runs screen, all runs read and measured."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+    async with open_canned(size=size) as screens:
         await screens.press("5")
         await screens.settled()
         yield screens
@@ -399,7 +394,7 @@ async def test_the_cursor_is_seen_without_colours_and_in_ascii(runs, monkeypatch
     monkeypatch.setenv("NO_COLOR", "1")
     for name in "ab":
         run_of(runs, f"run-{name}", start(100), *steps(1, 20))
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, ASCII)) as screens:
+    async with open_canned(CPU, ASCII) as screens:
         await screens.press("5", "o", "O")
         await screens.settled()
         assert screens.text.isascii() and "vrun" in screens.lines[1] and screens.lines[2].startswith("> run-b")
@@ -579,6 +574,6 @@ def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
 async def test_tags_that_have_no_room_end_with_an_ellipsis(monkeypatch):
     tagged = [replace(one, tags=("good", "demonstration")) for one in RUNS[:2]]
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: tagged)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("5")
         await screens.shows("#good #demo\u2026 ")

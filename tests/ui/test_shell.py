@@ -24,11 +24,6 @@ from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 def bench(glyphs=UNICODE) -> CannedBench:
     return CannedBench(lambda: Request(), CPU, glyphs)
 

@@ -66,7 +66,7 @@ async def pictures(name: str, glyphs=UNICODE, sizes=(SMALL,), check=lambda app: 
     """The text of a scene at each size."""
     keys, hardware, events, alive = SCENES[name]
     found = {}
-    async with open_screens(bench=CannedBench(lambda: Request(), hardware, glyphs), size=SMALL) as screens:
+    async with open_canned(hardware, glyphs, size=SMALL) as screens:
         if events is not None:
             screens.bench.run = CannedRun(events, alive)
         first, *others = keys.split()

@@ -194,7 +194,7 @@ def test_a_run_of_a_task_that_there_is_not_is_told_and_ends_nothing(monkeypatch)
 
 @in_event_loop
 async def test_a_run_that_trains_is_tried_once_it_has_a_checkpoint():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         screens.bench.run = CannedRun(trained(40), alive=True)
         await screens.press("4", "w")
         await screens.shows("there is no checkpoint to try yet: s saves one")
