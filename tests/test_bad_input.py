@@ -1,7 +1,6 @@
 """Malformed configs, data and arguments: one line each, exit code 2, and nothing left behind.
 
-`main` runs in this process and training is barred, so that a mistake that slips through ends with exit code 1 and not
-with a model.
+`main` runs in this process and training is barred, so a mistake that slips through ends with exit code 1.
 """
 
 from __future__ import annotations
@@ -41,10 +40,9 @@ TRAIN = ("train", "--no-ui", "my.toml")
 
 @dataclass(frozen=True)
 class Case:
-    """One mistake. `words` all stand in the one line that is printed for it.
+    """One mistake, and the `words` of the one line that reports it.
 
-    `toml` replaces the config file, `sets` are given with --set, `files` are written first, `arguments` replace the
-    whole command line.
+    `toml` is the config file, `sets` are given with --set, `files` are written first, `arguments` are the command line.
     """
 
     name: str
@@ -373,12 +371,10 @@ ARGUMENT_CASES = [
     ),
 ]
 
-CASES = [*CONFIG_CASES, *DATA_CASES, *FOLDER_CASES, *ARGUMENT_CASES]
-
 
 @pytest.fixture(autouse=True)
 def place(tmp_path, monkeypatch) -> Path:
-    """A folder with good data, a FIFO, an empty folder, and one run that is in use by this process."""
+    """A folder with good data, a FIFO, an empty folder, and a run that this process uses."""
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     monkeypatch.chdir(tmp_path)
@@ -394,7 +390,7 @@ def place(tmp_path, monkeypatch) -> Path:
 
 
 def contents(place: Path) -> dict[str, bytes | None]:
-    """Everything below `place` but the state folder: files with what stands in them."""
+    """Return the files and folders below `place` with their contents, without the state folder."""
     found = {}
     for path in sorted(place.rglob("*")):
         name = path.relative_to(place).as_posix()
@@ -407,45 +403,56 @@ def cached(place: Path) -> list[Path]:
     return list((place / "home" / "cache").glob("*"))
 
 
-def written(place: Path, case: Case) -> None:
-    text = case.toml.encode() if isinstance(case.toml, str) else case.toml
-    (place / "my.toml").write_bytes(text)
+def assert_refused(case: Case, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "my.toml").write_bytes(case.toml.encode() if isinstance(case.toml, str) else case.toml)
     for name, content in case.files.items():
         (place / name).write_bytes(content)
-
-
-def test_there_are_more_than_forty_cases_each_with_a_name_of_its_own():
-    assert len({case.name for case in CASES}) == len(CASES) >= 100
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_a_mistake_is_told_in_one_line_and_leaves_nothing(case, place, capsys):
-    written(place, case)
     before = contents(place)
+    capsys.readouterr()
     code = main(case.command())
-    told = capsys.readouterr().err
-    assert code == 2, told
-    assert told.endswith("\n") and told.count("\n") == 1, told
-    assert told.startswith("tui-trainer: ")
+    message = capsys.readouterr().err
+    assert code == 2, message
+    assert message.endswith("\n") and message.count("\n") == 1, message
+    assert message.startswith("tui-trainer: ")
     for word in case.words:
-        assert word in told
-    assert visible(told) == told and "Traceback" not in told
+        assert word in message
+    assert visible(message) == message and "Traceback" not in message
     assert contents(place) == before
     assert [run.name for run in known_runs()] == ["taken"] and cached(place) == []
+    for name in case.files:
+        (place / name).unlink()
 
 
-def test_all_mistakes_of_a_config_are_told_together(place, capsys):
+def test_mistakes_in_a_config_are_reported_in_one_line_and_leave_nothing(place, capsys, subtests):
+    for case in CONFIG_CASES:
+        with subtests.test(case.name):
+            assert_refused(case, place, capsys)
+
+
+def test_mistakes_in_data_are_reported_in_one_line_and_leave_nothing(place, capsys, subtests):
+    for case in DATA_CASES:
+        with subtests.test(case.name):
+            assert_refused(case, place, capsys)
+
+
+def test_bad_names_of_runs_and_bad_arguments_are_reported_in_one_line_and_leave_nothing(place, capsys, subtests):
+    for case in [*FOLDER_CASES, *ARGUMENT_CASES]:
+        with subtests.test(case.name):
+            assert_refused(case, place, capsys)
+
+
+def test_all_mistakes_of_a_config_are_reported_together(place, capsys):
     toml = GOOD + "batch_size = 4\nlearning_rate = -1.0\n[trainig]\nseed = 1\n"
     (place / "my.toml").write_text(toml)
     arguments = [*TRAIN, "--profile", "quikstart", "--set", "data.seed=x", "--set", "training.max_steps"]
     assert main(arguments) == 2
-    told = capsys.readouterr().err.splitlines()
+    message = capsys.readouterr().err.splitlines()
     words = ["training.batch_size", "training.learning_rate", "trainig", "quikstart", "data.seed", "KEY=VALUE"]
-    assert len(told) == len(words)
-    assert all(sum(word in line for line in told) == 1 for word in words)
+    assert len(message) == len(words)
+    assert all(sum(word in line for line in message) == 1 for word in words)
 
 
-def test_contradictions_and_missing_data_are_told_together(place, capsys):
+def test_contradictions_and_missing_data_are_reported_together(place, capsys):
     (place / "my.toml").write_text(GOOD)
     settings = {
         "model.scratch.num_attention_heads": 3,
@@ -457,46 +464,44 @@ def test_contradictions_and_missing_data_are_told_together(place, capsys):
         "data.path": "nowhere.txt",
     }
     assert main([*TRAIN, *(part for key, value in settings.items() for part in ("--set", f"{key}={value}"))]) == 2
-    told = capsys.readouterr().err.splitlines()
+    message = capsys.readouterr().err.splitlines()
     words = ["num_attention_heads", "4 x 3 = 12", "early_stopping_patience", "nowhere.txt"]
-    assert len(told) == len(words)
-    assert all(sum(word in line for line in told) == 1 for word in words)
+    assert len(message) == len(words)
+    assert all(sum(word in line for line in message) == 1 for word in words)
 
 
-def test_equal_mistakes_are_one_line_and_of_many_kinds_five_are_told(place, capsys):
+def test_equal_mistakes_share_a_line_and_at_most_five_kinds_are_reported(place, capsys):
     (place / "my.toml").write_text(GOOD)
     words = ("null", "oops", "[1]", "3", '{"text": 1}', '{"text": []}', '{"no": ""}')
     (place / "rows.jsonl").write_bytes(b"".join(ROW + word.encode() + b"\n" for word in words * 1000))
     for command in (TRAIN, ["preview", "my.toml"]):
         assert main([*command, "--set", "data.path=rows.jsonl"]) == 2
-        told = capsys.readouterr().err.splitlines()
-        assert len(told) == 6
-        assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in told[1]
-        assert told[-1].endswith(
+        message = capsys.readouterr().err.splitlines()
+        assert len(message) == 6
+        assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in message[1]
+        assert message[-1].endswith(
             "and 2,000 more problems of other kinds; data.on_bad_rows=skip leaves out rows that cannot be used"
         )
 
 
-@pytest.mark.parametrize(
-    ("bad", "words"),
-    [
+def test_bad_rows_are_reported_with_their_lines_and_a_piece_of_the_first(place, capsys, subtests):
+    (place / "my.toml").write_text(GOOD)
+    for bad, words in (
         ([1], "rows.jsonl, line 2: "),
         ([1, 4], "rows.jsonl, line 2 (2 times, also 5): "),
         (range(1000), "rows.jsonl, line 1 (all 1,000 rows): "),
-    ],
-)
-def test_a_mistake_is_told_with_its_rows_and_a_piece_of_the_first(place, capsys, bad, words):
-    rows = [{"id": n, "text": 7 if n in bad else "good", "note": "\x1b[31m"} for n in range(1000)]
-    (place / "my.toml").write_text(GOOD)
-    (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert main([*TRAIN, "--set", "data.path=rows.jsonl", "--set", "data.text_column=text"]) == 2
-    told = capsys.readouterr().err
-    assert f"{words}the column 'text' is a number, not a string" in told
-    assert f'the row: {{"text": 7, "id": {bad[0]}, "note": "\u241b[31m"}}' in told
-    assert cached(place) == []
+    ):
+        with subtests.test(words):
+            rows = [{"id": n, "text": 7 if n in bad else "good", "note": "\x1b[31m"} for n in range(1000)]
+            (place / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+            assert main([*TRAIN, "--set", "data.path=rows.jsonl", "--set", "data.text_column=text"]) == 2
+            message = capsys.readouterr().err
+            assert f"{words}the column 'text' is a number, not a string" in message
+            assert f'the row: {{"text": 7, "id": {bad[0]}, "note": "\u241b[31m"}}' in message
+            assert cached(place) == []
 
 
-def test_a_good_config_passes_the_same_way(place, capsys):
+def test_good_config_passes_the_same_checks(place, capsys):
     (place / "my.toml").write_text(GOOD)
     before = contents(place)
     assert main(["plan", "my.toml"]) == 0
@@ -505,29 +510,29 @@ def test_a_good_config_passes_the_same_way(place, capsys):
     assert contents(place) == before
 
 
-@pytest.mark.parametrize("name", ["../x", "taken"])
-def test_a_name_that_no_new_run_can_have_is_refused_by_all_that_look_ahead_as_by_the_start(name, place, capsys):
+def test_name_that_no_new_run_can_have_is_refused_by_every_command_that_looks_ahead(place, capsys, subtests):
     (place / "my.toml").write_text(GOOD)
     before = contents(place)
-    words = "cannot be the name of a run" if name == "../x" else "this run exists already"
-    for command in (["plan", "--json"], ["check"], ["rehearse"], ["train", "--no-ui"]):
-        assert main([*command, "my.toml", "--set", f"output.name={name}"]) == 2, command
-        told = capsys.readouterr().err
-        assert words in told and told.count("\n") == 1, told
+    for name, words in (("../x", "cannot be the name of a run"), ("taken", "this run exists already")):
+        for command in (["plan", "--json"], ["check"], ["rehearse"], ["train", "--no-ui"]):
+            with subtests.test(f"{command[0]}, {name}"):
+                assert main([*command, "my.toml", "--set", f"output.name={name}"]) == 2
+                message = capsys.readouterr().err
+                assert words in message and message.count("\n") == 1, message
     assert contents(place) == before
 
 
-@pytest.mark.parametrize("arguments", [["plan", "my.toml"], ["plan", "my.toml", "--json"]], ids=["lines", "json"])
-def test_a_plan_for_data_without_the_column_says_so_too(arguments, place, capsys):
+def test_plan_reports_a_missing_column_of_the_data(place, capsys):
     (place / "my.toml").write_text(GOOD.replace('"data.txt"', '"rows.jsonl"\ntext_column = "text"'))
     (place / "rows.jsonl").write_bytes(b'{"prompt": "a"}\n' * 9)
-    assert main(arguments) == 2
-    printed = capsys.readouterr()
-    assert "columns found: prompt" in printed.err and printed.out == ""
+    for arguments in (["plan", "my.toml"], ["plan", "my.toml", "--json"]):
+        assert main(arguments) == 2
+        printed = capsys.readouterr()
+        assert "columns found: prompt" in printed.err and printed.out == ""
 
 
-def test_barred_training_would_be_noticed(place, capsys):
-    """The control of the fixture: a good start gets past every check, and only then meets the bar."""
+def test_training_would_begin_with_a_good_config(place, capsys):
+    """This is the control of the fixture: a good config gets past every check, and only then fails."""
     (place / "my.toml").write_text(GOOD)
     assert main([*TRAIN, "--set", "output.name=good"]) == 1
     assert "tui_trainer.training.run" in capsys.readouterr().err
