@@ -18,7 +18,18 @@ from typing import Any
 
 import pytest
 
-from tests.advice.test_on_gpus import machine
+from tests.advice.machines import (
+    CPU,
+    GTX_1080,
+    H100,
+    RTX_4090,
+    RTX_5090_WITH_BITSANDBYTES,
+    T4,
+    T4_WITH_BITSANDBYTES,
+    V100,
+    machine,
+    with_card,
+)
 from tui_trainer.advice import rules
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun, Exported
@@ -30,40 +41,17 @@ from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.hardware.facts import Driver, GpuProcess, Hardware
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.launching.open_run import load_config
-from tui_trainer.planning import plan as planning
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, MIB
 
-CPU = Hardware(
-    cpu_name="Test CPU",
-    usable_cores=4,
-    memory_bytes=16 * GIB,
-    memory_available_bytes=8 * GIB,
-    platform="Linux",
-    python_version="3.11",
-)
 CPU_WITH_BF16 = replace(CPU, cpu_flags=frozenset({"avx2", "avx512_bf16"}))
-
-
-GTX_1080 = machine("NVIDIA GeForce GTX 1080 Ti", (6, 1), 11)
-T4 = machine("Tesla T4", (7, 5), 15)
-V100 = machine("Tesla V100", (7, 0), 32)
-RTX_4090 = machine("NVIDIA GeForce RTX 4090", (8, 9), 24)
-H100 = machine("NVIDIA H100", (9, 0), 80)
 H100_WITHOUT_TRITON = machine("NVIDIA H100", (9, 0), 80, triton=None)
 H100_WITH_LIGER = machine("NVIDIA H100", (9, 0), 80, **{"liger-kernel": "0.8.5"})
-T4_WITH_BITSANDBYTES = machine("Tesla T4", (7, 5), 15, bitsandbytes="0.48")
-RTX_5090_WITH_BITSANDBYTES = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, bitsandbytes="0.48")
-
-
-def changed(machine: Hardware, **facts: Any) -> Hardware:
-    """The machine with something else about its first card."""
-    return replace(machine, gpus=(replace(machine.gpus[0], **facts),))
 
 
 def guest(pid: int) -> Hardware:
     """A card with a process on it."""
-    return changed(H100, processes=(GpuProcess(pid=pid, name="python", memory_bytes=3 * GIB),))
+    return with_card(H100, processes=(GpuProcess(pid=pid, name="python", memory_bytes=3 * GIB),))
 
 
 @dataclass(frozen=True)
@@ -132,11 +120,11 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     "device": {
         "pass": FINE_TUNING,
         "warn": [
-            given(hardware=changed(H100, visible=False)),
+            given(hardware=with_card(H100, visible=False)),
             given(hardware=replace(CPU, driver=Driver(problem="NVML version mismatch"))),
         ],
         "fail": [
-            given(hardware=changed(H100, problem="has fallen off the bus")),
+            given(hardware=with_card(H100, problem="has fallen off the bus")),
             given(hardware=replace(H100, torch_cuda=None)),
             given(hardware=replace(CPU, nvidia_pci_devices=2)),
         ],
@@ -207,7 +195,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             "tinyllama-lora",
             fix=("training.tf32",),
         ),
-        "n/a": [QUICKSTART, given(hardware=T4), given(hardware=changed(H100, capability=None))],
+        "n/a": [QUICKSTART, given(hardware=T4), given(hardware=with_card(H100, capability=None))],
     },
     "optimizer": {
         "pass": QUICKSTART,
@@ -559,7 +547,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": [
             QUICKSTART,
             FINE_TUNING,
-            given({OFFLOAD: True}, changed(H100, memory_bytes=None, memory_free_bytes=None)),
+            given({OFFLOAD: True}, with_card(H100, memory_bytes=None, memory_free_bytes=None)),
         ],
     },
     "disk": {
@@ -715,19 +703,7 @@ def inputs_of(name: str, state: str) -> list[Input]:
 FILES_OF_RULES = sorted(path.stem for path in Path(rules.__path__[0]).glob("*.py") if path.stem != "__init__")
 
 
-@pytest.fixture(scope="module")
-def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 texts of 5 to 190 words, for the recipes that name no data."""
-    path = tmp_path_factory.mktemp("documents") / "documents.jsonl"
-    texts = (" ".join(f"word{(number + 1) * n % 97}" for n in range(5 + 37 * number % 190)) for number in range(400))
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
-
-
-@pytest.fixture(autouse=True)
-def large_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The free space of this machine's disk must not decide."""
-    monkeypatch.setattr(planning, "disk_free_bytes", lambda folder: 2000 * GIB)
+pytestmark = pytest.mark.usefixtures("large_disk")
 
 
 @dataclass
