@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.forked_ranks import ForkedRanks
-from tests.distributed.outcomes import DIES, STOPS, same, spoilt
+from tests.distributed.outcomes import DIES, STOPS, at_step, same
 from tui_trainer.launching import torchrun
 from tui_trainer.runs.folder import RunFolder
 
@@ -58,7 +58,7 @@ def stopped_run(tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace) -> 
         forked_ranks.prelude = lambda group, rank: STOPS if group == number else ""
         folder, outcome = tiny_run(name, changes)
         assert outcome.exit_code == 3
-        return folder  # type: ignore[no-any-return]
+        return folder
 
     return make
 
@@ -71,10 +71,10 @@ def killed_run(
 
     def make(changes: dict[str, Any], killed: int, **more: Any) -> RunFolder:
         whole = reference_group(changes)
-        forked_ranks.prelude = lambda group, rank: spoilt(6, DIES) if (group, rank) == (0, killed) else ""
+        forked_ranks.prelude = lambda group, rank: at_step(6, DIES) if (group, rank) == (0, killed) else ""
         folder, outcome = tiny_run("killed", changes, **more)
         assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
         assert same(folder, whole)
-        return folder  # type: ignore[no-any-return]
+        return folder
 
     return make
