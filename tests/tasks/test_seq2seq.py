@@ -18,6 +18,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
+from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
@@ -378,7 +379,7 @@ def test_a_card_without_bf16_computes_t5_in_fp32_and_bart_in_fp16(loaded):
 def test_a_model_without_a_token_that_begins_answers_is_refused():
     model = tiny_model("t5")
     model.config.decoder_start_token_id = model.config.bos_token_id = None
-    with pytest.raises(ValueError, match="decoder_start_token_id"):
+    with pytest.raises(ConfigError, match="decoder_start_token_id"):
         TASK.collate(model, 0)
 
 

@@ -1,4 +1,4 @@
-"""Classification of texts: what is read from a table, what is learnt, and what loads again."""
+"""Classification of texts: labels, weights, baselines, runs and refusals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def write(path, rows):
 
 
 def labelled(count=60):
-    """Texts that name an animal, and which."""
+    """Return texts that name an animal, labelled with it."""
     found = [next(place for place, animal in enumerate(ANIMALS) if f"the {animal}." in text) for text in texts(count)]
     return [
         {"text": text, "label": ANIMALS[at], "number": at * 1.5} for text, at in zip(texts(count), found, strict=True)
@@ -78,7 +78,7 @@ def of_kind(events, kind):
 # Reading
 
 
-def test_names_numbers_and_notes_of_a_table(tmp_path):
+def test_class_names_are_found_and_noted(tmp_path):
     rows = labelled(40)
     _, data = prepared(write(tmp_path / "rows.jsonl", rows))
     names = data.details["names"]
@@ -89,13 +89,13 @@ def test_names_numbers_and_notes_of_a_table(tmp_path):
     assert any(note.startswith(f"{len(names)} classes: ") for note in data.notes)
 
 
-def test_each_class_gives_its_share_to_the_evaluation(tmp_path):
+def test_each_class_gives_the_same_share_to_the_evaluation(tmp_path):
     rows = [{"text": f"text {n}", "label": "rare" if n % 10 == 0 else "usual"} for n in range(100)]
     _, data = prepared(write(tmp_path / "rows.jsonl", rows))
     assert np.bincount(Rows(data.eval_path).values(LABELS)).tolist() == [2, 18]
 
 
-def test_several_labels_and_numbers_are_stored_as_they_are(tmp_path):
+def test_several_labels_and_numbers_are_stored_unchanged(tmp_path):
     several = [{"text": f"text {n}", "tags": ["a"] * (n % 2) + ["b"] * (n % 3 == 0)} for n in range(20)]
     path = write(tmp_path / "several.jsonl", several)
     _, data = prepared(path, data__label_column="tags", data__eval_fraction=0)
@@ -108,7 +108,7 @@ def test_several_labels_and_numbers_are_stored_as_they_are(tmp_path):
     assert Rows(data.train_path).values(LABELS).view(np.float32).tolist() == [n / 4 for n in range(20)]
 
 
-def test_a_pair_is_read_with_segments_and_cut_to_the_length(tmp_path):
+def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
     rows = [{"text": "one " * (n + 1), "other": "two " * 3, "label": n % 2} for n in range(30)]
     _, data = prepared(
         write(tmp_path / "rows.jsonl", rows), data__text_pair_column="other", data__max_length=16, data__eval_fraction=0
@@ -120,7 +120,7 @@ def test_a_pair_is_read_with_segments_and_cut_to_the_length(tmp_path):
     assert max(map(len, found)) == 16 and data.counts.truncated_rows > 0
 
 
-def test_a_label_outside_the_set_is_named_with_the_nearest(tmp_path):
+def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     path = write(tmp_path / "rows.jsonl", labelled())
     other = write(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
     with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is outside the set: no training row"):
@@ -129,7 +129,7 @@ def test_a_label_outside_the_set_is_named_with_the_nearest(tmp_path):
     assert data.counts.eval_rows == 5 and data.counts.bad_rows == 1
 
 
-@pytest.mark.parametrize(("rows", "settings", "words"), [
+BAD_TABLES = [
     ([{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], {}, "'label' holds 1 label: 'x'"),
     ([{"text": f"a {n}", "label": f"free text {n}"} for n in range(30)], {}, "30 different labels in 30 rows"),
     ([{"text": " ", "label": "x"}, {"text": "b", "label": "y"}], {}, "rows.jsonl, line 1: the text is empty"),
@@ -137,23 +137,32 @@ def test_a_label_outside_the_set_is_named_with_the_nearest(tmp_path):
     ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], {}, "line 2: the label is missing"),
     ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], {}, "line 2: the label is a number, and those before"),
     ([{"text": "a", "label": "x"}], {"data__text_pair_column": "txt"}, "did you mean 'text'"),
-])  # fmt: skip
-def test_a_table_that_cannot_be_learnt_is_told_in_one_sentence(tmp_path, rows, settings, words):
-    with pytest.raises(DataError) as caught:
-        prepared(write(tmp_path / "rows.jsonl", rows), **settings)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "words"), [
+def test_a_table_without_usable_labels_is_refused_in_one_sentence(tmp_path, subtests):
+    for rows, settings, words in BAD_TABLES:
+        with subtests.test(words):
+            with pytest.raises(DataError) as caught:
+                prepared(write(tmp_path / "rows.jsonl", rows), **settings)
+            assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+BAD_SETTINGS = [
     ({"evaluation__metric_for_best_model": "pearson"}, "pearson is not measured for a single label classification"),
     ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weigh"),
     ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "a number has no label to smooth"),
     ({"data__max_length": 2}, "data.max_length: is 2, and 2 tokens are put around a text; set it to 128"),
-])  # fmt: skip
-def test_settings_that_do_not_go_with_the_labels_are_refused(tmp_path, settings, words):
-    with pytest.raises(ConfigError) as caught:
-        prepared(write(tmp_path / "rows.jsonl", labelled()), **settings)
-    assert words in str(caught.value)
+]  # fmt: skip
+
+
+def test_settings_that_contradict_the_labels_are_refused(tmp_path, subtests):
+    path = write(tmp_path / "rows.jsonl", labelled())
+    for settings, words in BAD_SETTINGS:
+        with subtests.test(words):
+            with pytest.raises(ConfigError) as caught:
+                prepared(path, **settings)
+            assert words in str(caught.value)
 
 
 BAD = [
@@ -164,18 +173,17 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("row", "arguments", "words"), BAD)
-def test_bad_input_ends_with_one_sentence_and_no_run_folder(tmp_path, row, arguments, words, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tui_trainer.training.run", None)  # nothing may be trained
-    path = write(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
+def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, capsys, subtests):
     sets = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
-    assert main(["train", "--no-ui", *sets, "--set", f"data.path={path}", *arguments]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if words in line]
-    assert len(said) == 1
-    assert not list((tmp_path / "runs").glob("*"))
+    for row, arguments, words in BAD:
+        with subtests.test(words):
+            path = write(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
+            assert main(["train", "--no-ui", *sets, "--set", f"data.path={path}", *arguments]) == 2
+            assert len([line for line in capsys.readouterr().err.splitlines() if words in line]) == 1
+            assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_metric_that_is_not_measured_has_its_nearest_named(tmp_path):
+def test_an_unmeasured_metric_is_refused_with_the_nearest_one(tmp_path):
     from tui_trainer.planning.conflicts import setting_problems
 
     path = write(tmp_path / "rows.jsonl", labelled())
@@ -200,7 +208,7 @@ def test_the_baseline_is_the_most_frequent_class_of_the_training_rows(tmp_path):
     })  # fmt: skip
 
 
-def test_balanced_weights_are_one_in_the_mean(tmp_path):
+def test_balanced_weights_have_a_mean_of_one(tmp_path):
     rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
     _, data = prepared(write(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
     weights = class_weights(Rows(data.train_path), "single_label_classification", 3)
@@ -214,7 +222,7 @@ def test_balanced_weights_are_one_in_the_mean(tmp_path):
 
 @pytest.mark.e2e
 def test_a_small_model_learns_the_topics_of_docstrings(tmp_path, capsys):
-    """The offline recipe, smaller: at least 15 points above the most frequent class, and both are printed."""
+    """A smaller run of the offline recipe is at least 15 points above the most frequent class, and both are printed."""
     changes = {
         "data.max_length": 24, "training.max_steps": 120, "model.scratch.vocab_size": 2048,
         "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "logging.sample_steps": 60,
@@ -239,7 +247,8 @@ def test_a_small_model_learns_the_topics_of_docstrings(tmp_path, capsys):
 
 
 def _loads_and_predicts(folder, evaluation, capsys):
-    """Plain transformers, and `tui-trainer generate`."""
+    """Plain transformers and `tui-trainer generate` predict the same."""
+
     from transformers import pipeline
 
     text = "Return the body of the message that the server has sent."
@@ -250,8 +259,9 @@ def _loads_and_predicts(folder, evaluation, capsys):
     assert capsys.readouterr().out.splitlines()[0] == f"{found['label']} {found['score']:.2f}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "metric"), [("multi_label_classification", "micro_f1"), ("regression", "mse")])
-def test_other_kinds_of_labels_train_and_load_again(classify, kind, metric):
+def test_runs_with_several_labels_and_numbers_train_and_load(classify, kind, metric):
     from transformers import AutoModelForSequenceClassification
 
     several = kind == "multi_label_classification"
@@ -264,7 +274,8 @@ def test_other_kinds_of_labels_train_and_load_again(classify, kind, metric):
     assert model.config.num_labels == (6 if several else 1)
 
 
-def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, tmp_path, capsys):
+@pytest.mark.full
+def test_an_adapter_is_saved_with_its_head_and_predicts_the_same(classify, tmp_path, capsys):
     from peft import PeftModel
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
@@ -292,8 +303,9 @@ def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, t
     )
 
 
-def test_texts_that_spell_the_end_token_are_read_by_models_that_count_it(classify, tmp_path):
-    """As web pages do that strike words out: such a model finds the class at the end token, as many in each row."""
+@pytest.mark.full
+def test_a_model_that_reads_the_end_token_takes_texts_that_spell_it(classify, tmp_path):
+    """Web pages spell it for words that are struck out. BART reads the class at the end token, and needs one a row."""
     model = save_tiny_model(tmp_path / "bart", "bart")
     struck = "it was <s>good</s> bad {}"
     rows = [{"text": struck.format(n) if n % 5 == 0 else f"it was so {n}", "label": n % 2} for n in range(40)]
@@ -314,7 +326,8 @@ def test_a_fine_tuned_model_keeps_the_order_of_its_labels(tmp_path):
     assert TASK.labels(config, data).names == ("sheep", "hen", "cow", "horse", "goat")
 
 
-def test_a_model_that_answers_at_the_last_position_is_refused(tmp_path, capsys):
+@pytest.mark.full
+def test_a_model_that_reads_the_last_position_is_refused(tmp_path, capsys):
     from transformers import XLNetConfig, XLNetForSequenceClassification
 
     save_tiny_model(tmp_path / "model", "bert")
