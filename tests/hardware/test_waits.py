@@ -10,7 +10,7 @@ def write(tasks, name, computed, waited):
     (tasks / name / "schedstat").write_text(f"{computed} {waited} 12\n")
 
 
-def test_the_share_of_waiting_counts_all_threads_that_were_there_before(tmp_path):
+def test_the_core_wait_share_counts_threads_that_existed_at_the_look_before(tmp_path):
     waits = CoreWaits(tmp_path)
     write(tmp_path, "1", 10**9, 10**9)
     write(tmp_path, "2", 0, 0)
@@ -22,7 +22,7 @@ def test_the_share_of_waiting_counts_all_threads_that_were_there_before(tmp_path
     assert waits.share() is None, "nothing was computed since"
 
 
-def test_a_kernel_that_does_not_count_gives_no_share(tmp_path):
+def test_a_kernel_without_wait_counters_gives_no_share(tmp_path):
     assert CoreWaits(tmp_path / "none").share() is None
     (tmp_path / "1").mkdir()
     (tmp_path / "1" / "schedstat").write_text("\n")
@@ -30,7 +30,7 @@ def test_a_kernel_that_does_not_count_gives_no_share(tmp_path):
     assert (waits.share(), waits.share()) == (None, None)
 
 
-def test_bytes_from_storage_and_the_time_that_it_stalled_count_from_the_look_before(tmp_path):
+def test_bytes_and_stalls_of_storage_count_from_the_look_before(tmp_path):
     (tmp_path / "self").mkdir()
     (tmp_path / "pressure").mkdir()
     clock = [100.0]
@@ -47,6 +47,6 @@ def test_bytes_from_storage_and_the_time_that_it_stalled_count_from_the_look_bef
     assert (reads.bytes(), reads.stall_share()) == (4_000, 0.25)
 
 
-def test_a_system_that_says_neither_gives_none(tmp_path):
+def test_a_system_without_storage_counters_gives_none(tmp_path):
     reads = DiskReads(root=tmp_path)
     assert [reads.bytes(), reads.stall_share()] * 2 == [None] * 4

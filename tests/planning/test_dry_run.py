@@ -1,20 +1,27 @@
+"""Dry runs: what a layer keeps and makes, against real layers and known figures."""
+
+from dataclasses import replace
+
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.combinations import first_by_default
-from tests.planning.families import config_of, layer_of, setup_of
+from tests.planning.families import ROW_TOKENS, config_of, counted, layer_of, setup_of
 from tests.tiny_models import TOWERS
+from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.counting import Answers
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.planning.memory.parts import ModelMemory
+from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.tuning import find_method
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
 
-pytestmark = pytest.mark.dry_run
+pytestmark = [pytest.mark.full, pytest.mark.dry_run]
 
 
 def measure(family, setup, row_tokens=24, **changes):
@@ -23,12 +30,12 @@ def measure(family, setup, row_tokens=24, **changes):
 
 
 @pytest.fixture
-def counted():
-    """What a llama consists of is asked before nobody answers."""
+def counted_llama():
+    """Ask what a llama consists of before the worker is replaced."""
     shape_of(config_of("llama"))
 
 
-def test_what_cannot_be_counted_says_why(counted, monkeypatch):
+def test_a_failed_dry_run_gives_its_reason(counted_llama, monkeypatch):
     def ask(*_, **__):
         raise WorkerFailed("ended with: no memory", "no memory")
 
@@ -37,11 +44,11 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     assert found == (None, "not known: the dry run ended with: no memory")
 
 
-@pytest.mark.parametrize(("number", "answer"), enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]))
-def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, number, answer):
-    monkeypatch.setattr(asking.Worker, "ask", lambda *_, **__: answer)
-    monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
-    assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
+def test_an_empty_or_partial_answer_is_reported_as_unknown(counted_llama, monkeypatch):
+    for number, answer in enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]):
+        monkeypatch.setattr(asking.Worker, "ask", lambda *_, answer=answer, **__: answer)
+        monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
+        assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
 
 
 _ROW, _ANSWER = 192, 160
@@ -69,7 +76,7 @@ _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("family", first_by_default(ARCHITECTURES, 2))
+@pytest.mark.parametrize("family", ARCHITECTURES)
 def test_any_architecture_is_counted(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""
     head = _HEADS.get(family, "causal_lm")
@@ -115,3 +122,106 @@ def test_layers_beside_towers_keep_what_they_keep_alone(family, method):
     setup = TrainingSetup(method=method, lora_rank=4, lora_targets=("q_proj", "up_proj") if method == "lora" else ())
     found, alone = (measure_layer(each, shape_of(each), setup, 24) for each in (whole, whole["text_config"]))
     assert found == alone and found[0] is not None
+
+
+HALF = {"precision": "bf16", "weights": "bfloat16"}
+COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full autocast": {"precision": "bf16"},
+            "lora autocast": {"lora": True, "precision": "bf16"}}  # fmt: skip
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("llama", "full 16 bits"), ("gpt2", "lora 16 bits"), ("phi3", "full autocast"), ("phi", "lora autocast")],
+)
+def test_a_compiled_layer_keeps_what_a_dry_run_counts(family, name):
+    """By torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
+    setup = setup_of(family, device="cuda", compiled=True, **COMPILED[name])
+    few, many = (_kept_compiled(family, setup, layers) for layers in (1, 2))
+    assert layer_of(config_of(family), setup).counted.kept == pytest.approx((many - few) / ROW_TOKENS, rel=0.002)
+
+
+def _kept_compiled(family, setup, layers):
+    """Bytes that autograd keeps of one more row."""
+    fields = {**config_of(family), ("n_layer" if family == "gpt2" else "num_hidden_layers"): layers}
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, setup.weights))
+    autocast = setup.has_adapter or setup.weights == "float32"
+    tuning = TuningSection(method=setup.method, r=max(setup.lora_rank, 1), target_modules=",".join(setup.lora_targets))
+    model = find_method(setup.method).apply(model, tuning, seed=0, autocast=autocast).train()
+    for layer in decoder_layers(model):
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager_decomp_partition")
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    found = []
+    for rows in (2, 1, 2):  # the first of them compiles, with tensors that are kept on the way
+        kept = {}
+
+        def keep(tensor, kept=kept):
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+            return tensor
+
+        with (
+            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
+            torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
+        ):
+            model(input_ids=torch.randint(0, 40, (rows, ROW_TOKENS)), use_cache=False).logits.sum().backward()
+        model.zero_grad()
+        found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
+    torch._dynamo.reset()
+    return found[2] - found[1]
+
+
+def test_an_adapter_on_queries_and_values_keeps_only_their_input():
+    both, one = (
+        layer_of(config_of("llama"), setup_of("llama", lora=True, targets=targets)).counted.kept
+        for targets in (("q_proj", "v_proj"), ("q_proj",))
+    )
+    # The input is the same one, and the narrow result one more.
+    assert both - one == 4 * 5
+
+
+def test_dropout_of_attention_keeps_three_numbers_a_head_for_each_pair_of_tokens():
+    config = config_of("llama", attention_dropout=0.1, num_key_value_heads=1)
+    short, long = (layer_of(config, row_tokens=tokens).counted.kept for tokens in (ROW_TOKENS, 2 * ROW_TOKENS))
+    assert long - short == pytest.approx(4 * 3 * 4 * ROW_TOKENS, rel=0.01)
+
+
+def test_a_card_attends_to_packed_documents_without_a_mask():
+    kept = [
+        layer_of(config_of("llama"), setup_of("llama", packed=packed, device="cuda")).counted.kept
+        for packed in (True, False)
+    ]
+    assert kept[0] == kept[1] < layer_of(config_of("llama"), setup_of("llama", packed=True)).counted.kept
+
+
+def test_what_no_dry_run_counted_goes_by_a_general_formula():
+    shape, setup = shape_of(config_of("llama")), TrainingSetup(**HALF)
+    general, found = (
+        ModelMemory(shape, setup, ROW_TOKENS),
+        ModelMemory(shape, counted(config_of("llama"), setup), ROW_TOKENS),
+    )
+    assert general.counted.kept == 34 * 96
+    assert 0.5 < general.counted.kept / found.counted.kept < 2
+    assert ModelMemory(shape, replace(setup, counted=LayerBytes(kept=7, made=9)), 8).counted.kept == 7
+
+
+def test_a_card_without_a_fused_kernel_keeps_all_scores_in_fp32():
+    """Whether in 16 bits or not: torch's own operations compute them so."""
+    half = {**HALF, "device": "cuda", "math_attention": True}
+    kept = [
+        layer_of(config_of("llama"), TrainingSetup(**setup), tokens).counted.kept
+        for setup in (half, {**half, "math_attention": False})
+        for tokens in (ROW_TOKENS, 2 * ROW_TOKENS)
+    ]
+    heads = 4
+    assert kept[1] - kept[0] >= 4 * heads * ROW_TOKENS
+    assert kept[3] == kept[2], "a fused kernel keeps the same of each token in any row"
+
+
+def test_keys_and_values_that_are_repeated_are_kept_for_each_head_of_queries():
+    repeated, shared = (
+        layer_of(config_of("llama"), TrainingSetup(device="cuda", repeats_keys=repeats)).counted.kept
+        for repeats in (True, False)
+    )
+    # Two heads of keys and values of 24 numbers become four, in fp32.
+    assert repeated - shared == 2 * 2 * 24 * 4

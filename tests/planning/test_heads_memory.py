@@ -1,4 +1,4 @@
-"""Memory and time of classifiers and of encoders with a decoder: what a plan reckons, against real models."""
+"""Memory and time of classifiers and encoder-decoder models: the plan against real models."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.combinations import in_the_sweep
 from tests.models.headed import headed
 from tests.planning.families import counted, layer_of
 from tui_trainer.models.shape import shape_of
@@ -60,10 +59,10 @@ def kept_by(model, inputs):
 
 @pytest.mark.parametrize(
     ("variant", "head"),
-    [in_the_sweep("bert", "sequence_classification"), ("llama-tied", "sequence_classification"),
-     in_the_sweep("t5-gated", "seq2seq_lm"), in_the_sweep("bart", "seq2seq_lm")],
+    [("llama-tied", HEAD), *(pytest.param(*case, marks=pytest.mark.full) for case in
+                             (("bert", HEAD), ("t5-gated", "seq2seq_lm"), ("bart", "seq2seq_lm")))],
 )  # fmt: skip
-def test_layers_keep_what_the_dry_run_counted(variant, head):
+def test_layers_keep_as_many_bytes_as_the_dry_run_counted(variant, head):
     """All layers of the real model, its ends taken away by a model with fewer."""
     import torch
     from transformers import AutoConfig
@@ -90,7 +89,8 @@ def test_layers_keep_what_the_dry_run_counted(variant, head):
     assert kept(content, head) == pytest.approx(each, rel=0.02)
 
 
-def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
+@pytest.mark.full
+def test_attention_dropout_keeps_scores_on_a_cpu_only():
     content = headed("bert", "sequence_classification").config
     found = {
         device: kept(content, "sequence_classification", row_tokens=40, device=device) for device in ("cpu", "cuda")
@@ -99,29 +99,30 @@ def test_dropout_within_attention_keeps_scores_on_a_cpu_only():
     assert found["cpu"] - found["cuda"] == pytest.approx(scores, rel=0.1)
 
 
-@pytest.mark.e2e
-def test_longer_answers_keep_more():
+@pytest.mark.full
+def test_longer_answers_take_more_memory():
     content = headed("t5", "seq2seq_lm").config
     short, long = (layer_of(content, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
     assert long.counted.kept > 1.5 * short.counted.kept and long.layer_input > 1.5 * short.layer_input
 
 
-def test_dropout_is_gone_in_an_evaluation():
+@pytest.mark.full
+def test_an_evaluation_keeps_no_dropout_masks():
     content = headed("bert", "sequence_classification").config
     plain = content | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     dropped, kept_as_it_is = (layer_of(each, TrainingSetup(head=HEAD)).counted for each in (content, plain))
     assert dropped.evaluated == kept_as_it_is.evaluated == kept_as_it_is.made < dropped.made
 
 
-def test_the_backward_pass_holds_scores_where_attention_keeps_them():
-    """Dropout keeps them."""
+@pytest.mark.full
+def test_attention_dropout_keeps_scores_for_the_backward_pass():
     bert = headed("bert", HEAD).config
     assert layer_of(bert, TrainingSetup(head=HEAD)).keeps_scores
     assert not layer_of(bert | {"attention_probs_dropout_prob": 0.0}, TrainingSetup(head=HEAD)).keeps_scores
 
 
-@pytest.mark.e2e
-def test_the_backward_pass_holds_scores_while_a_table_of_distances_trains():
+@pytest.mark.full
+def test_a_trained_table_of_distances_keeps_scores_for_the_backward_pass():
     t5 = headed("t5", "seq2seq_lm").config | {"dropout_rate": 0.0}
     answering = {"head": "seq2seq_lm", "target_tokens": ANSWER_TOKENS}
     adapted = {"method": "lora", "lora_rank": 4, "lora_targets": ("q", "v")}
@@ -129,9 +130,8 @@ def test_the_backward_pass_holds_scores_while_a_table_of_distances_trains():
     assert not layer_of(t5, TrainingSetup(**answering, **adapted)).keeps_scores
 
 
-@pytest.mark.parametrize(
-    ("device", "name", "head"), [("cpu", "bert", "sequence_classification"), in_the_sweep("cuda", "t5", "seq2seq_lm")]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("device", "name", "head"), [("cpu", "bert", HEAD), ("cuda", "t5", "seq2seq_lm")])
 def test_checkpointing_keeps_one_layer_of_many(device, name, head):
     config = headed(name, head).config | {"num_hidden_layers": 12, "num_layers": 12, "num_decoder_layers": 12}
     answer = ANSWER_TOKENS if head == "seq2seq_lm" else 0
@@ -150,30 +150,33 @@ def logits_bytes(config, head, labels=0, target_tokens=0):
     return next(part.bytes for part in parts if part.name == "head and loss")
 
 
-def test_logits_are_those_of_rows_of_tokens_or_of_answers():
+def test_logits_are_counted_per_row_token_or_answer_token():
     assert logits_bytes(BERT, "sequence_classification", labels=5) == 12 * 8 * 5
     assert logits_bytes(BERT, "token_classification", labels=5) == 12 * 8 * 100 * 5
     assert logits_bytes(T5, "seq2seq_lm", target_tokens=30) == 12 * 8 * 30 * 8000
 
 
-@pytest.mark.parametrize(("variant", "head"), [("bert", "token_classification"), ("t5-gated", "seq2seq_lm")])
-def test_operations_are_those_that_torch_counts(variant, head):
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
+def test_operations_of_a_forward_pass_are_those_that_torch_counts(subtests):
+    for variant, head in [("bert", "token_classification"), ("t5-gated", "seq2seq_lm")]:
+        with subtests.test(variant):
+            import torch
+            from torch.utils.flop_counter import FlopCounterMode
 
-    tiny = headed(variant, head)
-    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, longest_row=ROW_TOKENS)
-    shape = shape_of(tiny.config, head=head)
-    inputs = {"input_ids": torch.ones(1, ROW_TOKENS, dtype=torch.int64)}
-    if head == "seq2seq_lm":
-        inputs["decoder_input_ids"] = torch.ones(1, ANSWER_TOKENS, dtype=torch.int64)
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        tiny.model(**inputs)
-    forward = training_flops(shape, setup, tokens=ROW_TOKENS, row_tokens=ROW_TOKENS) / 3
-    assert counter.get_total_flops() == pytest.approx(forward, rel=0.03)
+            tiny = headed(variant, head)
+            setup = TrainingSetup(
+                head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0, longest_row=ROW_TOKENS
+            )
+            shape = shape_of(tiny.config, head=head)
+            inputs = {"input_ids": torch.ones(1, ROW_TOKENS, dtype=torch.int64)}
+            if head == "seq2seq_lm":
+                inputs["decoder_input_ids"] = torch.ones(1, ANSWER_TOKENS, dtype=torch.int64)
+            with FlopCounterMode(display=False) as counter, torch.no_grad():
+                tiny.model(**inputs)
+            forward = training_flops(shape, setup, tokens=ROW_TOKENS, row_tokens=ROW_TOKENS) / 3
+            assert counter.get_total_flops() == pytest.approx(forward, rel=0.03)
 
 
-def test_adapters_named_by_their_path_are_part_of_the_operations():
+def test_adapters_named_by_path_add_their_operations():
     shape = shape_of(BERT, head="sequence_classification", labels=2)
     lora = {"method": "lora", "lora_rank": 8, "head": "sequence_classification"}
     some, more = (
