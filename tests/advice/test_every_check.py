@@ -150,7 +150,12 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given(gathered={"swap_used_bytes": None}),
     },
     "cpu_threads": {
-        "pass": QUICKSTART,
+        "pass": [
+            QUICKSTART,
+            given(gathered={"environment": {"OMP_NUM_THREADS": "3"}}),
+            given(gathered={"environment": {"OMP_NUM_THREADS": "x"}}),
+            given(gathered={"environment": {"OMP_WAIT_POLICY": "passive"}}),
+        ],
         "warn": [
             given(gathered={"environment": {"OMP_WAIT_POLICY": "ACTIVE"}}),
             given(gathered={"environment": {"OMP_NUM_THREADS": "1"}}),
