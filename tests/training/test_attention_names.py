@@ -1,4 +1,4 @@
-"""`model.attn_implementation` by a name that only transformers knows: tried on the model, else sdpa with a warning."""
+"""`model.attn_implementation` with a name that only transformers knows: tried on the model, or sdpa with a warning."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import EvalDone, RunProblem
 from tui_trainer.runs.journal import read_all
 
+pytestmark = pytest.mark.full
 KEY = "model.attn_implementation"
 
 

@@ -31,6 +31,7 @@ from tui_trainer.training.components import Components, checkpoint_activations
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.varlen import Kernel
 
+pytestmark = pytest.mark.full
 CPU = torch.device("cpu")
 GATED = {**SHAPES["llama"], "head_dim": 8}
 # Windows shorter than documents; Gemma 2 caps its scores, Nemotron and StableLM do not hand lengths down.

@@ -1,6 +1,6 @@
-"""How often layers are compiled anew: in steps, in evaluations of other sizes, and for texts that grow token by token.
+"""How often layers are compiled again: in steps, in evaluations of other sizes, and for texts that grow by tokens.
 
-The compiler's front end decides that, and is torch's own here; what it hands on is carried out as it is.
+The front end of torch's compiler decides this, and is the real one here. Its graphs are carried out without compiling.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import evaluate as sample
 
+pytestmark = pytest.mark.full
 LAYERS, STEPS = 3, 8
 
 
@@ -57,7 +58,7 @@ MOST_AT_FIRST = 2
 @pytest.mark.versions
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("packing", "method"), [("true", "full"), ("false", "lora")])
-def test_after_the_first_of_each_nothing_is_compiled_anew(packing, method, compilations):
+def test_nothing_is_compiled_again_after_the_first_step_and_evaluation(packing, method, compilations):
     found = compilations({"tuning.method": method, "data.packing": packing})
     assert 0 < found["__init__"][0] <= MOST_AT_FIRST
     assert found["take_step"] == [0] * STEPS
@@ -68,7 +69,7 @@ def test_after_the_first_of_each_nothing_is_compiled_anew(packing, method, compi
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_layers_that_write_compiled_are_found(compilations, monkeypatch):
+def test_texts_written_with_compiled_layers_would_be_counted(compilations, monkeypatch):
     monkeypatch.setattr(sample, "uncompiled", lambda model: nullcontext())
     found = compilations({"tuning.method": "full"})
     assert found["sample"][0] >= LAYERS
