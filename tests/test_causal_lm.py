@@ -1,4 +1,4 @@
-"""Pretrained models from a folder, trained through the program's own doors: full and LoRA, for every family."""
+"""Causal language models from a folder: families, packing, switches, the compiler and resume."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ from tui_trainer.models import modules as logits
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     "data.max_length": 64,
     "data.eval_fraction": 0.2,
@@ -44,7 +46,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    """`tiny_folder(family)`: the folder of a tiny model, made once."""
+    """Return `tiny_folder(family)`: the folder of a tiny model, made once."""
     root = tmp_path_factory.mktemp("models")
 
     def folder(family: str) -> Path:
@@ -64,7 +66,7 @@ def documents(tmp_path) -> Path:
 
 @pytest.fixture
 def tune(tmp_path, tiny_folder, documents):
-    """`tune(family, method, changes)`: carries a run out; its folder and the outcome."""
+    """Return `tune(family, method, changes)`, which trains and returns the run folder and the outcome."""
 
     def run(family: str, method: str = "full", changes: dict | None = None):
         settings = {**SETTINGS, "tuning.method": method, "output.runs_dir": tmp_path / "runs", **(changes or {})}
@@ -90,7 +92,7 @@ def continue_a_prompt(model, folder) -> str:
 
 
 @pytest.mark.parametrize(("family", "method"), [("gpt2", "lora"), ("gemma", "full")])
-def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, method, tune, tiny_folder):
+def test_family_learns_and_its_result_loads_with_transformers_and_peft(family, method, tune, tiny_folder):
     folder, outcome = tune(family, method)
     assert outcome.exit_code == 0, outcome
     steps, evaluations = of_kind(folder, StepDone), of_kind(folder, EvalDone)
@@ -110,7 +112,7 @@ def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, m
 
 
 @pytest.mark.parametrize("family", ["bloom", "mamba"])
-def test_families_that_mix_documents_run_unpacked(family, tune):
+def test_families_that_mix_packed_documents_are_not_packed(family, tune):
     folder, outcome = tune(family, changes={"training.max_steps": 3})
     assert outcome.exit_code == 0, outcome
     assert not read_plan(folder).packing.value
@@ -126,12 +128,12 @@ def test_packed_and_padded_runs_learn_the_same(tune):
     assert tokens[0] == tokens[1], "the same documents in every step"
 
 
-def test_the_column_is_found_and_told(tune):
+def test_guessed_text_column_is_noted(tune):
     folder, _ = tune("llama", changes={"training.max_steps": 1})
     assert any("content" in note for note in of_kind(folder, DataPrepared)[0].notes)
 
 
-def test_a_config_file_gives_the_same_run_as_the_command_line(tune, tmp_path, tiny_folder, documents):
+def test_config_file_gives_the_same_losses_as_the_command_line(tune, tmp_path, tiny_folder, documents):
     by_hand, _ = tune("llama", "lora", {"output.name": "by-hand"})
     config = tmp_path / "my.toml"
     config.write_text(
@@ -166,7 +168,7 @@ def test_a_config_file_gives_the_same_run_as_the_command_line(tune, tmp_path, ti
     assert losses[0] == losses[1]
 
 
-def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tune, tiny_folder):
+def test_random_weights_in_the_shape_of_a_model_get_a_new_tokenizer(tune, tiny_folder):
     changes = {"model.init": "scratch", "model.scratch.vocab_size": 300, "data.max_length": 48}
     folder, outcome = tune("qwen2", changes=changes)
     assert outcome.exit_code == 0, outcome
@@ -182,7 +184,7 @@ def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tu
 
 @pytest.fixture
 def losses(tune):
-    """`losses(method, changes)`: nats a token of each step, and the folder of the run."""
+    """Return `losses(method, changes)`, which trains and returns the losses in nats per token and the run folder."""
 
     def run(method: str, changes: dict):
         folder, outcome = tune("llama", method, {"training.max_steps": 6, **changes})
@@ -203,14 +205,14 @@ def losses(tune):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses, bf16_on_the_cpu):
+def test_switch_for_time_or_memory_does_not_change_the_losses(method, switch, tolerance, losses, bf16_on_the_cpu):
     plain, _ = losses(method, {"output.name": "plain"})
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)
     assert found[-1] < found[0]
 
 
-def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_cap_is_not_known(tune, monkeypatch):
+def test_model_with_capped_logits_learns_the_same_in_chunks_unless_its_cap_is_unknown(tune, monkeypatch):
     settings = {"training.max_steps": 4, "checkpoint.save_steps": 0}
     chunks = settings | {"training.loss_chunk_tokens": 16}
     runs = [tune("gemma2", changes=settings | {"output.name": "plain"})]
@@ -226,7 +228,7 @@ def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_c
     assert problems == [[], [], ["loss not in chunks"]]
 
 
-def test_another_optimizer_learns_and_resumes_to_the_same_bits(tune, tmp_path):
+def test_adafactor_resumes_to_the_same_weights(tune, tmp_path):
     changes = {"training.optim": "adafactor", "training.learning_rate": 0.02, "training.max_steps": 8}
     whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
     assert outcome.exit_code == 0, outcome
@@ -270,7 +272,7 @@ def hashes(folder: Path) -> dict[str, str]:
 
 
 @pytest.mark.e2e
-def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, documents):
+def test_killed_run_resumes_to_the_same_weights(tmp_path, tune, tiny_folder, documents):
     changes = {"tuning.lora_dropout": 0.2, "output.name": "whole"}
     whole, _ = tune("gemma", "lora", changes)
     settings = {**SETTINGS, **changes, "tuning.method": "lora", "output.runs_dir": tmp_path / "runs"}
@@ -290,13 +292,13 @@ def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, docum
 @pytest.mark.slow
 @pytest.mark.versions
 @pytest.mark.filterwarnings("default")  # the compiler warns about itself
-def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
+def test_compiled_layers_learn_the_same_and_the_compile_time_is_reported(losses):
     plain, _ = losses("full", {"output.name": "plain"})
     found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-3)
-    told = of_kind(folder, RunProblem)
-    assert [problem.kind for problem in told] == ["compiled"], told
-    assert "2 layers were compiled in" in told[0].message
+    problems = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in problems] == ["compiled"], problems
+    assert "2 layers were compiled in" in problems[0].message
 
 
 def no_compiler():
@@ -304,13 +306,13 @@ def no_compiler():
 
 
 def compiler_that_does_nothing():
-    """TORCH_COMPILE_DISABLE=1"""
+    """As with TORCH_COMPILE_DISABLE=1."""
     return torch._dynamo.config.patch(disable=True)
 
 
 @contextmanager
 def compiler_that_swallows_its_errors():
-    """TORCHDYNAMO_SUPPRESS_ERRORS=1"""
+    """As with TORCHDYNAMO_SUPPRESS_ERRORS=1."""
     with (
         torch._dynamo.config.patch(suppress_errors=True),
         patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", side_effect=RuntimeError("no compiler")),
@@ -328,27 +330,13 @@ def compiler_that_swallows_its_errors():
         (compiler_that_swallows_its_errors, "TORCHDYNAMO_SUPPRESS_ERRORS"),
     ],
 )
-def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses):
+def test_failing_compiler_is_reported_and_the_run_continues(fault, reason, losses):
     plain, _ = losses("full", {"output.name": "plain"})
     with fault():
         found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-4)
-    told = of_kind(folder, RunProblem)
-    assert [problem.kind for problem in told] == ["not compiled"]
-    assert reason in told[0].message
+    problems = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in problems] == ["not compiled"]
+    assert reason in problems[0].message
 
 
-def test_a_run_does_not_go_on_with_another_model(tune, tmp_path, tiny_folder):
-    folder, _ = tune("phi", "lora")
-    shutil.rmtree(folder.checkpoints / "step-12")
-    shutil.rmtree(folder.model)
-    weights = tiny_folder("phi") / "model.safetensors"
-    before = weights.read_bytes()
-    try:
-        weights.write_bytes(before[:-8] + bytes(8))
-        outcome = carry_out(open_again(folder))
-        assert outcome.exit_code == 2
-        assert "the model changed since this run began" in str(outcome.problems[0])
-    finally:
-        weights.write_bytes(before)
-    assert carry_out(open_again(folder)).exit_code == 0
