@@ -25,9 +25,13 @@ def test_the_cpu_profile_matches_a_machine_that_trains_on_its_processor(machine,
     assert choose_hardware_profile("cpu", machine())[1] == "chosen by name"
 
 
-def test_a_gpu_profile_needs_a_gpu_that_is_trained_on(machine, gpu):
+def test_a_gpu_profile_needs_a_gpu_that_is_trained_on_and_reports_its_facts(machine, gpu):
     assert why_it_matches(profile(device="cuda"), machine(gpus=(gpu(),)), device="cpu") == ""
     assert why_it_matches(profile(device="cuda"), machine(), device="cuda") == ""
+    silent = gpu(name=None, capability=None, memory_bytes=None)
+    asked = ({"name": "*"}, {"capability_at_least": "5.0"}, {"capability_below": "99.0"}, {"memory_gib": [0, 1000]})
+    for match in asked:
+        assert why_it_matches(profile(device="cuda", **match), machine(gpus=(silent,)), silent, "cuda") == "", match
 
 
 MATCHES = [
@@ -82,13 +86,6 @@ def test_a_cpu_profile_may_limit_the_cores(machine):
     assert why_it_matches(small, machine(usable_cores=3), device="cpu") == ""
 
 
-def test_a_fact_that_the_gpu_does_not_report_does_not_match(machine, gpu):
-    silent = gpu(name=None, capability=None, memory_bytes=None)
-    asked = ({"name": "*"}, {"capability_at_least": "5.0"}, {"capability_below": "99.0"}, {"memory_gib": [0, 1000]})
-    for match in asked:
-        assert why_it_matches(profile(device="cuda", **match), machine(gpus=(silent,)), silent, "cuda") == ""
-
-
 DAMAGED = [
     ({}, "match.device"),
     ({"device": "gpu"}, 'device = "cuda"'),
@@ -118,15 +115,6 @@ def test_a_damaged_match_is_refused_with_its_file(machine, subtests):
             assert "p.toml" in str(caught.value)
 
 
-def test_a_users_profile_with_an_unknown_key_is_refused(machine, tmp_path, monkeypatch):
-    folder = tmp_path / "settings" / "tui-trainer" / "profiles" / "hardware"
-    folder.mkdir(parents=True)
-    (folder / "mine.toml").write_text('[match]\ndevice = "cuda"\ncapabilty_at_least = "8.0"\n')
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
-    with pytest.raises(ConfigError, match="capabilty_at_least"):
-        choose_hardware_profile("auto", machine())
-
-
 @pytest.fixture
 def own_profiles(tmp_path, monkeypatch):
     """`own_profiles(name=text)`: the user's own hardware profiles, beside those that are shipped."""
@@ -141,14 +129,17 @@ def own_profiles(tmp_path, monkeypatch):
     return write
 
 
-def test_the_most_specific_profile_is_chosen(machine, gpu, own_profiles):
+def test_the_most_specific_profile_is_chosen_and_among_equals_the_users_own(machine, gpu, own_profiles):
+    def chosen(**facts):
+        profile, reason = choose_hardware_profile("auto", machine(gpus=(gpu(**facts),)))
+        return profile.name, reason
+
     own_profiles(any="", mine='name = "*H200*"', other='name = "*A100*"\nmemory_gib = [1, 200]')
-    chosen, why = choose_hardware_profile("auto", machine(gpus=(gpu(),)))
-    assert (chosen.name, why) == ("mine", "trains on NVIDIA H200")
-    assert choose_hardware_profile("auto", machine(gpus=(gpu(name="A card"),)))[0].name == "h100-h200"
-    assert choose_hardware_profile("auto", machine(gpus=(gpu(capability=None, name="A card"),)))[0].name == "any"
-
-
-def test_the_users_own_profile_is_preferred_to_an_equally_specific_one(machine, gpu, own_profiles):
-    own_profiles(mine='capability_at_least = "9.0"\ncapability_below = "9.1"')
-    assert choose_hardware_profile("auto", machine(gpus=(gpu(),)))[0].name == "mine"
+    assert chosen() == ("mine", "trains on NVIDIA H200")
+    assert chosen(name="A card")[0] == "h100-h200"
+    assert chosen(capability=None, name="A card")[0] == "any"
+    own_profiles(equal='capability_at_least = "9.0"\ncapability_below = "9.1"')
+    assert chosen(name="A card")[0] == "equal"
+    own_profiles(misspelt='capabilty_at_least = "8.0"')
+    with pytest.raises(ConfigError, match="capabilty_at_least"):
+        chosen()

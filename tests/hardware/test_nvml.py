@@ -31,21 +31,19 @@ FIELDS = {
 
 def test_a_healthy_gpu_is_read_in_full(fake_nvml):
     process = SimpleNamespace(pid=os.getpid(), usedGpuMemory=5 << 30)
-    driver, (gpu,) = read_cards(Nvml(fake_nvml({"processes": [process]})))
+    library = fake_nvml({"processes": [process]})
+    driver, (gpu,) = read_cards(Nvml(library))
     assert (driver.version, driver.cuda, driver.problem) == ("580.65.06", (13, 2), "")
-    assert (gpu.name, gpu.capability, gpu.memory_bytes, gpu.memory_free_bytes) == (
-        "NVIDIA H200",
-        (9, 0),
-        141 << 30,
-        140 << 30,
-    )
-    assert (gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts, gpu.power_limit_watts) == (
-        0.25,
-        41.0,
-        80.5,
-        700.0,
-    )
+    assert (gpu.name, gpu.capability) == ("NVIDIA H200", (9, 0))
+    assert (gpu.memory_bytes, gpu.memory_free_bytes) == (141 << 30, 140 << 30)
+    used = (gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts, gpu.power_limit_watts)
+    assert used == (0.25, 41.0, 80.5, 700.0)
     assert [(p.pid, p.name, p.memory_bytes) for p in gpu.processes] == [(os.getpid(), "this program", 5 << 30)]
+    import pynvml
+
+    assert len(set(library.calls)) >= 14
+    assert [call for call in set(library.calls) if not callable(getattr(pynvml, call, None))] == []
+    assert issubclass(pynvml.NVMLError, Exception)
 
 
 def test_each_error_of_a_call_costs_only_its_field(fake_nvml):
@@ -72,28 +70,20 @@ def test_an_error_of_the_driver_itself_is_no_problem_of_the_gpu(fake_nvml):
             assert len(gpus) == (0 if call == "nvmlDeviceGetCount" else 1)
 
 
-def test_a_lost_gpu_is_reported_beside_the_others(fake_nvml):
+def test_a_lost_gpu_or_one_that_needs_a_reset_is_reported(fake_nvml):
     lost, well = Nvml(fake_nvml({}, {}, errors={("nvmlDeviceGetHandleByIndex", 0): 15})).gpus()
-    assert "fallen off the bus" in lost.problem
-    assert lost.name is None
-    assert well.problem == ""
-    assert well.name == "NVIDIA H200"
-
-
-def test_a_gpu_that_needs_a_reset_is_reported(fake_nvml):
+    assert "fallen off the bus" in lost.problem and lost.name is None
+    assert (well.problem, well.name) == ("", "NVIDIA H200")
     (card,) = Nvml(fake_nvml({}, errors={"nvmlDeviceGetMemoryInfo": 16})).gpus()
     assert "reset" in card.problem
 
 
-def test_processes_are_unknown_if_they_may_not_be_listed(fake_nvml):
+def test_processes_of_a_gpu_may_be_unlisted_or_ended(fake_nvml):
     refused = {"nvmlDeviceGetComputeRunningProcesses": 4, "nvmlDeviceGetGraphicsRunningProcesses": 3}
     (card,) = Nvml(fake_nvml({}, errors=refused)).gpus()
     assert card.processes is None
     (idle,) = Nvml(fake_nvml({})).gpus()
     assert idle.processes == ()
-
-
-def test_an_ended_process_keeps_its_pid_and_memory(fake_nvml):
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     (card,) = Nvml(fake_nvml({"processes": [SimpleNamespace(pid=gone.pid, usedGpuMemory=None)]})).gpus()
@@ -102,17 +92,11 @@ def test_an_ended_process_keeps_its_pid_and_memory(fake_nvml):
 
 
 def test_cuda_visible_devices_hides_gpus(fake_nvml, monkeypatch):
-    def visible(requested):
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", requested)
-        return [gpu.index for gpu in Nvml(fake_nvml({}, {}, {}, {})).gpus() if gpu.visible]
-
-    assert visible("3,1") == [1, 3]
-    assert visible("GPU-2000") == [2]
-    assert visible("0,9,1") == [0]
-    assert visible("") == []
-    assert visible("-1") == []
-    assert visible("GPU-") == []
-    assert visible("MIG-4b0a") == [], "CUDA shows a process nothing but the instance, which none of these cards has"
+    # CUDA shows a process only the MIG instance that it names, which none of these cards has.
+    hidden = {"": [], "-1": [], "GPU-": [], "MIG-4b0a": []}
+    for value, visible in {"3,1": [1, 3], "GPU-2000": [2], "0,9,1": [0], **hidden}.items():
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        assert [gpu.index for gpu in Nvml(fake_nvml({}, {}, {}, {})).gpus() if gpu.visible] == visible, value
 
 
 def test_a_driver_that_hangs_is_reported_after_the_deadline(fake_nvml):
@@ -229,13 +213,3 @@ def test_a_live_look_does_not_list_processes(fake_nvml):
     library = fake_nvml({}, {})
     assert [gpu.memory_free_bytes for gpu in Nvml(library).live()] == [140 << 30] * 2
     assert not [call for call in library.calls if "Process" in call]
-
-
-def test_pynvml_has_every_function_that_is_used(fake_nvml):
-    import pynvml
-
-    library = fake_nvml({})
-    read_cards(Nvml(library))
-    assert len(set(library.calls)) >= 14
-    assert [call for call in set(library.calls) if not callable(getattr(pynvml, call, None))] == []
-    assert issubclass(pynvml.NVMLError, Exception)

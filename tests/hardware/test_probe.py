@@ -29,11 +29,9 @@ def write(root: Path, files: dict[str, str]) -> Path:
 
 def test_a_look_at_this_machine_fills_every_field():
     hardware = look()
-    assert hardware.usable_cores >= 1
-    assert hardware.usable_cores <= hardware.logical_cores
+    assert 1 <= hardware.usable_cores <= hardware.logical_cores
     assert 0 < hardware.memory_available_bytes <= hardware.memory_bytes <= hardware.machine_memory_bytes
-    assert hardware.host
-    assert hardware.libraries["torch"]
+    assert hardware.host and hardware.libraries["torch"]
     assert hardware.libraries.keys() >= {"transformers", "peft", "bitsandbytes", "flash-attn"}
     assert [place.label for place in hardware.places] == ["runs", "prepared data", "model cache", "temporary"]
     assert probe() is probe()
@@ -61,16 +59,15 @@ def test_a_driver_is_recognised_by_its_files(tmp_path):
     assert signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": f"/nowhere:{folder}"})
 
 
-def test_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
+def test_nvidia_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
     assert signs.nvidia_pci_devices(tmp_path) is None
     bus = "sys/bus/pci/devices"
-    devices = {
-        "h200": ("0x10de", "0x030200"),
-        "its sound": ("0x10de", "0x040300"),
-        "vga": ("0x10de", "0x030000"),
-        "intel": ("0x8086", "0x030000"),
-    }
-    for name, (vendor, kind) in devices.items():
+    for name, vendor, kind in (
+        ("h200", "0x10de", "0x030200"),
+        ("its sound", "0x10de", "0x040300"),
+        ("vga", "0x10de", "0x030000"),
+        ("intel", "0x8086", "0x030000"),
+    ):
         write(tmp_path, {f"{bus}/{name}/vendor": f"{vendor}\n", f"{bus}/{name}/class": f"{kind}\n"})
     assert signs.nvidia_pci_devices(tmp_path) == 2
 
@@ -110,21 +107,22 @@ def test_only_memory_and_load_are_read_anew(monkeypatch):
 
 
 def test_the_tightest_limit_of_nested_cgroups_counts(tmp_path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/job/step\n",
-            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
-            "sys/fs/cgroup/job/memory.max": "1000",
-            "sys/fs/cgroup/job/memory.current": "600",
-            "sys/fs/cgroup/job/memory.stat": "anon 400\ninactive_file 150\n",
-            "sys/fs/cgroup/job/step/memory.max": "max",
-            "sys/fs/cgroup/job/step/memory.current": "10",
-            "sys/fs/cgroup/job/step/cpu.max": "150000 100000",
-            "sys/fs/cgroup/job/step/cpu.stat": "usage_usec 2500000\n",
-        },
-    )
-    assert read_limits(root) == CgroupLimits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
+    assert read_limits(tmp_path / "none") == CgroupLimits()
+    unlimited = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"}
+    assert read_limits(write(tmp_path / "unlimited", unlimited)) == CgroupLimits()
+    groups = {
+        "cgroup.controllers": "cpu memory",
+        "job/memory.max": "1000",
+        "job/memory.current": "600",
+        "job/memory.stat": "anon 400\ninactive_file 150\n",
+        "job/step/memory.max": "max",
+        "job/step/memory.current": "10",
+        "job/step/cpu.max": "150000 100000",
+        "job/step/cpu.stat": "usage_usec 2500000\n",
+    }
+    files = {f"sys/fs/cgroup/{name}": text for name, text in groups.items()}
+    found = read_limits(write(tmp_path / "nested", {"proc/self/cgroup": "0::/job/step\n", **files}))
+    assert found == CgroupLimits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
 
 
 HYBRID = {
@@ -152,22 +150,10 @@ def test_limits_of_cgroup_version_1_are_read(tmp_path, subtests):
             assert read_limits(write(tmp_path / name, files)) == limits
 
 
-def test_without_cgroup_limits_there_are_none(tmp_path):
-    assert read_limits(tmp_path) == CgroupLimits()
-    write(
-        tmp_path,
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"},
-    )
-    assert read_limits(tmp_path) == CgroupLimits()
-
-
-def test_a_cpu_quota_reduces_the_usable_cores():
+def test_a_cpu_quota_reduces_the_usable_cores_and_one_of_four_is_left_free():
     free = processor.usable_cores(CgroupLimits())
     assert processor.usable_cores(CgroupLimits(cores=0.5)) == 1
     assert processor.usable_cores(CgroupLimits(cores=1000)) == free
-
-
-def test_one_of_four_or_more_cores_is_left_free():
     assert [processor.training_threads(cores) for cores in (1, 2, 3, 4, 5, 16)] == [1, 2, 3, 3, 4, 15]
 
 

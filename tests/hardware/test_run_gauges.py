@@ -106,6 +106,7 @@ def test_an_error_of_the_driver_costs_its_figure_and_a_lost_gpu_its_row(fake_nvm
     assert (memory.memory_used_bytes, memory.memory_bytes, memory.power_watts) == (None, None, 80.5)
 
 
+@pytest.mark.full
 def test_the_instance_of_a_divided_gpu_is_read(fake_nvml, journal):
     library = fake_nvml({}, {"instances": {"MIG-a": 10 * GIB}})
     writer = GaugeWriter(journal, nvml=Nvml(library))

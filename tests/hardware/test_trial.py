@@ -108,6 +108,7 @@ def nvml_answers():
     return lambda **answers: Fake(**answers)
 
 
+@pytest.mark.full
 def test_kernel_reports_of_the_gpu_are_read(tmp_path):
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;usb 1-1: new\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
@@ -162,6 +163,7 @@ def test_results_before_the_child_died_are_kept(monkeypatch):
     assert trials.trial_rows(trial, probe())
 
 
+@pytest.mark.full
 def test_a_damaged_trial_is_shown_as_far_as_it_goes():
     assert trials.trial_problems({"problems": [{"nonsense": 1}, 7]}) == []
     assert trials.trial_rows({"at": "x", "device": "cpu"}, probe())
