@@ -36,8 +36,8 @@ def on_towers(tmp_path, family):
     ("family", "strategy", "method"),
     [
         ("gemma3", "ddp", FULL),
-        ("mistral3", "fsdp", LORA),
         ("qwen3_vl", "offloaded", FULL),
+        pytest.param("mistral3", "fsdp", LORA, marks=pytest.mark.e2e),
         pytest.param("qwen2_5_vl", "ddp", LORA, marks=pytest.mark.e2e),
         pytest.param("qwen3_5", "fsdp", FULL, marks=pytest.mark.e2e),
     ],
