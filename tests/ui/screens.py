@@ -83,6 +83,17 @@ class Screens:
         missing = [one for one in words if one not in self.text]
         raise AssertionError(f"{missing} did not come, or {gone!r} stayed:\n{self.text}")
 
+    async def ticks(self, *words: str, gone: str = "") -> str:
+        """The text once it has all of `words` and not `gone`, while the clock of the program moves on."""
+
+        def is_shown() -> bool:
+            self.app.tick()
+            text = self.text
+            return all(one in text for one in words) and not (gone and gone in text)
+
+        await self.until(is_shown)
+        return self.text
+
     async def settled(self) -> str:
         """The text once nothing is worked on behind the screens, and the picture stays."""
         background, before = self.bench.background, ""
