@@ -1,4 +1,4 @@
-"""Several packed rows in one pass, for every attention that a config can ask for, forward and backward."""
+"""Several packed rows in one pass, for every attention that a config can choose, forward and backward."""
 
 from __future__ import annotations
 
@@ -96,20 +96,20 @@ def assert_same(found, expected):
         if number % 3 == place % 3 and (family, name) != ("gemma2", "sdpa")
     ],
 )
-def test_two_packed_rows_teach_what_their_documents_do_one_by_one(family, attention, documents, shapes):
-    told = []
+def test_two_packed_rows_give_the_loss_and_gradient_of_their_documents(family, attention, documents, shapes):
+    notices = []
     with flash_stand_in() as calls:
         model = tiny_model(family, **FAMILIES[family])
         model.set_attn_implementation(attention)
         alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])
-        width, by_lengths = components_of(model)._packing(Rows(documents), lambda *what: told.append(what))
+        width, by_lengths = components_of(model)._packing(Rows(documents), lambda *what: notices.append(what))
         before = calls.by_lengths
         batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=by_lengths)
         packed = learnt(model, [batch])
     assert_same(packed, alone)
     assert (calls.by_lengths > before) == (attention in FLASH)
     assert model.config._attn_implementation == attention, "what was chosen stays"
-    assert (width, told) == (64, [])
+    assert (width, notices) == (64, [])
 
 
 def test_without_lengths_flash_attention_mixes_the_documents_of_several_rows(documents):
@@ -138,7 +138,7 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
     """Masks that know documents at batch size 1 only, as flash attention's positions do."""
     _flex_in_plain_products(monkeypatch)
     find = masking_utils.find_packed_sequence_indices
-    model, told = tiny_model("llama"), []
+    model, notices = tiny_model("llama"), []
     with flash_stand_in():
         model.set_attn_implementation(attention)
         assert leak_probe.packing_leaks(components_of(model), Rows(documents), by_lengths=attention in FLASH) is None
@@ -149,8 +149,8 @@ def test_a_leak_of_several_rows_alone_is_found_for_every_attention(attention, do
         monkeypatch.setattr(varlen, "switch_on", lambda *_: "not here")
         monkeypatch.setattr(varlen, "goes_by_lengths", lambda *_: False)
         components = components_of(model)
-        assert components._packing(Rows(documents), lambda *what: told.append(what)) == (0, False)
-    assert [kind for kind, *_ in told] == ["not packed"]
+        assert components._packing(Rows(documents), lambda *what: notices.append(what)) == (0, False)
+    assert [kind for kind, *_ in notices] == ["not packed"]
     assert model.training and all(module.training for module in model.modules())
 
 
@@ -318,11 +318,11 @@ def broken(*_, **__):
 
 @pytest.fixture
 def packing_with(documents, monkeypatch):
-    """`packing_with(kernel)`: (width and whether by lengths, what was told, heads of keys that the kernel got) of a
+    """`packing_with(kernel)`: (width and whether by lengths, what was notices, heads of keys that the kernel got) of a
     start whose plan is by lengths."""
 
     def start(function):
-        told, heads = [], []
+        notices, heads = [], []
 
         @wraps(function)
         def seen(query, key, *rest, **more):
@@ -332,7 +332,7 @@ def packing_with(documents, monkeypatch):
         monkeypatch.setattr(varlen, "find_kernel", lambda: seen)
         components = components_of(tiny_model("llama"))
         components.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
-        return components._packing(Rows(documents), lambda *words: told.append(words)), told, set(heads)
+        return components._packing(Rows(documents), lambda *words: notices.append(words)), notices, set(heads)
 
     return start
 
@@ -344,7 +344,7 @@ def test_keys_are_repeated_only_for_a_kernel_that_refuses_fewer_heads(kernel, he
     assert packing_with(kernel) == ((64, True), [], heads)
 
 
-def test_why_attention_by_lengths_is_not_used_is_told_once(packing_with):
+def test_the_reason_against_attention_by_lengths_is_reported_once(packing_with):
     def fails(*_, enable_gqa=False, **__):
         raise RuntimeError("no kernel image is available for execution")
 
@@ -358,6 +358,34 @@ def test_why_attention_by_lengths_is_not_used_is_told_once(packing_with):
 @pytest.mark.parametrize(
     ("kernel", "error"), [(out_of_memory, torch.OutOfMemoryError), (broken, torch.AcceleratorError)]
 )
-def test_a_broken_card_and_memory_that_ran_out_are_no_reason_to_go_on_otherwise(kernel, error, packing_with):
+def test_a_broken_card_and_a_lack_of_memory_are_raised(kernel, error, packing_with):
     with pytest.raises(error):
         packing_with(kernel)
+
+
+@pytest.mark.parametrize(("family", "attention", "expected"), [
+    ("llama", "sdpa", True), ("llama", "eager", False), ("gemma2", None, False),
+])  # fmt: skip
+def test_attention_by_lengths_stands_in_for_sdpa_only(family, attention, expected):
+    """Gemma 2 caps its scores: neither SDPA nor the kernel does, so the probe could not see the difference."""
+    model = tiny_model(family)
+    if attention:
+        model.set_attn_implementation(attention)
+    before = model.config._attn_implementation
+    (kernel,) = varlen.kernels(CPU)
+    assert (not varlen.switch_on(model, kernel)) == expected
+    assert model.config._attn_implementation == (varlen.NAME if expected else before)
+
+
+def test_the_probe_judges_tf32_like_16_bits():
+    asked = SimpleNamespace(
+        device=torch.device("cuda"), mixed_precision=MixedPrecision("fp32", CPU), model=torch.nn.Linear(2, 2)
+    )
+    before = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert leak_probe._is_coarse(asked)
+        torch.set_float32_matmul_precision("highest")
+        assert not leak_probe._is_coarse(asked)
+    finally:
+        torch.set_float32_matmul_precision(before)
