@@ -84,7 +84,7 @@ def test_two_processes_learn_on_a_model_what_one_does(family, changes, tmp_path,
     check_equal(train(tmp_path, "alone", "causal_lm", changes), train(tmp_path, "two", "causal_lm", changes | TWO))
 
 
-# torch's Muon computes its update in bf16: 5 iterations of 3 products, each rounded by up to bf16's unit roundoff u. The
+# torch's Muon computes its update in bf16: 5 iterations of 3 products, each rounded by up to u, the unit roundoff. The
 # gradients of one and two processes differ in the last bits of fp32. This turns over a few roundings, after which the
 # roundings of the two runs are independent: 15 in each move the updates apart by sqrt(30) * u = 0.021 of their size.
 # (Measured where they first differ: 0.019. With the same iteration in fp32 all eight steps agree to 2e-7.)
