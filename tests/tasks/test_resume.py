@@ -1,6 +1,6 @@
 """A run of every task that is resumed from a checkpoint ends with the bytes of a run that was never stopped.
 
-How a run survives SIGKILL is tested in `tests/test_causal_lm.py` and by `tests/faults`. Tasks differ in their data, loss
+How a run survives SIGKILL is tested in `tests/test_causal_lm.py` and `tests/faults`. Tasks differ in data, loss
 and model.
 """
 

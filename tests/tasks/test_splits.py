@@ -608,7 +608,7 @@ def test_a_readme_that_cannot_be_followed_is_refused_with_what_to_do(tmp_path, s
             write(folder / "train.csv", rows("train"))
             write(folder / "train.jsonl", rows("train"))
             if "a.py" in front:
-                (folder / "d.py").write_text("x = 1")
+                (folder / f"{folder.name}.py").write_text("x = 1")
             (folder / "README.md").write_text(f"---\n{front}---\n")
             with pytest.raises(DataError, match=re.escape(words)) as error:
                 open_source(str(folder))
