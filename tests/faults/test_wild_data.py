@@ -23,12 +23,7 @@ from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.tasks import find_task
 
 # The tokenizers of these models read bytes, so that decoding gives the text back.
-FAMILIES = {
-    "decoder": "llama",
-    "encoder": "roberta",
-    "text to text": "bart",
-    "text to text of T5's kind": "t5",
-}
+FAMILIES = {"decoder": "llama", "encoder": "roberta", "text to text": "bart", "text to text of T5's kind": "t5"}
 
 
 @pytest.fixture(scope="module")
