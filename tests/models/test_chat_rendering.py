@@ -93,27 +93,24 @@ def learnt(
 
 
 def test_named_templates_train_only_the_answers_and_their_end_tokens(subtests):
+    messages = conversation(*TALK)
     for name in template_names():
         with subtests.test(name):
-            tokenizer = tokenizer_with(CONTROLS.get(name, ()))
-            made = renderer(tokenizer, template_text(name), name=name)
-            messages = conversation(*TALK)
-            [(tokens, labels)] = encode_conversations(tokenizer, [made.render(messages)])
+            tokenizer, text = tokenizer_with(CONTROLS.get(name, ())), template_text(name)
+            [(tokens, labels)] = encode_conversations(
+                tokenizer, [renderer(tokenizer, text, name=name).render(messages)]
+            )
             end = CONTROLS[name][-1] if name in CONTROLS else tokenizer.eos_token
-            found = trained_texts(tokenizer, tokens, labels)
-            assert [text.removeprefix(" ") for text in found] == [
-                "Hello \U0001f44b\U0001f3fd!" + end,
-                "Gr\u00fc\u00dfe." + end,
-            ]
-            whole = tokenizer.apply_chat_template(list(messages.messages), chat_template=template_text(name))[
-                "input_ids"
-            ]
-            assert tokens == whole, "as transformers encodes it"
-            asked = tokenizer.apply_chat_template(
-                list(messages.messages[:-1]), chat_template=template_text(name), add_generation_prompt=True
-            )["input_ids"]
-            assert tokens[: len(asked)] == asked, "what generation is given is what the answer was learnt behind"
-            assert labels[len(asked) - 1] == IGNORE != labels[len(asked)]
+            found = [answer.removeprefix(" ") for answer in trained_texts(tokenizer, tokens, labels)]
+            assert found == [content + end for role, content in TALK if role == "assistant"]
+
+            def encode(turns, tokenizer=tokenizer, text=text, **more):
+                return tokenizer.apply_chat_template(list(turns), chat_template=text, **more)["input_ids"]
+
+            assert tokens == encode(messages.messages), "as transformers encodes it"
+            prompt = encode(messages.messages[:-1], add_generation_prompt=True)
+            assert tokens[: len(prompt)] == prompt, "generation gets the prompt that the answer was trained with"
+            assert labels[len(prompt) - 1] == IGNORE != labels[len(prompt)]
 
 
 ANSWER_AND_END = ["Hello \U0001f44b\U0001f3fd!<|im_end|>", "Gr\u00fc\u00dfe.<|im_end|>"]
@@ -123,6 +120,7 @@ AWKWARD = [
     (TALK, "assistant", ANSWER_AND_END),
     (TALK[1:], "assistant", ANSWER_AND_END),
     (TALK, "completion", ANSWER_AND_END[1:]),
+    ((("user", "a"), ("assistant", "b")), "all", ["user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>"]),
     ((("user", "a"), ("assistant", "")), "assistant", ["<|im_end|>"]),
     ((("user", "a"), ("assistant", "\n\nb\n")), "assistant", ["\n\nb\n<|im_end|>"]),
     ((*TALK[:3], ("user", "c")), "assistant", ANSWER_AND_END[:1]),
@@ -137,12 +135,6 @@ def test_awkward_conversations_train_exactly_the_answers(subtests):
             assert learnt(conversation(*turns), loss_on=loss_on)[0] == expected
 
 
-def test_loss_on_all_trains_the_whole_conversation_but_its_first_token():
-    found, text = learnt(conversation(("user", "a"), ("assistant", "b")), loss_on="all")
-    assert text == "<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\nb<|im_end|>"
-    assert found == [text.removeprefix("<|im_start|>")]
-
-
 def test_a_tool_call_is_trained_and_its_result_is_not():
     call = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
     turns = (
@@ -155,12 +147,12 @@ def test_a_tool_call_is_trained_and_its_result_is_not():
     assert "<|im_start|>user\n<tool_response>\n2\n</tool_response><|im_end|>" in text
 
 
-def test_tools_are_refused_by_a_template_without_a_place_for_them():
+def test_a_conversation_that_the_template_does_not_take_is_refused():
     with pytest.raises(DataError, match="does not take this conversation: it has no place for tools"):
         learnt(Conversation(conversation(*TALK).messages, tools=({"type": "function"},)), template_text("gemma"))
-
-
-def test_a_system_turn_precedes_the_question_if_the_template_has_no_system_role():
+    with pytest.raises(DataError, match="begins with an answer"):
+        learnt(conversation(("assistant", "b"), ("user", "a")))
+    # A template without a system role puts the system turn before the question.
     _, text = learnt(conversation(*TALK[:3]), template_text("gemma"), controls=CONTROLS["gemma"])
     assert text.startswith("<bos><start_of_turn>user\nBe brief.\n\nHi \u2603<end_of_turn>")
 
@@ -196,9 +188,6 @@ def test_an_end_that_is_not_a_token_adds_the_eos_token_after_the_last_answer():
     assert trained_texts(tokenizer, tokens, labels) == [ANSWER_AND_END[0], ANSWER_AND_END[1] + "<eos>"]
     with pytest.raises(DataError, match=r"the text holds '<\|im_end\|>'.*cannot be told apart"):
         made.render(conversation(("user", "<|im_end|>"), ("assistant", "b")))
-
-
-def test_a_template_without_an_end_adds_the_eos_token():
     assert learnt(conversation(*TALK), ENDLESS)[0] == [ANSWER_AND_END[0].partition("<")[0], "Gr\u00fc\u00dfe.<eos>"]
 
 
@@ -210,17 +199,17 @@ def test_generation_marks_of_a_template_decide_what_is_trained():
 
 
 def test_answers_with_weight_zero_are_read_but_not_trained():
-    first, last = {"weight": 0}, {"weight": 0.0}
-    for left_out, expected in ((first, {4: ANSWER_AND_END[1]}), (last, {2: ANSWER_AND_END[0]})):
+    for place, weight, expected, completion in (
+        (2, 0, ANSWER_AND_END[1:], ANSWER_AND_END[1:]),
+        (4, 0.0, ANSWER_AND_END[:1], []),
+    ):
         messages = list(conversation(*TALK).messages)
-        place = 2 if left_out is first else 4
-        messages[place] = {**messages[place], **left_out}
+        messages[place] = {**messages[place], "weight": weight}
+        given = Conversation(tuple(messages))
         for template in (template_text("chatml"), MARKED):
-            found, text = learnt(Conversation(tuple(messages)), template)
-            assert found == list(expected.values()) and "Hello" in text and "e." in text
-        only_last = learnt(Conversation(tuple(messages)), loss_on="completion")[0]
-        assert only_last == ([] if left_out is last else ANSWER_AND_END[1:])
-    assert learnt(conversation(*TALK[:2], ("assistant", "a")))[0] == ["a<|im_end|>"]
+            found, text = learnt(given, template)
+            assert found == expected and "Hello" in text and "e." in text
+        assert learnt(given, loss_on="completion")[0] == completion
 
 
 def test_a_template_that_rewrites_earlier_answers_is_refused_with_a_way_out():
@@ -232,11 +221,6 @@ def test_a_template_that_rewrites_earlier_answers_is_refused_with_a_way_out():
     assert "<think>hm" in str(told.value) and 'task.loss_on = "completion"' in str(told.value)
     assert learnt(conversation(*turns), STRIPS, "completion")[0] == ["<think>hm</think>Yes.<|im_end|>"]
     assert learnt(conversation(*turns[:2]), STRIPS)[0] == ["<think>hm</think>Yes.<|im_end|>"]
-
-
-def test_a_conversation_that_begins_with_an_answer_is_refused():
-    with pytest.raises(DataError, match="begins with an answer"):
-        learnt(conversation(("assistant", "b"), ("user", "a")))
 
 
 def test_tokenizers_that_prefix_a_space_add_none_before_an_answer():

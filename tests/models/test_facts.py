@@ -15,7 +15,6 @@ import pytest
 from tests.models.conftest import VARIANTS
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import is_hub_name
-from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files.hub_cache import cached_snapshot
 from tui_trainer.models.files.soundness import embedding_rows, misfits
@@ -91,26 +90,17 @@ def test_every_family_is_found_in_a_folder_and_its_weights_fit(make_tiny, tmp_pa
             assert embedding_rows(facts.shape, facts.headers) == 96
 
 
-def test_a_path_may_be_relative_or_begin_with_a_tilde(llama_folder, monkeypatch):
-    monkeypatch.chdir(llama_folder.parent)
-    monkeypatch.setenv("HOME", str(llama_folder.parent))
-    assert find_model("llama").folder == find_model("./llama").folder == find_model("~/llama").folder == llama_folder
-
-
-def test_the_dtype_is_that_of_most_bytes(make_tiny, tmp_path):
+def test_the_dtype_is_that_of_most_bytes_and_all_eos_tokens_are_read(make_tiny, copied):
     import copy
 
     import torch
 
     model = copy.deepcopy(make_tiny("llama").model).to(torch.bfloat16)
     model.model.norm.to(torch.float32)
-    model.save_pretrained(tmp_path / "half")
-    assert find_model(str(tmp_path / "half")).dtype == "bfloat16"
-
-
-def test_several_eos_tokens_of_generation_config_are_read(copied):
+    model.save_pretrained(copied)
     (copied / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
-    assert find_model(str(copied)).eos_token_ids == (2, 5)
+    facts = find_model(str(copied))
+    assert (facts.dtype, facts.eos_token_ids) == ("bfloat16", (2, 5))
 
 
 def test_damaged_weights_are_reported_beside_the_other_facts(copied):
@@ -121,11 +111,15 @@ def test_damaged_weights_are_reported_beside_the_other_facts(copied):
     assert facts.shape.parameters == find_model(str(copied)).shape.parameters > 0
 
 
-def test_a_cached_model_is_found_by_branch_and_by_commit(cache, llama_folder):
+def test_a_cached_model_is_found_by_branch_commit_and_short_name(cache, llama_folder):
     snapshot = put_in_cache(cache, "org/tiny", llama_folder)
     assert find_model("org/tiny").folder == find_model("org/tiny", COMMIT).folder == snapshot
     assert find_model("org/tiny").weights == "safetensors"
     assert "is not on this machine" in refusal("org/tiny", "v2")
+    (snapshot / "model.safetensors").unlink()
+    assert find_model("org/tiny").weights == "not here"
+    snapshot = put_in_cache(cache, "openai-community/gpt2", llama_folder)
+    assert find_model("gpt2").folder == find_model("openai-community/gpt2").folder == snapshot
 
 
 @pytest.mark.full
@@ -140,23 +134,13 @@ def test_the_cache_is_where_huggingface_hub_looks(cache, llama_folder, tmp_path)
         assert told.strip() == (str(snapshot / "config.json") if ours else "None"), changed
 
 
-def test_a_short_name_is_found_in_the_cache_under_its_full_name(cache, llama_folder):
-    entry = next(entry for entry in all_entries() if entry.name == "openai-community/gpt2")
-    snapshot = put_in_cache(cache, entry.name, llama_folder)
-    assert find_model("gpt2").folder == find_model(entry.name).folder == snapshot
-
-
-def test_a_snapshot_without_weights_is_not_here(cache, llama_folder):
-    snapshot = put_in_cache(cache, "org/tiny", llama_folder)
-    (snapshot / "model.safetensors").unlink()
-    assert find_model("org/tiny").weights == "not here"
-
-
-def test_a_folder_takes_precedence_over_the_cache(cache, llama_folder, tmp_path, monkeypatch):
+def test_a_folder_takes_precedence_over_the_cache_and_may_be_relative(cache, llama_folder, tmp_path, monkeypatch):
     put_in_cache(cache, "org/tiny", llama_folder)
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(llama_folder, tmp_path / "org" / "tiny")
     assert find_model("org/tiny").folder == tmp_path / "org" / "tiny"
+    monkeypatch.chdir(llama_folder.parent)
+    monkeypatch.setenv("HOME", str(llama_folder.parent))
+    assert find_model("llama").folder == find_model("./llama").folder == find_model("~/llama").folder == llama_folder
 
 
 NAMES = [
@@ -178,10 +162,9 @@ def test_an_unknown_name_is_refused_with_what_to_do(cache, subtests):
             assert words in refusal(name)
 
 
-def test_a_revision_cannot_point_outside_the_cache(cache, subtests):
-    for revision in ["../../x", "", "-x", "a b", "x" * 300]:
-        with subtests.test(repr(revision[:20])):
-            assert "cannot be a revision" in refusal("org/tiny", revision)
+def test_a_revision_cannot_point_outside_the_cache(cache):
+    for revision in ("../../x", "", "-x", "a b", "x" * 300):
+        assert "cannot be a revision" in refusal("org/tiny", revision), revision
 
 
 def test_a_folder_without_a_config_is_refused_with_what_it_holds(tmp_path):

@@ -75,16 +75,13 @@ def test_each_changed_tensor_of_a_big_file_changes_the_fingerprint(folder):
     assert len(tensors) > 10 and len(keys) == len(tensors) + 2
 
 
-def test_code_of_a_model_changes_the_fingerprint(folder):
+def test_code_of_a_model_changes_the_fingerprint_and_a_missing_file_is_one_sentence(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "mine.Mine"}}))
     (folder / "mine.py").write_text("width = 1\n")
     before = key(folder)
     (folder / "mine.py").write_text("width = 2\n")
     assert key(folder) != before
-
-
-def test_a_missing_file_is_one_sentence(folder):
     facts = find_model(str(folder))
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be read: No such file"):

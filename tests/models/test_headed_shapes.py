@@ -115,6 +115,7 @@ def test_rotary_and_relative_positions_have_no_limit():
         assert length_problems(shape, 4000) == []
 
 
+@pytest.mark.full
 def test_shared_layers_are_counted_once_and_computed_each_time():
     shape = shape_of(headed("albert", "token_classification").config, head="token_classification")
     product = next(linear for linear in shape.linears if linear.name == "query")

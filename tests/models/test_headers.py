@@ -51,25 +51,13 @@ def test_headers_are_those_that_safetensors_reads(llama_folder, make_tiny):
     assert sum(facts.size_bytes for facts in headers.values()) == 4 * make_tiny("llama").model.num_parameters()
 
 
-def test_headers_of_shards_are_those_of_the_whole_model(shards, llama_folder):
+def test_headers_of_shards_are_those_of_the_whole_model(shards, llama_folder, tmp_path):
     headers = read_headers(shards)
     one = read_headers(llama_folder)
     assert {name: facts.shape for name, facts in headers.items()} == {name: facts.shape for name, facts in one.items()}
     assert {facts.file for facts in headers.values()} == set(weight_files(shards))
     assert weight_files(llama_folder) == ("model.safetensors",)
-
-
-def test_a_folder_without_weights_has_no_headers(tmp_path):
-    assert read_headers(tmp_path) == {} and weight_files(tmp_path) == ()
-
-
-def test_missing_and_torn_shards_are_named_together(shards):
-    files = sorted(shards.glob("model-*.safetensors"))
-    files[0].unlink()
-    os.truncate(files[1], files[1].stat().st_size - 10)
-    text = complaint(shards)
-    assert f"1 of {len(files)} files with weights are missing: {files[0].name}" in text
-    assert f"{files[1].name} is cut short: 10 of" in text
+    assert read_headers(tmp_path / "none") == {} and weight_files(tmp_path / "none") == ()
 
 
 def test_a_file_that_is_cut_anywhere_is_reported(copied, subtests):
@@ -115,14 +103,11 @@ def test_an_impossible_header_is_one_sentence(tmp_path, subtests):
             assert words in text and "\n" not in text and "\x1b" not in text
 
 
-def test_a_huge_header_length_is_refused(tmp_path):
-    (tmp_path / "model.safetensors").write_bytes((10**15).to_bytes(8, "little") + b"{}")
+def test_a_huge_header_length_or_a_git_lfs_pointer_is_refused(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_bytes((10**15).to_bytes(8, "little") + b"{}")
     assert "model.safetensors is no safetensors file" in complaint(tmp_path)
-
-
-def test_a_git_lfs_pointer_is_reported_with_the_command(tmp_path):
-    pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n"
-    (tmp_path / "model.safetensors").write_bytes(pointer)
+    path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n")
     assert "git lfs pull" in complaint(tmp_path)
 
 
@@ -144,12 +129,20 @@ def test_an_impossible_index_is_one_sentence(tmp_path, subtests):
             assert words in complaint(tmp_path)
 
 
-def test_tensors_of_the_index_that_no_file_holds_are_named(shards):
+def test_tensors_of_the_index_that_no_file_holds_and_torn_or_missing_shards_are_named(shards):
     index = shards / "model.safetensors.index.json"
-    content = json.loads(index.read_text())
+    text = index.read_text()
+    content = json.loads(text)
     content["weight_map"]["model.extra.weight"] = sorted(shards.glob("model-*"))[0].name
     index.write_text(json.dumps(content))
     assert "lists tensors that its files do not hold: model.extra.weight" in complaint(shards)
+    index.write_text(text)
+    files = sorted(shards.glob("model-*.safetensors"))
+    files[0].unlink()
+    os.truncate(files[1], files[1].stat().st_size - 10)
+    found = complaint(shards)
+    assert f"1 of {len(files)} files with weights are missing: {files[0].name}" in found
+    assert f"{files[1].name} is cut short: 10 of" in found
 
 
 def test_only_the_header_of_a_huge_file_is_read(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,14 @@ from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Labels
-from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
+from tui_trainer.models.loading import (
+    config_only,
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+    new_model,
+    tokenizer_of_file,
+)
 from tui_trainer.models.problems import model_problems
 
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
@@ -220,3 +228,20 @@ def test_weights_loaded_to_the_card_are_those_of_the_files(folder_of):
     assert {parameter.device.type for parameter in on_card.parameters()} == {"cuda"}
     pairs = zip(on_card.state_dict().values(), on_host.state_dict().values(), strict=True)
     assert all(torch.equal(one.cpu(), other) for one, other in pairs)
+
+
+def content_of(content, **more):
+    tokenizer = SimpleNamespace(pad_token_id=7, bos_token_id=8, eos_token_id=None)
+    return config_only(content, tokenizer, **{"is_new": False, **more}).config
+
+
+def test_a_config_without_a_model_has_special_tokens_and_the_kind_of_labels():
+    found = content_of({"model_type": "bart", "decoder_start_token_id": 5, "pad_token_id": 3})
+    assert (found.decoder_start_token_id, found.pad_token_id, found.model_type) == (5, 3, "bart")
+    assert content_of({"model_type": "bart"}).decoder_start_token_id == 2, "a default of the family"
+    # A new model begins with the tokens of the tokenizer.
+    found = content_of({"model_type": "t5", "pad_token_id": 3}, is_new=True)
+    assert (found.pad_token_id, found.bos_token_id, found.decoder_start_token_id) == (7, 8, 7)
+    found = content_of({"model_type": "bert"}, problem_type="regression")
+    assert found.problem_type == "regression" and found.get_text_config().pad_token_id == 0
+    assert content_of({"model_type": "nobody_knows", "pad_token_id": 4}).get_text_config().pad_token_id == 4

@@ -52,11 +52,8 @@ def as_bin(folder: Path) -> Path:
     return folder / "pytorch_model.bin"
 
 
-def test_a_good_model_has_no_problems(llama_folder):
+def test_a_model_without_weights_can_only_train_from_scratch(llama_folder, copied):
     assert problems(llama_folder) == []
-
-
-def test_a_folder_without_weights_can_only_train_from_scratch(copied):
     (copied / "model.safetensors").rename(copied / "weights.safetensors")
     (only,) = problems(copied)
     assert "a config.json and no weights (only weights.safetensors)" in only and 'model.init = "scratch"' in only
@@ -117,13 +114,6 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
     assert problems(copied) == []
 
 
-def test_bin_files_of_plain_tensors_are_accepted(copied):
-    as_bin(copied)
-    facts = find_model(str(copied))
-    assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
-    assert model_problems(facts, "pretrained", False) == []
-
-
 class _Payload:
     """What a pickle of a stranger may do."""
 
@@ -171,31 +161,28 @@ def test_a_pickle_is_foreign_where_torch_refuses_to_load_it(tmp_path):
         assert (foreign_calls(path) == ()) == loads, content
 
 
-def test_a_name_that_only_begins_like_a_plain_one_is_foreign(tmp_path):
+def test_foreign_calls_in_a_pickle_are_named(tmp_path):
     import torch
 
     path = tmp_path / "x.bin"
+    # A set is plain, setattr is not.
     for content in ([setattr], [torch.zeros(1), {1, 2}, setattr]):
         torch.save(content, path)
-        assert foreign_calls(path) == ("__builtin__.setattr",), "a set is plain, setattr is not"
-
-
-def test_a_call_by_the_oldest_opcode_is_seen(tmp_path):
-    path = tmp_path / "x.bin"
-    with zipfile.ZipFile(path, "w") as archive:
+        assert foreign_calls(path) == ("__builtin__.setattr",)
+    with zipfile.ZipFile(path, "w") as archive:  # by the oldest opcode for a call
         archive.writestr("x/data.pkl", b"(S'touch canary'\niposix\nsystem\n.")
     assert foreign_calls(path) == ("posix.system",)
 
 
-def test_a_broken_bin_file_is_one_sentence(copied):
+def test_broken_or_missing_bin_files_are_one_sentence(copied):
     path = as_bin(copied)
+    facts = find_model(str(copied))
+    assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
+    assert model_problems(facts, "pretrained", False) == []
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/other", b"")
     assert "pytorch_model.bin is damaged: it holds no list of tensors" in problems(copied)[0]
-
-
-def test_missing_bin_shards_are_named(copied):
-    (copied / "model.safetensors").unlink()
+    path.unlink()
     index = {"weight_map": {"w": "pytorch_model-00001-of-00001.bin"}}
     (copied / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert "pytorch_model-00001-of-00001.bin is missing" in problems(copied)[0]

@@ -92,6 +92,7 @@ def test_headers_of_an_unknown_architecture_give_its_parts(make_tiny, subtests):
             )
 
 
+@pytest.mark.full
 def test_masks_and_frequencies_in_old_files_are_not_counted(make_tiny):
     tiny = make_tiny("gpt2")
     old = headers_of(tiny)

@@ -42,6 +42,7 @@ def test_facts_are_those_of_the_tokenizer(tmp_path, subtests):
             assert count_tokens(folder, TEXTS) == sum(map(len, ids))
 
 
+@pytest.mark.full
 def test_add_bos_token_beside_tokenizer_json_is_ignored(tmp_path):
     """transformers ignores it if there is a tokenizer.json; so do these facts."""
     from transformers import AutoTokenizer
@@ -73,23 +74,21 @@ def test_unigram_and_sparse_ids_are_counted(tmp_path):
     assert facts.eos_token_id is None and not facts.adds_bos
 
 
-def test_a_chat_template_in_its_own_file_is_seen(tmp_path):
+def test_a_chat_template_in_its_own_file_and_tokens_per_character_are_read(tmp_path):
     write_tokenizer(tmp_path, chat=False)
     assert not tokenizer_facts(tmp_path).has_chat_template
     (tmp_path / "chat_template.jinja").write_text("{{ messages }}")
     assert tokenizer_facts(tmp_path).has_chat_template
+    assert tokens_per_character(tmp_path, ["w1 w2", "w3"]) == pytest.approx(3 / 7)
+    assert tokens_per_character(tmp_path, [""]) is None
 
 
-def test_a_slow_tokenizer_has_no_facts(tmp_path):
-    (tmp_path / "tokenizer.model").write_bytes(b"sentencepiece")
-    assert tokenizer_files_in(tmp_path, {}) == ("tokenizer.model",)
-    assert tokenizer_facts(tmp_path) is None
-    assert count_tokens(tmp_path, TEXTS) is None and tokens_per_character(tmp_path, TEXTS) is None
-
-
-def test_settings_alone_are_not_a_tokenizer(tmp_path):
+def test_a_slow_tokenizer_or_settings_alone_have_no_facts(tmp_path):
     (tmp_path / "tokenizer_config.json").write_text("{}")
     assert tokenizer_files_in(tmp_path, {}) == () and tokenizer_key(tmp_path, (), {}) is None
+    (tmp_path / "tokenizer.model").write_bytes(b"sentencepiece")
+    assert "tokenizer.model" in tokenizer_files_in(tmp_path, {}) and tokenizer_facts(tmp_path) is None
+    assert count_tokens(tmp_path, TEXTS) is None and tokens_per_character(tmp_path, TEXTS) is None
 
 
 def test_the_key_changes_with_every_file(tmp_path):
@@ -139,12 +138,6 @@ def test_every_file_of_a_tokenizer_of_transformers_is_known():
     assert names <= set(TOKENIZER_FILES)
 
 
-def test_tokens_per_character_of_a_sample(tmp_path):
-    write_tokenizer(tmp_path)
-    assert tokens_per_character(tmp_path, ["w1 w2", "w3"]) == pytest.approx(3 / 7)
-    assert tokens_per_character(tmp_path, [""]) is None
-
-
 def test_a_damaged_tokenizer_is_one_sentence(tmp_path, subtests):
     for content in ("", "[]", '{"model": 3}', "{" * 5000, '{"model": {"type": "Nonsense"}}'):
         with subtests.test(content[:40]):
@@ -178,6 +171,7 @@ def test_special_tokens_around_texts_and_pairs_are_those_of_the_tokenizer(tmp_pa
                 assert getattr(facts, f"{name}_token_id") == getattr(real, f"{name}_token_id"), name
 
 
+@pytest.mark.full
 def test_processors_of_old_files_are_counted(tmp_path, subtests):
     from tokenizers import Tokenizer, processors
 
