@@ -99,11 +99,7 @@ def test_no_check_loads_torch():
 
 def test_a_model_from_scratch_gets_a_size_that_its_text_can_teach(subtests):
     """The table in `test_every_check.py` leaves this out: a process with torch answers for each size that is tried."""
-    few_layers = {
-        "training__max_steps": 2,
-        "model__scratch__hidden_size": 16,
-        "model__scratch__num_hidden_layers": 8,
-    }
+    few_layers = {"training__max_steps": 2, "model__scratch__hidden_size": 16, "model__scratch__num_hidden_layers": 8}
     for changes, key in (
         ({"training__max_steps": 60}, "model.scratch.hidden_size"),
         (few_layers, "model.scratch.num_hidden_layers"),

@@ -289,18 +289,8 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "warn": [
             given({CHECKPOINTING: True}, fix=(CHECKPOINTING,)),
             given({CHECKPOINTING: True}, H100, "tinyllama-lora", fix=(CHECKPOINTING,)),
-            given(
-                {CHECKPOINTING: True, MICRO: 1},
-                RTX_4090,
-                "tinyllama-lora",
-                fix=(CHECKPOINTING,),
-            ),
-            given(
-                {CHECKPOINTING: False},
-                RTX_4090,
-                "llama-8b-lora",
-                fix=(CHECKPOINTING,),
-            ),
+            given({CHECKPOINTING: True, MICRO: 1}, RTX_4090, "tinyllama-lora", fix=(CHECKPOINTING,)),
+            given({CHECKPOINTING: False}, RTX_4090, "llama-8b-lora", fix=(CHECKPOINTING,)),
         ],
         "n/a": CANNOT_BE_PLANNED,
     },
@@ -607,10 +597,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given({EFFECTIVE: 128, RATE: 0.002}),
             given({EFFECTIVE: 128, "training.lr_scaling": "sqrt"}),
         ],
-        "warn": [
-            given({EFFECTIVE: 128}, fix=(RATE,)),
-            given({EFFECTIVE: 2}, fix=(RATE,)),
-        ],
+        "warn": [given({EFFECTIVE: 128}, fix=(RATE,)), given({EFFECTIVE: 2}, fix=(RATE,))],
         "n/a": given(recipe="finetune"),
     },
     "schedule": {
@@ -649,10 +636,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "pass": [QUICKSTART, given({PATIENCE: 2})],
         "warn": [
             given({STEPS: 3000}, fix=(PATIENCE,)),
-            given(
-                {STEPS: 3000, EVALUATE: 0},
-                fix=(EVALUATE, PATIENCE),
-            ),
+            given({STEPS: 3000, EVALUATE: 0}, fix=(EVALUATE, PATIENCE)),
             given({PATIENCE: 10}, fix=(PATIENCE,)),
             given({PATIENCE: 2, EVALUATE: 400}, fix=(EVALUATE,)),
             given({PATIENCE: 9, STEPS: 3}, fix=(PATIENCE,)),
@@ -667,11 +651,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
             given({EVALUATE: 0.01, SAVE: 1, "logging.sample_steps": 1}, fix=(EVALUATE, "logging.sample_steps")),
             given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30}, fix=(EVALUATE,)),
             given({EVALUATE: 40, PATIENCE: 8}, fix=("evaluation.max_eval_rows",)),
-            given(
-                {SAVE: 1},
-                gathered={"earlier": replace(EARLIER, save_bytes_per_second=1e6)},
-                fix=(SAVE,),
-            ),
+            given({SAVE: 1}, gathered={"earlier": replace(EARLIER, save_bytes_per_second=1e6)}, fix=(SAVE,)),
         ],
         "n/a": given(run_seconds=None),
     },
@@ -688,10 +668,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "warn": given({EVAL_BATCH: 1}, recipe="signature-summaries", fix=(EVAL_BATCH,)),
         "n/a": LABELS,
     },
-    "greedy_writing": {
-        "pass": [QUICKSTART, given(recipe="signature-summaries")],
-        "n/a": LABELS,
-    },
+    "greedy_writing": {"pass": [QUICKSTART, given(recipe="signature-summaries")], "n/a": LABELS},
     "quantized_model": {
         "pass": given(gathered={"earlier": replace(EARLIER, exports=(INT8,))}),
         "warn": given(gathered={"earlier": replace(EARLIER, exports=(replace(INT8, faults="logits differ"),))}),

@@ -26,15 +26,7 @@ from tui_trainer.models.unsloth import IN_THE_MODEL, NOT_IN_THE_MODEL
 from tui_trainer.planning.measured_steps import StepKey, keep_calibration
 from tui_trainer.planning.records import device_key
 from tui_trainer.planning.training_setup import MeasuredPeak
-from tui_trainer.runs.events import (
-    CheckpointSaved,
-    EvalDone,
-    GaugesRead,
-    GpuReading,
-    RunProblem,
-    StepDone,
-    TextSampled,
-)
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuReading, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
 from tui_trainer.units import GIB
