@@ -138,16 +138,13 @@ def test_reload_keeps_the_edits():
     assert "0.002" in path.read_text() and "seed = 5" in path.read_text()
 
 
-def test_saving_makes_no_folder_and_overwrites_none():
+def test_saving_makes_no_folder_and_never_replaces_a_file_with_mistakes(subtests):
     document = opened()
     document.set(SEED, 5)
     refused(document, Path("nowhere/my.toml"), "nowhere does not exist; make the folder first")
     Path("folder").mkdir()
     refused(document, Path("folder"), "cannot be written|Is a directory", force=True)
     assert not Path("nowhere").exists()
-
-
-def test_a_file_with_mistakes_is_not_overwritten(subtests):
     for text in ["a = = 1\n", "[training]\nlearning_rat = 1\n"]:
         with subtests.test(text=text):
             path = own_file(text)

@@ -59,9 +59,6 @@ def test_values_are_parsed_as_people_write_them(subtests):
         with subtests.test(key=key, text=text):
             found = parse(ALL[key], text)
             assert found == value and type(found) is type(value)
-
-
-def test_true_and_false_have_several_names():
     for yes, no in (("true", "false"), ("Yes", "no"), ("on", "OFF")):
         assert parse(THINGS["flag"], yes) is True and parse(THINGS["flag"], no) is False
 
@@ -128,9 +125,6 @@ def test_numbers_are_written_short_without_losing_a_digit(subtests):
             assert number_text(value) == text
     for value in (0.1 + 0.2, 1 / 3e6, 5e-324, 1e22, 1.7e308, 123456.789):
         assert float(number_text(value)) == value
-
-
-def test_a_share_of_the_steps_has_another_unit_than_a_number_of_steps():
     setting = ALL["training.warmup_steps"]
     assert [unit_text(setting, value) for value in (0.05, 20.0, 0.0)] == ["of all steps", "steps", ""]
     assert unit_text(ALL["training.per_device_train_batch_size"], "auto") == ""
@@ -165,6 +159,10 @@ def test_one_key_steps_to_the_next_value_and_stops_at_the_bounds(subtests):
                     value = bump(ALL[key], value, direction)
                     found.append(value)
                 assert found == expected and all(type(a) is type(b) for a, b in zip(found, expected, strict=True))
+    assert [bump(THINGS["flag"], value, 1) for value in (True, False)] == [False, True]
+    assert bump(THINGS["share"], 0.29, 1) == 0.3 and bump(THINGS["share"], 0.3, 1) == 0.3
+    assert choices(THINGS["flag"]) == (False, True) and choices(THINGS["colour"]) == ("red", "green")
+    assert choices(THINGS["share"]) == ()
 
 
 def test_every_value_reached_with_the_keys_fits_its_setting(subtests):
@@ -175,13 +173,6 @@ def test_every_value_reached_with_the_keys_fits_its_setting(subtests):
                 for _ in range(60):
                     value = bump(setting, value, direction)
                     assert value == "" or parse(setting, edit_text(setting, value)) == value
-
-
-def test_booleans_toggle_and_shares_stop_at_their_bound():
-    assert [bump(THINGS["flag"], value, 1) for value in (True, False)] == [False, True]
-    assert bump(THINGS["share"], 0.29, 1) == 0.3 and bump(THINGS["share"], 0.3, 1) == 0.3
-    assert choices(THINGS["flag"]) == (False, True) and choices(THINGS["colour"]) == ("red", "green")
-    assert choices(THINGS["share"]) == ()
 
 
 def test_paths_are_completed(tmp_path):

@@ -148,15 +148,12 @@ def test_a_misspelt_key_is_corrected(subtests):
             assert did_you_mean(key) == f"did you mean {meant}?"
             assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
     assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
-
-
-def test_names_of_other_tools_mean_a_setting_and_are_none_themselves():
     bare = {key.rpartition(".")[2] for key in all_settings()}
     assert set(MEANT.values()) <= set(all_settings())
     assert len(MEANT) > 80 and not bare & set(MEANT)
 
 
-def test_a_mistake_names_its_layer(place):
+def test_a_mistake_names_its_layer_and_file(place):
     (place / "my.toml").write_text(FILE + "warmup_steps = -1\n")
     (place / "recipe.toml").write_text(RECIPE + "adam_beta1 = 2.0\n")
     hardware = hardware_profile({"training": {"seed": -1}})
@@ -165,10 +162,9 @@ def test_a_mistake_names_its_layer(place):
     places += ["my.toml: training.warmup_steps", "--set: data.seed"]
     assert len(messages) == len(places)
     assert all(any(line.startswith(start) for line in messages) for start in places)
-
-
-def test_an_unknown_key_names_its_file(place):
+    (place / "my.toml").write_text(FILE)
     (place / "recipe.toml").write_text(RECIPE + "batch = 1\n")
     assert [line.partition(";")[0] for line in problems()] == ["recipe.toml: training.batch: unknown setting"]
+    # Tables of profiles are not settings of config files.
     (place / "my.toml").write_text("[match]\ndevice = 'cpu'\n")
     assert [line.partition(";")[0] for line in problems()] == ["my.toml: match: unknown setting"]

@@ -53,9 +53,6 @@ def test_paths_are_separated_by_commas(subtests, here):
     for paths in [("a",), ("a", "b"), ("x,y/a", "b"), ("x, y/*.txt",)]:
         with subtests.test(paths=paths):
             assert paths_in(joined(paths)) == paths
-
-
-def test_the_path_being_typed_is_the_last_one():
     assert last_path("a.txt, b") == ("a.txt, ", "b")
     assert last_path("b") == ("", "b") and last_path("a,") == ("a,", "")
 
@@ -88,15 +85,11 @@ def test_weights_are_read_as_people_write_them(subtests):
     assert weights("") == weights("1, 1.0") == (), "every row once is no weight"
 
 
+# `tests/test_bad_input.py` has the common mistakes.
 WRONG_WEIGHTS = [
-    ("2", "has 1 number, and data.path names 2 sources"),
-    ("1,2,3", "has 3 numbers, and data.path names 2 sources"),
-    ("1, x", "'x' is no number"),
-    ("1, 0", "'0' is not above 0"),
-    ("-1, 1", "'-1' is not above 0"),
-    ("nan, 1", "'nan' is not above 0"),
-    ("inf, 1", "at most 1,000"),
-]
+    ("2", "has 1 number, and data.path names 2 sources"), ("1,2,3", "has 3 numbers, and data.path names 2 sources"),
+    ("nan, 1", "'nan' is not above 0"), ("inf, 1", "at most 1,000"),
+]  # fmt: skip
 
 
 def test_wrong_weights_are_reported(subtests):

@@ -78,9 +78,6 @@ def test_only_the_users_values_and_the_recipe_are_saved(tmp_path):
     saved = reload(to_toml(loaded), tmp_path)
     assert saved.profile == "quickstart"
     assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()
-
-
-def test_whole_numbers_are_written_without_a_fraction(tmp_path):
     assignments = ("evaluation.eval_steps=128.0", "training.num_train_epochs=3", "training.max_grad_norm=1e30")
     loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda requested: NONE)
     lines = to_toml(loaded).splitlines()

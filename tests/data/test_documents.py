@@ -131,22 +131,6 @@ def test_a_second_source_is_held_out_whole(data):
         prepared(data, write(data.parent / "eval.jsonl", ["words"]))
 
 
-def test_notes_name_the_text_column_and_the_delimiter(tmp_path):
-    path = tmp_path / "train.csv"
-    path.write_text("id;content\n" + "".join(f'{n};"{text_of(n, n + 1)}."\n' for n in range(9)))
-    entry = prepared(path)
-    assert "the text is in the column 'content' of train.csv (also there: id)" in entry.notes
-    assert "train.csv: the columns are separated by ';'" in entry.notes
-    assert prepared(path).notes == entry.notes
-
-
-def test_progress_ends_at_the_number_of_characters(data):
-    told: list[tuple[str, float, float | None, str]] = []
-    entry = prepared(data, progress=lambda *report: told.append(report))
-    total = entry.counts.train_characters + entry.counts.eval_characters
-    assert told[-1] == ("tokenising", total, total, "characters")
-
-
 @pytest.mark.e2e
 def test_batches_and_memory_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 100_000)
@@ -169,7 +153,7 @@ def test_batches_and_memory_are_bounded(tmp_path, monkeypatch):
     assert largest < 12_000_000 < path.stat().st_size / 2
 
 
-def test_a_tokenizer_is_trained_on_the_training_side_alone(tmp_path):
+def test_a_tokenizer_is_trained_on_the_training_side_and_special_names_stay_text(tmp_path):
     secret = "zzqzzq " * 40
     path = write(tmp_path / "a.jsonl", ["the sheep of the hill " * 5] * 20)
     entry = prepared(path, write(tmp_path / "b.jsonl", [secret] * 5), **TRAINED)
@@ -182,12 +166,15 @@ def test_a_tokenizer_is_trained_on_the_training_side_alone(tmp_path):
     held_out = rows_of(entry.eval_path)
     assert held_out[0][0] == BOS_ID
     assert sum(row.count(EOS_ID) for row in held_out) == 5
-
-
-def test_text_that_spells_a_special_token_stays_text(tmp_path):
-    path = write(tmp_path / "a.jsonl", ["say <eos> and <pad>"] * 20)
+    path = write(tmp_path / "c.jsonl", ["say <eos> and <pad>"] * 20)
     entry = prepared(path, **{**TRAINED, "max_length": 100})
     assert all(row.count(EOS_ID) == 1 and 0 not in row for row in rows_of(entry.train_path))
+
+
+def test_a_document_whose_end_is_held_out_leaks_through_its_repeats(tmp_path):
+    path = write(tmp_path / "a.jsonl", [text_of(*range(500))] * 2)
+    counts = prepared(path, eval_fraction=0.1, max_length=1000).counts
+    assert (counts.leaked_rows, counts.train_documents, counts.eval_documents) == (1, 2, 1)
 
 
 def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_path):
@@ -205,13 +192,6 @@ def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_pa
     same = write(tmp_path / "same.jsonl", ["5 6", "5 6"])
     with pytest.raises(DataError, match="no row is left to train on: 2 are repeats, 1 are held out as well"):
         prepared(same, held_out, dedup=True)
-
-
-def test_a_document_whose_end_is_held_out_leaks_through_its_repeats(tmp_path):
-    long = text_of(*range(500))
-    path = write(tmp_path / "a.jsonl", [long, long])
-    counts = prepared(path, eval_fraction=0.1, max_length=1000).counts
-    assert (counts.leaked_rows, counts.train_documents, counts.eval_documents) == (1, 2, 1)
 
 
 def test_bad_documents_stop_the_preparation_or_are_listed_and_left_out(tmp_path):
@@ -279,17 +259,18 @@ def test_weights_repeat_and_thin_the_training_rows_only(tmp_path):
 
 
 def test_weighted_rows_depend_on_the_seed_alone(tmp_path):
-    paths, asked = two_sources(tmp_path), {"weights": (1.0, 0.3), "eval_fraction": 0.0}
-    first = mixed(paths, **asked)
+    paths, changes = two_sources(tmp_path), {"weights": (1.0, 0.3), "eval_fraction": 0.0}
+    first = mixed(paths, **changes)
     rows = first.train_path.read_bytes()
-    assert mixed(paths, **asked).from_cache
     (first.folder / "manifest.json").unlink()
-    again = mixed(paths, **asked)
+    again = mixed(paths, **changes)
     assert not again.from_cache and again.train_path.read_bytes() == rows
-    other = mixed(paths, **{**asked, "seed": 7})
+    other = mixed(paths, **{**changes, "seed": 7})
     assert other.counts.train_rows == again.counts.train_rows == 30 + 12
     assert rows_of(other.train_path) != rows_of(again.train_path)
-    assert mixed(paths, **{**asked, "weights": (1.0, 0.4)}).folder != again.folder
+    message = r"b\.csv .*none of its 41 rows is left to train on with a weight of 0.01; raise"
+    with pytest.raises(DataError, match=message):
+        mixed(paths, weights=(1.0, 0.01))
 
 
 def test_repeats_across_sources_are_counted_and_those_of_weights_are_not(tmp_path):
@@ -298,13 +279,6 @@ def test_repeats_across_sources_are_counted_and_those_of_weights_are_not(tmp_pat
     assert (entry.counts.repeated_rows, entry.counts.train_rows) == (30, 120)
     without = mixed(paths, eval_fraction=0, dedup=True, weights=(3.0, 1.0))
     assert rows_of(without.train_path) == [[*ids, END] for ids in encode(numbered(30)) for _ in range(3)]
-
-
-def test_a_weight_that_leaves_no_row_is_refused(tmp_path):
-    with pytest.raises(
-        DataError, match=r"b\.csv .*none of its 41 rows is left to train on with a weight of 0.01; raise"
-    ):
-        mixed(two_sources(tmp_path), weights=(1.0, 0.01))
 
 
 def test_a_tokenizer_is_trained_on_the_weighted_rows(tmp_path):

@@ -106,9 +106,6 @@ def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(docu
     assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
     # Rows that are filled up to one width take no less where fewer documents share them.
     assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
-
-
-def test_a_document_longer_than_a_narrowed_row_gets_its_own_row(documents):
     layout = RowLayout(**ABOUT, rows=4, packed_width=8)
     passes = list(layout.passes(documents))
     assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1

@@ -50,9 +50,6 @@ def test_named_columns_are_used_and_the_other_one_is_found():
     assert pair_of({"text": "Long.", "tldr": "Short."}, target="tldr")[:2] == ("Long.", "Short.")
     assert pair_of({"translation": {"en": "yes", "de": "ja"}}, text="de", target="en")[:2] == ("ja", "yes")
     assert pair_of(SQUAD, text="question", beside="title")[0] == "question: Where is it? title: Paris"
-
-
-def test_notes_name_the_columns_that_were_used():
     assert pair_of(SQUAD)[2] == (
         "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (not read: id, title)"
     )

@@ -10,7 +10,6 @@ import random
 import unicodedata
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,13 +17,10 @@ from tokenizers import Tokenizer
 
 from tui_trainer.data.batching.collate import IGNORE, collate
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
-from tui_trainer.data.preparing.cache import Cut, PreparedData
+from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, PreparedData, quantiles
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.processes import worth_processes
-from tui_trainer.data.preparing.row_selection import (
-    text_hash,
-)
-from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, Rows, StreamWriter
+from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, DocumentWriter, Rows, StreamWriter
 from tui_trainer.data.preparing.tokenizing import CharacterReader
 from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
@@ -40,14 +36,12 @@ def story(seed: int) -> str:
 @pytest.fixture
 def data(tmp_path) -> Path:
     path = tmp_path / "data.jsonl"
-    path.write_text("".join(json.dumps({"text": story(seed), "body": "b" * 99}) + "\n" for seed in range(30)))
+    path.write_text("".join(json.dumps({"text": story(seed)}) + "\n" for seed in range(30)))
     return path
 
 
-def prepared(data: Path | str, *, text_column: str = "auto", cache_dir: Path | None = None, **changes) -> PreparedData:
-    source = open_source(str(data), text_column)
-    folder = cache_dir or Path(data).parent / "cache"
-    return prepare([source], CharacterReader(), replace(CUT, **changes), folder)
+def prepared(data: Path, **changes) -> PreparedData:
+    return prepare([open_source(str(data))], CharacterReader(), replace(CUT, **changes), data.parent / "cache")
 
 
 def stream(path: Path) -> list[int]:
@@ -78,13 +72,9 @@ def test_each_document_is_on_one_side_once(data):
     assert entry.counts.eval_documents == held_out.count(EOS_ID) == 6
     expected = [story(seed) for seed in range(30)]
     assert [text for text in expected if text in train] == train
-
-
-def test_the_vocabulary_has_the_characters_of_the_training_text_alone(data):
-    entry = prepared(data)
+    # The vocabulary has the characters of the training text alone.
     known = set(Tokenizer.from_file(str(entry.tokenizer_path)).get_vocab())
-    train = "".join(documents_of(stream(entry.train_path), entry))
-    assert known == set(train) | {"<pad>", "<unk>", "<eos>"}
+    assert known == set("".join(train)) | {"<pad>", "<unk>", "<eos>"}
     assert entry.counts.vocabulary == len(known)
     assert entry.counts.unknown_eval_tokens == 6  # each story ends in a character of its own
     assert any("<unk>" in note for note in entry.notes)
@@ -112,7 +102,7 @@ def test_rows_cover_the_stream_and_each_label_once(tmp_path, subtests):
                 assert rows.lengths.min() >= 2
 
 
-def test_rows_are_views_into_the_file_and_can_be_pickled(data):
+def test_rows_are_views_into_the_file_and_can_be_pickled(data, tmp_path):
     rows = Rows(prepared(data).train_path)
     row = rows.row(3)
     assert row.dtype == np.int32
@@ -121,9 +111,6 @@ def test_rows_are_views_into_the_file_and_can_be_pickled(data):
     assert pickle.loads(pickle.dumps(rows)).row(3).tolist() == row.tolist()
     with pytest.raises(IndexError):
         rows.row(len(rows))
-
-
-def test_a_damaged_file_of_rows_is_reported(tmp_path):
     (tmp_path / "rows.arrow").write_bytes(b"nonsense" * 10)
     with pytest.raises(DataError, match="cannot be read"):
         Rows(tmp_path / "rows.arrow")
@@ -144,10 +131,6 @@ def test_the_character_limit_takes_the_first_characters_and_is_noted(data):
     assert entry.counts.train_characters == 1000
     assert "".join(documents_of(stream(entry.train_path), entry)) == "".join(map(story, range(9)))[:1000]
     assert any("the first 1,000 characters" in note for note in entry.notes)
-
-
-def test_an_evaluation_share_of_zero_holds_nothing_out(data):
-    entry = prepared(data, eval_fraction=0)
     assert entry.eval_path is None
     assert not (entry.folder / "eval.arrow").exists()
     assert entry.counts.eval_rows == entry.counts.eval_documents == 0
@@ -167,8 +150,10 @@ def test_the_tail_of_a_single_document_is_held_out(tmp_path):
 
 def test_a_stream_of_several_sources_follows_weights_dedup_and_skip_bad_rows(tmp_path):
     stories = [story(seed) for seed in range(12)]
+    stories[2] = " ".join(f"w\u00f6rd{number}" for number in range(40_000))
+    repeat = unicodedata.normalize("NFD", stories[2].replace(" ", "\n "))
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    rows = [json.dumps({"text": text}) for text in [*stories[:6], stories[2]]]
+    rows = [json.dumps({"text": text}) for text in [*stories[:6], repeat]]
     first.write_text("\n".join([*rows, '{"text": 3}', '{"body": "x"}', ""]))
     second.write_text("".join(json.dumps({"text": text}) + "\n" for text in [stories[0], *stories[6:]]))
     source, cut = open_sources([str(first), str(second)]), replace(CUT, eval_fraction=0)
@@ -200,9 +185,9 @@ def write_blocks(path: Path, *, count: int = 20_000, bad: bool = False) -> Path:
     return path
 
 
-def prepared_by(processes: int, path: Path, cut: Cut = CUT, reader: Any = None) -> PreparedData:
+def prepared_by(processes: int, path: Path, cut: Cut = CUT) -> PreparedData:
     folder = path.parent / f"by-{processes}"
-    return prepare([open_source(str(path))], reader or CharacterReader(), cut, folder, processes=processes)
+    return prepare([open_source(str(path))], CharacterReader(), cut, folder, processes=processes)
 
 
 def files_of(entry: PreparedData) -> dict[str, bytes]:
@@ -241,10 +226,10 @@ def test_two_processes_report_the_same_bad_rows_as_one(tmp_path):
 
 @pytest.mark.full
 def test_limits_and_other_formats_give_the_same_files_with_two_processes(tmp_path, subtests):
-    for number, change in enumerate([{"max_rows": 15_000}, {"max_chars": 1_500_000}, {"gz": True}, {"json": True}]):
+    for number, change in enumerate([{"max_rows": 6000}, {"max_chars": 600_000}, {"gz": True}, {"json": True}]):
         with subtests.test(change=change):
             (folder := tmp_path / str(number)).mkdir()
-            path = write_blocks(folder / "a.jsonl")
+            path = write_blocks(folder / "a.jsonl", count=8000)
             if change == {"gz": True}:
                 change, noise = {}, random.Random(1).randbytes(2_000_000).hex()
                 more = json.dumps({"text": noise}).encode()
@@ -259,7 +244,7 @@ def test_limits_and_other_formats_give_the_same_files_with_two_processes(tmp_pat
 
 @pytest.mark.full
 def test_preparing_with_processes_can_be_cancelled(tmp_path):
-    path = write_blocks(tmp_path / "a.jsonl")
+    path = write_blocks(tmp_path / "a.jsonl", count=8000)
     reports = []
 
     def stop(what: str, *_: object) -> None:
@@ -286,14 +271,6 @@ def test_the_number_of_processes_follows_data_cores_and_memory(subtests):
             assert worth_processes(data_bytes, cores, available_bytes) == expected
 
 
-def test_texts_that_differ_in_white_space_alone_have_the_same_hash():
-    words = [f"wörd{number}" for number in range(40_000)]
-    texts = [" ".join(words), "\n ".join(words), unicodedata.normalize("NFD", " ".join(words)), " ".join(words[1:])]
-    assert [text_hash(text) for text in texts[1:3]] == [text_hash(texts[0])] * 2
-    assert text_hash(texts[3]) != text_hash(texts[0])
-    assert text_hash(f" {texts[0]}\n") == text_hash(texts[0])
-
-
 def test_text_that_spells_a_special_token_stays_text(tmp_path):
     text = "say <eos> and <unk>\n" * 20
     (tmp_path / "a.txt").write_text(text)
@@ -316,3 +293,31 @@ def test_labels_are_the_inputs_shifted_by_one_and_padding_has_none():
     assert batch.labels.tolist() == [[6, 7, 8], [3, IGNORE, IGNORE]]
     assert batch.input_ids.dtype == batch.labels.dtype == np.int64
     assert batch.tokens == (batch.labels != IGNORE).sum() == 4
+
+
+def test_a_writer_takes_many_documents_at_once(tmp_path, subtests):
+    for number, many in enumerate([1, BATCH_ROWS - 1, BATCH_ROWS, 2 * BATCH_ROWS + 1]):
+        with subtests.test(many=many):
+            (folder := tmp_path / str(number)).mkdir()
+            lengths = np.full(many, 12)
+            with DocumentWriter(folder / "rows.arrow", max_length=8) as writer:
+                writer.add({COLUMN: (np.arange(12 * many, dtype=np.int32), lengths)})
+                writer.add({COLUMN: (np.empty(0, dtype=np.int32), np.empty(0, dtype=np.int64))})
+            found = Rows(folder / "rows.arrow")
+            rows = [found.row(index).tolist() for index in range(len(found))]
+            starts = range(0, 12 * many, 12)
+            assert rows == [list(range(s + a, s + b)) for s in starts for a, b in ((0, 9), (8, 12))]
+            assert (writer.cut_documents, writer.pieces, writer.row_count, writer.longest_row) == (
+                many,
+                2 * many,
+                2 * many,
+                9,
+            )
+
+
+def test_lengths_are_kept_as_a_sample_of_all():
+    assert quantiles([]) == ()
+    assert quantiles([5, 3, 4]) == (3, 4, 5)
+    kept = quantiles(np.arange(100_000))
+    assert len(kept) == LENGTHS_KEPT
+    assert np.mean(kept) == pytest.approx(50_000, rel=0.001)

@@ -66,16 +66,13 @@ def table(tmp_path: Path, words: list[int], labels: str = "ab", **more) -> Prepa
     return prepare([open_source(str(path))], Words(), cut, tmp_path / "cache")
 
 
-def test_marks_are_written_to_a_file_and_read_back(tmp_path):
+def test_rows_of_a_table_are_marked_if_they_were_cut(tmp_path):
     for rows in (1, 8, 9, 1000):
         cut = np.random.default_rng(rows).random(rows) < 0.3
         write_cut_rows(tmp_path, cut)
         assert cut_rows(tmp_path, rows).tolist() == cut.tolist()
     (tmp_path / "cut_rows.npy").write_bytes(b"nothing")
     assert cut_rows(tmp_path, 1) is None and cut_rows(tmp_path / "elsewhere", 1) is None
-
-
-def test_rows_of_a_table_are_marked_if_they_were_cut(tmp_path):
     words = [3, 20, 8, 9, 1]
     data = table(tmp_path, words)
     rows = Rows(data.train_path)

@@ -3,8 +3,12 @@
 import gc
 import sys
 
+import pytest
+
 from tui_trainer.data import samples
 from tui_trainer.data.samples import documented_functions, find_sample, first_sentence, module_files
+
+pytestmark = pytest.mark.full
 
 
 def test_functions_come_with_their_module_arguments_and_docstring():

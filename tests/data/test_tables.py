@@ -160,11 +160,6 @@ def test_a_folder_saved_by_datasets_gives_its_data_files_alone(tmp_path, subtest
             assert texts(folder) == ["shard 0", "shard 1"]
 
 
-def test_a_state_json_without_arrow_files_is_data(tmp_path):
-    (tmp_path / "state.json").write_text('[{"text": "Ohio"}]')
-    assert texts(tmp_path) == ["Ohio"]
-
-
 def test_a_saved_folder_without_a_training_split_asks_for_one(tmp_path, subtests):
     for number, (splits, why) in enumerate([(("first", "second"), "train"), (("train_a", "train_b"), "several")]):
         with subtests.test(splits=splits):
@@ -178,19 +173,20 @@ def test_a_saved_folder_without_a_training_split_asks_for_one(tmp_path, subtests
             assert texts(folder / splits[0]) == [splits[0]]
 
 
-def test_objects_without_a_list_are_rows(tmp_path):
+def test_a_json_file_without_a_list_is_read(tmp_path):
     (tmp_path / "a.json").write_text('{\n "text": "alone",\n "n": 1\n}')
     assert texts(tmp_path / "a.json") == ["alone"]
     (tmp_path / "a.json").write_text('{\n "text": "one",\n "n": 1\n}\n{\n "text": "two"\n}')
     assert texts(tmp_path / "a.json") == ["one", "two"]
+    # A `state.json` without Arrow files beside it is data.
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "state.json").write_text('[{"text": "Ohio"}]')
+    assert texts(tmp_path / "folder") == ["Ohio"]
 
 
-def test_a_csv_error_names_the_first_line_of_a_record(tmp_path):
+def test_csv_records_may_be_long_and_span_lines(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,"a\nb"\n\n2,c\n3\n')
     assert "a.csv, line 6: the row has 1 field, the header 2" in str(complaint(tmp_path / "a.csv"))
-
-
-def test_a_field_of_a_megabyte_is_read(tmp_path):
     (tmp_path / "a.csv").write_text(f"id,text\n1,{'x' * 1_000_000}\n")
     assert [len(text) for text in texts(tmp_path / "a.csv")] == [1_000_000]
 
@@ -206,13 +202,10 @@ DELIMITERS = [
 ]
 
 
-def test_the_delimiter_is_the_character_that_divides_all_rows_alike(subtests):
+def test_the_delimiter_is_the_character_that_divides_all_rows_alike(subtests, tmp_path):
     for content, delimiter in DELIMITERS:
         with subtests.test(content=content):
             assert guess_delimiter(content.splitlines(keepends=True)) == delimiter
-
-
-def test_a_guessed_delimiter_is_noted(tmp_path):
     (tmp_path / "a.csv").write_text("id;text\n1;x\n")
     choices = ColumnChoices("auto")
     assert [found.text for found in open_source(str(tmp_path / "a.csv")).documents(choices=choices)] == ["x"]

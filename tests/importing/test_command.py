@@ -126,14 +126,11 @@ NOT_TRAINABLE = [
     ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
     ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
     ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
-    (
-        "datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]",
-        "axolotl",
-        ("one run learns one task, and the types are alpaca, completion",),
-    ),
+    ("datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]", "axolotl",
+     ("one run learns one task, and the types are alpaca, completion",)),
     ("beta: 0.1", "trl", ("beta: 0.1", "not from preferences or rewards")),
     ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
-]
+]  # fmt: skip
 
 
 def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_written(capsys, tmp_path, subtests):

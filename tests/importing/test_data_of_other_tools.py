@@ -17,6 +17,10 @@ def test_other_keys_of_an_axolotl_data_set_are_imported_or_reported(read):
     refused, left = imported.left_out
     assert refused.why is Why.REFUSED and "the type house_style" in refused.reason
     assert left.key == "datasets" and left.reason.startswith("not read of it: shards;")
+    entry = {"path": "org/t", "data_files": ["a.jsonl", "b.jsonl"], "split": "train[:9]", "type": "completion"}
+    imported = read({"base_model": "m", "datasets": [entry]})
+    assert "data.split" not in imported.values
+    assert [one.reason.partition(";")[0] for one in imported.left_out] == ["not read of it: split"]
 
 
 AXOLOTL_PARTS = [
@@ -36,13 +40,6 @@ def test_the_split_of_a_single_axolotl_data_set_is_imported_unless_it_is_the_def
             found = {key: imported.values.get(key) for key in ("data.split", "data.eval_split", "data.name")}
             assert {key: value for key, value in found.items() if value} == values
             assert not imported.left_out
-
-
-def test_a_split_of_several_files_is_left_out(read):
-    entry = {"path": "org/t", "data_files": ["a.jsonl", "b.jsonl"], "split": "train[:9]", "type": "completion"}
-    imported = read({"base_model": "m", "datasets": [entry]})
-    assert "data.split" not in imported.values
-    assert [one.reason.partition(";")[0] for one in imported.left_out] == ["not read of it: split"]
 
 
 TRL_SPLITS = [
@@ -144,15 +141,12 @@ def test_a_name_is_a_data_set_of_the_hub_unless_such_a_folder_exists(read, tmp_p
             assert line in "\n".join(imported.report)
             for name in ("data/conversations.jsonl", "here/conversations"):
                 assert read({key: name, "learning_rate": 1e-4}, kind).values["data.path"] == name
-
-
-def test_a_data_set_without_an_owner_is_left_out_with_a_hint(read):
     imported = read({"dataset_name": "imdb", "learning_rate": 1e-4}, "trl")
     [left] = [one for one in imported.left_out if one.key == "dataset_name"]
     assert left.why is Why.DOES_NOT_FIT and "hub:owner/name" in left.reason
 
 
-def test_several_axolotl_data_sets_become_several_paths(read):
+def test_several_axolotl_data_sets_become_several_paths_if_they_go_together(read):
     entries = [
         {"path": "a.jsonl", "type": "completion", "field": "body"},
         {"path": "b,c.jsonl", "type": "completion", "field": "body"},
@@ -163,9 +157,6 @@ def test_several_axolotl_data_sets_become_several_paths(read):
     assert (imported.values["task.type"], imported.values["data.text_column"]) == ("causal_lm", "body")
     [left] = imported.left_out
     assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
-
-
-def test_axolotl_data_sets_that_do_not_go_together_are_left_to_the_user(read):
     nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
     assert "data.path" not in nowhere.values and reasons(nowhere) == {"datasets": Why.NOT_SUPPORTED}
     entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]

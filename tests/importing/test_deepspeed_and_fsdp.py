@@ -31,22 +31,13 @@ def test_a_deepspeed_file_is_imported():
 
 ZERO = [
     ({"stage": 0}, {"distributed.strategy": "ddp"}, {}),
-    (
-        {"stage": 1, "offload_optimizer": {"device": "cpu"}},
-        {"distributed.strategy": "fsdp"},
-        {"offload_optimizer": Why.NOT_SUPPORTED},
-    ),
-    (
-        {"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "none"}},
-        {"distributed.strategy": "deepspeed-3", "distributed.cpu_offload": True},
-        {"offload_optimizer": Why.NOT_NEEDED},
-    ),
-    (
-        {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk"}},
-        {"distributed.strategy": "deepspeed-3"},
-        {"offload_param": Why.NOT_SUPPORTED},
-    ),
-]
+    ({"stage": 1, "offload_optimizer": {"device": "cpu"}}, {"distributed.strategy": "fsdp"},
+     {"offload_optimizer": Why.NOT_SUPPORTED}),
+    ({"stage": 3, "offload_param": {"device": "cpu"}, "offload_optimizer": {"device": "none"}},
+     {"distributed.strategy": "deepspeed-3", "distributed.cpu_offload": True}, {"offload_optimizer": Why.NOT_NEEDED}),
+    ({"stage": 3, "offload_param": {"device": "nvme", "nvme_path": "/disk"}}, {"distributed.strategy": "deepspeed-3"},
+     {"offload_param": Why.NOT_SUPPORTED}),
+]  # fmt: skip
 
 
 def test_zero_stages_and_offloading_are_imported(tmp_path, subtests):

@@ -90,16 +90,12 @@ EXPECTED = {
     "guide_e_05.yaml": {**CHARS, EFFECTIVE: 192},
 }  # fmt: skip
 LEFT_OUT = {
-    "guide_b_flags.yaml": {
-        "deepspeed": Why.NOT_SUPPORTED,
-        "remove_unused_columns": Why.AUTOMATIC,
-        "low_cpu_mem_usage": Why.ALWAYS,
-        "use_cache": Why.ALWAYS,
-    },
+    "guide_b_flags.yaml": {"deepspeed": Why.NOT_SUPPORTED, "remove_unused_columns": Why.AUTOMATIC,
+     "low_cpu_mem_usage": Why.ALWAYS, "use_cache": Why.ALWAYS},
     "guide_c_17.json": {"provider": Why.ALWAYS},
     "guide_c_20.json": {"provider": Why.ALWAYS},
     "guide_d_loader.json": {"persistent_workers": Why.AUTOMATIC},
-}
+}  # fmt: skip
 
 
 def test_there_is_a_file_for_every_block_of_the_guides():
