@@ -65,6 +65,7 @@ def test_one_slow_or_impossibly_fast_run_among_others_changes_nothing():
     assert read_calibration(CPU, key("fast"), 1e9).step_seconds == 0.5
 
 
+@pytest.mark.full
 def test_only_the_last_runs_of_a_shape_are_remembered():
     for _ in range(12):
         keep("a", 0.5, 1e9)

@@ -141,6 +141,7 @@ def test_the_learning_rate_is_scaled_as_suits_the_optimizer_within_its_range():
     assert far.learning_rate.value == 2e-4 and "tends to diverge" in far.learning_rate.reason
 
 
+@pytest.mark.full
 def test_packed_rows_are_counted_for_the_chosen_batch():
     facts = replace(TWEETS, classes=0, packed_rows=1.0, fills=lambda documents: documents / 4)
     loaded = loaded_on(A100_40, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
@@ -166,6 +167,7 @@ def test_a_resumed_run_keeps_its_batch_and_does_not_count_as_edited(tmp_path):
     assert edited_settings(folder, number) is not None
 
 
+@pytest.mark.full
 def test_batch_tables_of_shipped_profiles_name_existing_tasks_and_a_source():
     tables = [table for profile in all_profiles("hardware").values() for table in profile.batches]
     assert len(tables) >= 20

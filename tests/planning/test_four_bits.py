@@ -81,7 +81,8 @@ def test_a_qlora_run_saves_only_its_adapter():
     assert final_model_bytes(PARAMETERS, setup) < 5 * ADAPTERS
 
 
-def test_unpacking_makes_a_step_longer_which_is_said_to_be_an_estimate():
+@pytest.mark.full
+def test_unpacking_makes_an_estimated_step_longer():
     same = {"training__per_device_train_batch_size": 1}
     packed, whole = planned(**same).step_seconds, planned(tuning__method="lora", **same).step_seconds
     assert packed.value == pytest.approx(1.28 * whole.value)
@@ -99,22 +100,16 @@ def test_qlora_on_a_cpu_is_refused_and_offered_lora_in_16_bits_with_its_memory()
     assert f"about {format_bytes(whole.memory_bytes.value)} of memory" in problem.hint
 
 
-def test_a_missing_bitsandbytes_is_refused_with_the_command_to_install_it():
+def test_qlora_is_refused_without_bitsandbytes_and_offered_only_where_it_runs():
     without = replace(RTX_4070, libraries={**RTX_4070.libraries, "bitsandbytes": None})
     with pytest.raises(ConfigError, match="bitsandbytes, which is not installed") as refused:
         planned(without)
-    assert "uv pip install bitsandbytes" in refused.value.problems[0].hint
-    assert '"lora"' in refused.value.problems[0].hint
-
-
-def test_lora_that_does_not_fit_is_offered_qlora_which_fits():
+    hint = refused.value.problems[0].hint
+    assert "uv pip install bitsandbytes" in hint and '"lora"' in hint
     with pytest.raises(ConfigError, match="memory") as refused:
         planned(RTX_4070, tuning__method="lora")
     assert 'tuning.method = "qlora"' in refused.value.problems[0].hint
     assert planned(RTX_4070).memory_bytes.value < RTX_4070.gpus[0].memory_bytes
-
-
-def test_qlora_is_not_offered_on_a_cpu():
     small = replace(NO_CARD, memory_bytes=8 << 30, memory_available_bytes=7 << 30)
     with pytest.raises(ConfigError, match="memory") as refused:
         planned(small, tuning__method="lora")

@@ -17,7 +17,7 @@ from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
 from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
-from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
+from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.gpu import EVALUATION_SHARE
 from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
@@ -46,14 +46,6 @@ def wide(setup, rows=8, **changes):
 def lora(**changes):
     names = tuple({linear.name for linear in shape_of(WIDE).linears if not linear.is_head})
     return TrainingSetup(method="lora", lora_rank=16, lora_targets=names, **changes)
-
-
-def test_no_part_is_negative_and_the_total_is_their_sum():
-    for device in DEVICES:
-        batch = BatchSizes(rows=4, eval_rows=4, row_tokens=32)
-        found = memory_parts(shape_of(config_of("llama")), TrainingSetup(device=device), batch)
-        assert all(part.bytes >= 0 and part.formula for part in found)
-        assert total_bytes(found) == sum(part.bytes for part in found)
 
 
 def test_twice_the_rows_take_twice_the_activations_and_the_same_weights():
@@ -98,7 +90,12 @@ def test_kernels_of_many_sizes_take_memory_on_a_cpu_in_16_bits(subtests):
 
 
 def test_gradient_accumulation_holds_two_sets_of_gradients():
-    assert parts(accumulation=4)["gradients"] - parts()["gradients"] == 4 * shape_of(config_of("llama")).parameters
+    trained = shape_of(config_of("llama")).parameters
+    assert parts(accumulation=4)["gradients"] - parts()["gradients"] == 4 * trained
+    # With weights in 16 bits: their sum in fp32, and the next gradients.
+    assert parts(TrainingSetup(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
+    # The sum fits into what the activations of a large batch left.
+    assert parts(TrainingSetup(**HALF), micro_batch=64)["gradients"] == 2 * trained
 
 
 def test_lora_has_gradients_and_moments_for_its_adapters_only():
@@ -202,11 +199,6 @@ def test_a_chunked_loss_takes_little_and_a_trained_head_has_its_gradient_beside_
             assert trained - frozen == (4 + 2) * 128256 * 2048
 
 
-def test_an_evaluation_counts_only_where_it_needs_more_than_a_step():
-    assert parts(eval_batch=4)["evaluation"] == 0
-    assert parts(eval_batch=64)["evaluation"] > 0
-
-
 @pytest.mark.full
 def test_an_evaluation_on_a_gpu_holds_a_share_of_a_layer_but_all_scores():
     """Scores may be one result alone; a layer without them is never there as a whole."""
@@ -261,16 +253,12 @@ def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(subtests):
             assert allocated / GIB == pytest.approx(gib, rel=0.04)
 
 
-def test_a_gpu_needs_memory_for_its_context_and_for_fragmentation():
+def test_a_gpu_needs_memory_for_its_context_fragmentation_and_the_sum_of_gradients():
     found = wide(lora(device="cuda", **HALF))
     assert found["context"] > 0.4 * GIB
     assert found["pieces"] > 0.02 * (sum(found.values()) - found["context"] - found["pieces"])
-
-
-def test_accumulation_on_a_gpu_holds_the_sum_of_gradients_beside_the_activations():
     once, more = (wide(TrainingSetup(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
-    assert more["gradients"] == 4 * shape_of(WIDE).parameters
-    assert "gradients" not in once
+    assert more["gradients"] == 4 * shape_of(WIDE).parameters and "gradients" not in once
 
 
 @pytest.mark.full
@@ -284,6 +272,7 @@ def test_under_checkpointing_the_sum_of_gradients_is_held_beside_the_logits():
     assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
 
 
+@pytest.mark.full
 def test_a_fused_loss_holds_the_logits_of_a_chunk_once_in_16_bits():
     setup = lora(device="cuda", loss_chunk_tokens=2048, **HALF)
     plain, fused = (wide(replace(setup, fused_loss=on), rows=1)["head and loss"] for on in (False, True))
@@ -298,16 +287,9 @@ def test_padding_costs_no_logits():
         full, padded = (parts(TrainingSetup(device=device), micro_batch=64, most_labels=n) for n in (0, 500))
         assert full["head and loss"] - padded["head and loss"] == 12 * (64 * 32 - 500) * vocabulary
         assert padded["activations"] == full["activations"], "layers compute padding as well"
+    assert parts(eval_batch=4)["evaluation"] == 0, "an evaluation counts only if it needs more than a step"
     full, padded = (parts(eval_batch=64, most_eval_labels=labels)["evaluation"] for labels in (0, 500))
     assert full - padded == 8 * (64 * 32 - 500) * vocabulary
-
-
-def test_accumulation_with_16_bit_weights_holds_the_fp32_sum_and_the_next_gradients():
-    trained = shape_of(config_of("llama")).parameters
-    assert parts(TrainingSetup(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
-    assert parts(TrainingSetup(**HALF), micro_batch=64)["gradients"] == 2 * trained, (
-        "the sum fits into what activations left"
-    )
 
 
 @pytest.mark.full

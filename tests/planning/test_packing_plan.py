@@ -30,11 +30,6 @@ def shape(model_type: str = "llama"):
     return replace(scratch_shape(loaded().config.model.scratch, 300), model_type=model_type)
 
 
-def test_short_documents_share_rows():
-    found = packing(loaded(), FACTS, shape(), 32)
-    assert found.value and found.reason == "32 documents of about 49 tokens fill 6.4 rows"
-
-
 NOT_PACKED = [
     (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
     ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text: they are full"),
@@ -43,7 +38,9 @@ NOT_PACKED = [
 ]
 
 
-def test_packing_is_off_if_it_saves_nothing_or_would_mix_documents(subtests):
+def test_packing_is_on_unless_it_saves_nothing_or_would_mix_documents(subtests):
+    found = packing(loaded(), FACTS, shape(), 32)
+    assert found.value and found.reason == "32 documents of about 49 tokens fill 6.4 rows"
     for config, facts, family, reason in NOT_PACKED:
         with subtests.test(reason):
             planned = packing(loaded(*config), facts, shape(family), 32)
@@ -77,6 +74,9 @@ def test_a_micro_batch_counts_packed_rows(subtests):
             )
             assert (cut.micro, cut.accumulation) == (micro, accumulation)
             assert cut.effective == 32, "a step learns from the same documents, however they lie"
+    wide = loaded("data.max_length=4096")
+    cut = packed_cut(wide, cut_batch(wide, lambda limit: limit), FACTS, 2039, lambda limit: limit)
+    assert (cut.micro, cut.accumulation) == (1, 1), "a small batch is one row"
 
 
 WIDEST = [
@@ -97,12 +97,6 @@ def test_the_widest_row_is_no_wider_than_what_a_batch_fills(subtests):
         with subtests.test(f"{length} {changes} packed={packed}"):
             asked = loaded(f"data.max_length={length}")
             assert longest_row(asked.config, replace(FACTS, **changes), packed) == wanted
-
-
-def test_a_small_batch_is_packed_into_one_row():
-    asked = loaded("data.max_length=4096")
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 2039, lambda limit: limit)
-    assert (cut.micro, cut.accumulation) == (1, 1)
 
 
 def test_no_step_has_more_packed_rows_than_planned(subtests):
@@ -126,12 +120,8 @@ def test_one_pass_is_planned_only_if_a_step_never_has_more_rows():
     for longest, micro, passes in ((50, 7, 1), (50, 6, 2), (200, 8, 4), (200, 32, 1)):
         most = most_rows(config, replace(FACTS, longest_row=longest), True, 32)
         assert most_passes(config, TrainingSetup(packed=True, most_rows=most), micro) == passes, (longest, micro)
-
-
-def test_padded_rows_are_as_many_as_the_documents():
-    asked = loaded().config
-    assert most_rows(asked, FACTS, False, 32) == 32
-    assert most_rows(asked, replace(FACTS, rows=5), False, 32) == 5
+    # Padded rows are as many as the documents.
+    assert most_rows(config, FACTS, False, 32) == 32 and most_rows(config, replace(FACTS, rows=5), False, 32) == 5
 
 
 def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():

@@ -120,6 +120,7 @@ def test_a_measured_gain_is_found_from_either_setting(in_the_file):
     assert KeptGains.read(there).find({"data.packing": False, "training.tf32": True}) is None
 
 
+@pytest.mark.full
 def test_a_card_without_a_name_is_not_mistaken_for_the_processor():
     hardware = machine_of("a100")
     nameless = replace(hardware, gpus=tuple(replace(gpu, name=None) for gpu in hardware.gpus[:1]))
@@ -155,6 +156,7 @@ for number in range(60):
 """
 
 
+@pytest.mark.full
 def test_two_programs_can_write_at_once():
     command = [sys.executable, "-c", WRITER]
     programs = [
