@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from tests.distributed.outcomes import events, same, weights
-from tests.programs import run_program
 from tests.tiny_models import save_tiny_model
 from tests.toy_tasks import toy_pairs
 from tests.trained_runs import ANIMALS, SETTINGS
@@ -24,7 +23,6 @@ from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
-from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.training import components as components_module
 from tui_trainer.training import row_values
@@ -300,36 +298,6 @@ def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_t
     }
 
 
-@pytest.mark.e2e
-def test_a_run_killed_in_the_middle_of_the_pass_before_training_is_resumed_to_the_same_bits(
-    request_of, private_home, tmp_path
-):
-    log = tmp_path / "kept.txt"
-
-    def program(arguments, who, last=0):
-        prelude = toy_pairs.INSTALL + KEEPING.format(log=str(log), who=who, last=last)
-        done = run_program([*arguments, "--no-ui"], prelude=prelude)
-        return done.returncode, done.stdout + done.stderr
-
-    def new(name):
-        request = request_of(name, PADDED)
-        given = [word for assignment in request.assignments for word in ("--set", assignment)]
-        return [*given, "--data", request.shortcuts["data.path"]]
-
-    killed, whole = (RunFolder(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert program(new("killed"), "0", last=3)[0] == -9
-    assert len(kept_in(log)["0"]) == 3 and not events(killed, StepDone)
-    code, output = program(["resume", str(killed.root)], "1")
-    assert code == 0, output
-    assert {*kept_in(log)["0"], *kept_in(log)["1"]} == BLOCKS and len(kept_in(log)["1"]) == len(BLOCKS) - 3
-    [progress] = [event for event in events(killed, Progress) if event.what == "reading pairs"][-1:]
-    assert progress.done == progress.total == 8
-    forget_values(private_home)
-    code, output = program(new("whole"), "2")
-    assert code == 0, output
-    assert same(killed, whole) and len(events(whole, StepDone)) == STEPS
-
-
 @pytest.mark.full
 def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_has_read(open_pairs, monkeypatch):
     opened = open_pairs("stopped", PADDED)
@@ -349,3 +317,5 @@ def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_h
     resumed = carry_out(open_again(opened.folder))
     assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
     assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
+    progress = [event for event in events(opened.folder, Progress) if event.what == "reading pairs"][-1]
+    assert progress.done == progress.total == 8, "rows held out"

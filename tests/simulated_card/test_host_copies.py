@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pytest
 import torch
 
 from tests.simulated_card.card import CUDA
@@ -17,7 +16,6 @@ from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint import _on_host
 from tui_trainer.training.together import InParts
 
-pytestmark = pytest.mark.full
 PINNED = 64
 
 
