@@ -9,11 +9,7 @@ from itertools import product
 from threading import Event
 from types import SimpleNamespace
 
-import pytest
-
-from tui_trainer.hardware.gauges import GaugeSampler
-from tui_trainer.hardware.nvml import Nvml, read_cards, session, with_memory_now
-from tui_trainer.hardware.probe import look
+from tui_trainer.hardware.nvml import Nvml, read_cards, with_memory_now
 
 CODES = (1, 2, 3, 4, 9, 10, 12, 13, 15, 16, 18, 999)
 FIELDS = {
@@ -133,32 +129,6 @@ def test_a_driver_is_started_once_and_again_only_by_a_full_look(fake_nvml):
     assert library.calls.count("nvmlInit") == started
 
 
-@pytest.mark.full
-def test_a_missing_driver_is_searched_for_only_by_a_full_look(monkeypatch, tmp_path):
-    searches = []
-
-    def has_driver() -> bool:
-        searches.append(1)
-        return len(searches) > 1
-
-    monkeypatch.setattr("tui_trainer.hardware.nvml.has_driver", has_driver)
-    session.cache_clear()
-    assert session() is None
-    sampler = GaugeSampler(tmp_path)
-    for _ in range(5):
-        sampler.look_at_cards()
-    assert session() is None and len(searches) == 1
-    look()
-    assert len(searches) == 2, "reading the machine anew searches as well"
-    assert session() is session() is not None
-
-
-@pytest.fixture(autouse=True)
-def forget_the_driver():
-    yield
-    session.cache_clear()
-
-
 DIVIDED = {"instances": {"MIG-a1": 17 << 30, "MIG-b2": 4 << 30}}
 
 
@@ -185,14 +155,6 @@ def test_a_divided_gpu_has_the_memory_of_the_instance_that_cuda_uses(fake_nvml, 
             assert (card.capability, card.power_watts, card.problem) == (capability, 80.5, "")
             assert (card.visible, other.visible) == (True, visible is None)
             assert [gpu.memory_free_bytes for gpu in nvml.live()] == [free_bytes, 140 << 30]
-
-
-@pytest.mark.full
-def test_a_divided_gpu_whose_instances_are_closed_reports_no_memory(fake_nvml, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-a1")
-    (card,) = Nvml(fake_nvml(DIVIDED, errors={"nvmlDeviceGetMigDeviceHandleByIndex": 4})).gpus()
-    assert (card.mig_uuid, card.memory_bytes, card.memory_free_bytes) == (None, None, None)
-    assert card.visible and card.name == "NVIDIA H200"
 
 
 def test_gpu_memory_is_read_anew_unless_the_driver_hangs(fake_nvml):

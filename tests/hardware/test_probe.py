@@ -175,15 +175,6 @@ def test_two_threads_of_a_core_count_as_one(monkeypatch, tmp_path):
     assert processor.usable_cores(CgroupLimits(), root) == 8
 
 
-@pytest.mark.full
-def test_cores_are_counted_if_the_kernel_lists_no_siblings(monkeypatch, tmp_path):
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
-    monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical: 16 if logical else 8)
-    assert processor.usable_cores(CgroupLimits(), threads_of(tmp_path, "0,8")) == 3
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    assert processor.usable_cores(CgroupLimits(), tmp_path) == 8
-
-
 def test_instruction_sets_are_read_from_cpuinfo(tmp_path):
     x86 = write(
         tmp_path / "x86", {"proc/cpuinfo": "model name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16 avx512_bf16 rtm\n"}

@@ -106,16 +106,6 @@ def test_an_error_of_the_driver_costs_its_figure_and_a_lost_gpu_its_row(fake_nvm
     assert (memory.memory_used_bytes, memory.memory_bytes, memory.power_watts) == (None, None, 80.5)
 
 
-@pytest.mark.full
-def test_the_instance_of_a_divided_gpu_is_read(fake_nvml, journal):
-    library = fake_nvml({}, {"instances": {"MIG-a": 10 * GIB}})
-    writer = GaugeWriter(journal, nvml=Nvml(library))
-    writer.watch_card_of(on_card("MIG-a"))
-    writer.write()
-    (card,) = readings(journal)[0].gpus
-    assert (card.index, card.memory_used_bytes, card.memory_bytes) == (1, 8 * GIB, 18 * GIB)
-
-
 def test_a_failed_reading_is_skipped_and_the_next_is_written(fake_nvml, journal, monkeypatch):
     writer = GaugeWriter(journal)
     for failure in (PermissionError(13, "no"), RuntimeError("odd"), KeyError("x"), ValueError("y")):

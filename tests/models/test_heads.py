@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import get_args
 
 import pytest
-from packaging.version import Version
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
@@ -30,14 +28,6 @@ def test_types_with_a_head_are_those_of_transformers(subtests):
             theirs = set(getattr(modeling_auto, mapping))
             assert types_with(head) == theirs - heads._NO_TEXT
             assert len(types_with(head)) > 20
-
-
-@pytest.mark.full
-@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="the table is of transformers 5.23")
-def test_types_that_read_no_text_are_types_of_transformers():
-    from transformers.models.auto import modeling_auto
-
-    assert {name for mapping in MAPPINGS.values() for name in getattr(modeling_auto, mapping)} >= heads._NO_TEXT
 
 
 def test_heads_of_well_known_model_types():

@@ -140,19 +140,6 @@ def test_weights_with_the_names_of_early_bert_files_are_loaded(folder_of, tmp_pa
     assert told == ["classifier.weight and 1 more start from scratch"]
 
 
-@pytest.mark.full
-def test_a_t5_head_in_the_files_is_counted_as_it_is_loaded(folder_of, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(folder_of("t5"), tmp_path / "t5")
-    path = tmp_path / "t5" / "model.safetensors"
-    weights = load_file(path)
-    save_file(weights | {"lm_head.weight": weights["shared.weight"] + 1}, path, {"format": "pt"})
-    model, _ = load(tmp_path / "t5", "seq2seq_lm")
-    assert model.lm_head.weight is not model.shared.weight
-    assert find_model(str(tmp_path / "t5"), head="seq2seq_lm").shape.parameters == model.num_parameters()
-
-
 def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtests):
     for head in ["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]:
         with subtests.test(head):

@@ -6,15 +6,12 @@ import json
 import shutil
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import version
 from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from transformers import Llama4Config, Llama4ForConditionalGeneration
 
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
 from tui_trainer.config.sections import Config, TuningSection
@@ -189,25 +186,3 @@ def test_other_multimodal_kinds_are_refused_with_the_supported_ones(folders, tmp
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Gemma3ForSequenceClassification"]}))
     with pytest.raises(ConfigError, match="is a classifier of texts"):
         find_model(str(folder))
-
-
-@pytest.mark.full
-@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="5.17 computes it")
-def test_transformers_fails_in_each_forward_pass_of_llama_4():
-    """Once it does not, Llama 4 can be trained on text: see `NOT_TRAINED`."""
-    text = {
-        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "intermediate_size_mlp": 64,
-        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
-    }  # fmt: skip
-    vision = {
-        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32,
-        "projector_output_dim": 32,
-    }  # fmt: skip
-    config = Llama4Config(text_config=text, vision_config=vision, image_token_index=3)
-    ids = torch.arange(6, 26)[None]
-    whole = Llama4ForConditionalGeneration(config)
-    with pytest.raises(AttributeError, match="image_outputs"):
-        whole(input_ids=ids)
-    assert whole.language_model(input_ids=ids).logits.shape == (1, 20, 64)

@@ -65,16 +65,6 @@ def test_one_slow_or_impossibly_fast_run_among_others_changes_nothing():
     assert read_calibration(CPU, key("fast"), 1e9).step_seconds == 0.5
 
 
-@pytest.mark.full
-def test_only_the_last_runs_of_a_shape_are_remembered():
-    for _ in range(12):
-        keep("a", 0.5, 1e9)
-    for _ in range(12):
-        keep("a", 0.8, 1e9)
-    found = read_calibration(CPU, key("a"), 1e9)
-    assert (found.step_seconds, found.runs) == (0.8, 12)
-
-
 def test_runs_on_a_busy_machine_count_only_if_there_is_no_other():
     keep("a", 0.2, 1e9, load=2.0)
     assert read_calibration(CPU, key("a"), 1e9).busy

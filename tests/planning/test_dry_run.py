@@ -1,12 +1,10 @@
 """Dry runs: what a layer keeps and makes, against real layers and known figures."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.planning.families import ROW_TOKENS, config_of, counted, layer_of, setup_of
+from tests.planning.families import ROW_TOKENS, config_of, layer_of, setup_of
 from tests.tiny_models import TOWERS
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.counting import Answers
@@ -14,8 +12,7 @@ from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run
 from tui_trainer.planning.memory.dry_run import measure_layer
-from tui_trainer.planning.memory.parts import ModelMemory
-from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.training.compiled import decoder_layers
 from tui_trainer.tuning import find_method
 from tui_trainer.worker import asking
@@ -77,7 +74,7 @@ _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 @pytest.mark.versions
 @pytest.mark.parametrize("family", ARCHITECTURES)
-def test_any_architecture_is_counted(family):
+def test_a_dry_run_counts_what_any_architecture_keeps(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""
     head = _HEADS.get(family, "causal_lm")
     config = {"model_type": family, **ARCHITECTURES[family]}
@@ -88,7 +85,7 @@ def test_any_architecture_is_counted(family):
 
 
 def _kept_of_a_row(config, head):
-    """Bytes that autograd keeps of one more row, in a model with numbers whose head sees one token."""
+    """Return the bytes that autograd keeps of one more row, in a model whose head sees one token."""
     fields = {name: value for name, value in config.items() if name != "model_type"}
     if head == "seq2seq_lm":
         fields |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # layers are left out by chance
@@ -116,8 +113,8 @@ def _kept_of_a_row(config, head):
 
 @pytest.mark.parametrize("family", ["gemma3", "mistral3"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_layers_beside_towers_keep_what_they_keep_alone(family, method):
-    """A pass over text goes through no tower, and no adapter is in one."""
+def test_a_language_model_beside_towers_keeps_what_it_keeps_alone(family, method):
+    """A pass over text goes through no tower, and towers have no adapters."""
     whole = {"model_type": family, **TOWERS[family]}
     setup = TrainingSetup(method=method, lora_rank=4, lora_targets=("q_proj", "up_proj") if method == "lora" else ())
     found, alone = (measure_layer(each, shape_of(each), setup, 24) for each in (whole, whole["text_config"]))
@@ -129,20 +126,19 @@ COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full 
             "lora autocast": {"lora": True, "precision": "bf16"}}  # fmt: skip
 
 
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "name"),
     [("llama", "full 16 bits"), ("gpt2", "lora 16 bits"), ("phi3", "full autocast"), ("phi", "lora autocast")],
 )
-def test_a_compiled_layer_keeps_what_a_dry_run_counts(family, name):
-    """By torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
+def test_a_dry_run_counts_what_a_compiled_layer_keeps(family, name):
+    """Compare with torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
     setup = setup_of(family, device="cuda", compiled=True, **COMPILED[name])
     few, many = (_kept_compiled(family, setup, layers) for layers in (1, 2))
     assert layer_of(config_of(family), setup).counted.kept == pytest.approx((many - few) / ROW_TOKENS, rel=0.002)
 
 
 def _kept_compiled(family, setup, layers):
-    """Bytes that autograd keeps of one more row."""
+    """Return the bytes that autograd keeps of one more row."""
     fields = {**config_of(family), ("n_layer" if family == "gpt2" else "num_hidden_layers"): layers}
     config = AutoConfig.for_model(fields.pop("model_type"), **fields)
     model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, setup.weights))
@@ -171,22 +167,13 @@ def _kept_compiled(family, setup, layers):
     return found[2] - found[1]
 
 
-def test_an_adapter_on_queries_and_values_keeps_only_their_input():
-    both, one = (
-        layer_of(config_of("llama"), setup_of("llama", lora=True, targets=targets)).counted.kept
-        for targets in (("q_proj", "v_proj"), ("q_proj",))
-    )
-    # The input is the same one, and the narrow result one more.
-    assert both - one == 4 * 5
-
-
-def test_dropout_of_attention_keeps_three_numbers_a_head_for_each_pair_of_tokens():
+def test_attention_dropout_keeps_three_numbers_per_head_and_pair_of_tokens():
     config = config_of("llama", attention_dropout=0.1, num_key_value_heads=1)
     short, long = (layer_of(config, row_tokens=tokens).counted.kept for tokens in (ROW_TOKENS, 2 * ROW_TOKENS))
     assert long - short == pytest.approx(4 * 3 * 4 * ROW_TOKENS, rel=0.01)
 
 
-def test_a_card_attends_to_packed_documents_without_a_mask():
+def test_a_gpu_needs_no_mask_for_packed_documents():
     kept = [
         layer_of(config_of("llama"), setup_of("llama", packed=packed, device="cuda")).counted.kept
         for packed in (True, False)
@@ -194,19 +181,8 @@ def test_a_card_attends_to_packed_documents_without_a_mask():
     assert kept[0] == kept[1] < layer_of(config_of("llama"), setup_of("llama", packed=True)).counted.kept
 
 
-def test_what_no_dry_run_counted_goes_by_a_general_formula():
-    shape, setup = shape_of(config_of("llama")), TrainingSetup(**HALF)
-    general, found = (
-        ModelMemory(shape, setup, ROW_TOKENS),
-        ModelMemory(shape, counted(config_of("llama"), setup), ROW_TOKENS),
-    )
-    assert general.counted.kept == 34 * 96
-    assert 0.5 < general.counted.kept / found.counted.kept < 2
-    assert ModelMemory(shape, replace(setup, counted=LayerBytes(kept=7, made=9)), 8).counted.kept == 7
-
-
-def test_a_card_without_a_fused_kernel_keeps_all_scores_in_fp32():
-    """Whether in 16 bits or not: torch's own operations compute them so."""
+def test_a_gpu_without_a_fused_kernel_keeps_all_scores_in_fp32():
+    """Also in 16 bits: torch's own operations compute them in fp32."""
     half = {**HALF, "device": "cuda", "math_attention": True}
     kept = [
         layer_of(config_of("llama"), TrainingSetup(**setup), tokens).counted.kept
@@ -216,12 +192,3 @@ def test_a_card_without_a_fused_kernel_keeps_all_scores_in_fp32():
     heads = 4
     assert kept[1] - kept[0] >= 4 * heads * ROW_TOKENS
     assert kept[3] == kept[2], "a fused kernel keeps the same of each token in any row"
-
-
-def test_keys_and_values_that_are_repeated_are_kept_for_each_head_of_queries():
-    repeated, shared = (
-        layer_of(config_of("llama"), TrainingSetup(device="cuda", repeats_keys=repeats)).counted.kept
-        for repeats in (True, False)
-    )
-    # Two heads of keys and values of 24 numbers become four, in fp32.
-    assert repeated - shared == 2 * 2 * 24 * 4

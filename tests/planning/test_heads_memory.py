@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -87,60 +86,6 @@ def test_layers_keep_as_many_bytes_as_the_dry_run_counted(variant, head):
         found.append(kept_by(auto_class(head).from_config(config).train(), inputs))
     each = (found[1] - found[0]) / 2 / ROWS / ROW_TOKENS
     assert kept(content, head) == pytest.approx(each, rel=0.02)
-
-
-@pytest.mark.full
-def test_attention_dropout_keeps_scores_on_a_cpu_only():
-    content = headed("bert", "sequence_classification").config
-    found = {
-        device: kept(content, "sequence_classification", row_tokens=40, device=device) for device in ("cpu", "cuda")
-    }
-    scores = 3 * 4 * shape_of(content, head="sequence_classification").attention_heads * 40
-    assert found["cpu"] - found["cuda"] == pytest.approx(scores, rel=0.1)
-
-
-@pytest.mark.full
-def test_longer_answers_take_more_memory():
-    content = headed("t5", "seq2seq_lm").config
-    short, long = (layer_of(content, TrainingSetup(head="seq2seq_lm", target_tokens=n), ROW_TOKENS) for n in (4, 40))
-    assert long.counted.kept > 1.5 * short.counted.kept and long.layer_input > 1.5 * short.layer_input
-
-
-@pytest.mark.full
-def test_an_evaluation_keeps_no_dropout_masks():
-    content = headed("bert", "sequence_classification").config
-    plain = content | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    dropped, kept_as_it_is = (layer_of(each, TrainingSetup(head=HEAD)).counted for each in (content, plain))
-    assert dropped.evaluated == kept_as_it_is.evaluated == kept_as_it_is.made < dropped.made
-
-
-@pytest.mark.full
-def test_attention_dropout_keeps_scores_for_the_backward_pass():
-    bert = headed("bert", HEAD).config
-    assert layer_of(bert, TrainingSetup(head=HEAD)).keeps_scores
-    assert not layer_of(bert | {"attention_probs_dropout_prob": 0.0}, TrainingSetup(head=HEAD)).keeps_scores
-
-
-@pytest.mark.full
-def test_a_trained_table_of_distances_keeps_scores_for_the_backward_pass():
-    t5 = headed("t5", "seq2seq_lm").config | {"dropout_rate": 0.0}
-    answering = {"head": "seq2seq_lm", "target_tokens": ANSWER_TOKENS}
-    adapted = {"method": "lora", "lora_rank": 4, "lora_targets": ("q", "v")}
-    assert layer_of(t5, TrainingSetup(**answering)).keeps_scores
-    assert not layer_of(t5, TrainingSetup(**answering, **adapted)).keeps_scores
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("device", "name", "head"), [("cpu", "bert", HEAD), ("cuda", "t5", "seq2seq_lm")])
-def test_checkpointing_keeps_one_layer_of_many(device, name, head):
-    config = headed(name, head).config | {"num_hidden_layers": 12, "num_layers": 12, "num_decoder_layers": 12}
-    answer = ANSWER_TOKENS if head == "seq2seq_lm" else 0
-    setup = counted(config, TrainingSetup(device=device, head=head, target_tokens=answer), 64)
-    plain, saved = (
-        total_bytes(memory_parts(shape_of(config, head=head), replace(setup, gradient_checkpointing=on),
-                                 BatchSizes(rows=64, eval_rows=1, row_tokens=64))) for on in (False, True)
-    )  # fmt: skip
-    assert saved < plain
 
 
 def logits_bytes(config, head, labels=0, target_tokens=0):

@@ -11,14 +11,11 @@ import torch
 from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
-from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
 from tui_trainer.planning.memory.estimate import memory_parts
-from tui_trainer.planning.memory.gpu import EVALUATION_SHARE
 from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.training.optimizer import RunOptimizer
@@ -73,22 +70,6 @@ def test_checkpointing_never_takes_more_memory(subtests):
             assert less <= plain and (layers < 6 or less < plain)
 
 
-KERNELS = [
-({"precision": "bf16", "packed": True}, 256, True), ({"precision": "bf16", "document_tokens": 40.0}, 256, True),
-({"precision": "bf16", "document_tokens": 255.0}, 256, False), ({"packed": True}, 256, False),
-({"precision": "bf16", "packed": True, "device": "cuda"}, 256, False),
-]  # fmt: skip
-
-
-@pytest.mark.full
-def test_kernels_of_many_sizes_take_memory_on_a_cpu_in_16_bits(subtests):
-    for changes, tokens, found in KERNELS:
-        with subtests.test(f"{changes}, {tokens} tokens"):
-            kernels = parts(TrainingSetup(**changes), row_tokens=tokens).get("kernels", 0)
-            assert bool(kernels) is found and kernels <= KERNELS_KEPT * KERNEL_BYTES
-            assert parts(TrainingSetup(**changes), row_tokens=64).get("kernels", 0) <= kernels
-
-
 def test_gradient_accumulation_holds_two_sets_of_gradients():
     trained = shape_of(config_of("llama")).parameters
     assert parts(accumulation=4)["gradients"] - parts()["gradients"] == 4 * trained
@@ -115,22 +96,18 @@ def test_16_bit_weights_take_half_and_trained_ones_also_a_copy_in_fp32():
 
 
 def test_modules_trained_beside_adapters_have_a_copy_in_fp32(subtests):
-    for dtype in [torch.float32, torch.bfloat16]:
+    section = TuningSection(method="lora", r=3, modules_to_save="lm_head")
+    for dtype in (torch.float32, torch.bfloat16):
         with subtests.test(str(dtype)):
             model = tiny_model("llama").to(dtype)
             shape = shape_of(model.config.to_dict())
-            section = TuningSection(method="lora", r=3, modules_to_save="lm_head")
             adapted = find_method("lora").apply(model, section, seed=0, autocast=False)
             optimizer = RunOptimizer(adapted, TrainingSection(), lr=0.1)
+            trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+            saved = sum(weight.numel() for name, weight in adapted.named_parameters() if "modules_to_save" in name)
+            counts = {"trained_parameters": trained, "saved_parameters": saved}
+            setup = TrainingSetup(method="lora", weights=str(dtype).removeprefix("torch."), **counts)
             kept = [*adapted.parameters(), *optimizer.masters.values()]
-            trained = [weight for weight in adapted.parameters() if weight.requires_grad]
-            saved = [weight for name, weight in adapted.named_parameters() if "modules_to_save" in name]
-            setup = TrainingSetup(
-                method="lora",
-                weights=str(dtype).removeprefix("torch."),
-                trained_parameters=sum(weight.numel() for weight in trained),
-                saved_parameters=sum(weight.numel() for weight in saved),
-            )
             assert Static(shape, setup).weights().bytes == sum(weight.nbytes for weight in kept)
 
 
@@ -163,16 +140,6 @@ def test_optimizer_state_takes_as_much_memory_and_disk_as_planned(family, subtes
             assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
 
 
-def test_an_optimizer_that_is_not_fused_holds_a_root_of_each_second_moment_on_a_gpu():
-    """Where the update is the peak: all logits of a batch are more, so there are few rows."""
-    few = {"micro_batch": 1, "eval_batch": 1, "row_tokens": 1}
-    fused, plain = (
-        parts(TrainingSetup(optim=optim, device="cuda"), **few) for optim in ("adamw_torch_fused", "adamw_torch")
-    )
-    assert plain.pop("update") == 4 * shape_of(config_of("llama")).parameters and "update" not in fused
-    assert plain["optimizer"] == fused["optimizer"]
-
-
 def test_8_bit_optimizer_states_have_scales_for_their_blocks():
     parameters = shape_of(config_of("llama")).parameters
     for optim, each in (("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)):
@@ -200,44 +167,6 @@ def test_a_chunked_loss_takes_little_and_a_trained_head_has_its_gradient_beside_
 
 
 @pytest.mark.full
-def test_an_evaluation_on_a_gpu_holds_a_share_of_a_layer_but_all_scores():
-    """Scores may be one result alone; a layer without them is never there as a whole."""
-    layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
-    plain, scores = (
-        parts(
-            TrainingSetup(device="cuda", gradient_checkpointing=True, counted=replace(layer, made_per_pair=per_pair)),
-            eval_batch=4096,
-        )["evaluation"]
-        for per_pair in (0, 16_000)
-    )
-    assert scores - plain == pytest.approx((1 - EVALUATION_SHARE) * 16_000 * 4096 * 32, rel=1e-6)
-
-
-@pytest.mark.full
-def test_gradients_reuse_the_memory_of_short_lived_results():
-    small, large = (parts(micro_batch=rows)["temporaries"] for rows in (64, 128))
-    assert large > 2 * small
-    frozen = [parts(setup_of("llama", lora=True), micro_batch=rows)["temporaries"] for rows in (64, 128)]
-    assert frozen[0] < frozen[1] < 2.1 * frozen[0]
-
-
-@pytest.mark.full
-def test_blocks_that_glibc_maps_leave_no_gaps():
-    rows = MAPPED_BLOCK_BYTES // (4 * 96 * 32) + 1
-    assert parts(micro_batch=rows)["temporaries"] == 0
-    assert parts(micro_batch=rows // 2)["temporaries"] > 0
-
-
-@pytest.mark.full
-def test_gradients_of_large_embeddings_reuse_the_memory_of_large_logits():
-    config = {**WIDE, "hidden_size": 256, "num_hidden_layers": 1, "vocab_size": 40_000}
-    rows = MAPPED_BLOCK_BYTES // (4 * 40_000 * 32) + 1
-    found = parts(config=config, micro_batch=rows)
-    assert found["head and loss"] == 12 * rows * 32 * 40_000 - 2 * 4 * 40_000 * 256
-    assert parts(config=config, micro_batch=rows, accumulation=2)["head and loss"] == 12 * rows * 32 * 40_000
-
-
-@pytest.mark.full
 @pytest.mark.dry_run
 def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(subtests):
     """Llama of 1.24 billion weights, 16384 tokens: torch's allocations of two steps, on fake tensors."""
@@ -262,17 +191,6 @@ def test_a_gpu_needs_memory_for_its_context_fragmentation_and_the_sum_of_gradien
 
 
 @pytest.mark.full
-def test_under_checkpointing_the_sum_of_gradients_is_held_beside_the_logits():
-    once, more = (
-        wide(TrainingSetup(device="cuda", precision="bf16", gradient_checkpointing=True), accumulation=n)
-        for n in (1, 2)
-    )
-    assert "gradients" not in once, "logits of a long batch are the peak"
-    assert more["16-bit copies"] == once["16-bit copies"] > 0, "autocast keeps them whatever layers keep"
-    assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
-
-
-@pytest.mark.full
 def test_a_fused_loss_holds_the_logits_of_a_chunk_once_in_16_bits():
     setup = lora(device="cuda", loss_chunk_tokens=2048, **HALF)
     plain, fused = (wide(replace(setup, fused_loss=on), rows=1)["head and loss"] for on in (False, True))
@@ -290,18 +208,6 @@ def test_padding_costs_no_logits():
     assert parts(eval_batch=4)["evaluation"] == 0, "an evaluation counts only if it needs more than a step"
     full, padded = (parts(eval_batch=64, most_eval_labels=labels)["evaluation"] for labels in (0, 500))
     assert full - padded == 8 * (64 * 32 - 500) * vocabulary
-
-
-@pytest.mark.full
-def test_on_a_gpu_the_sum_of_16_bit_gradients_is_fp32():
-    trained = shape_of(WIDE).parameters
-    full = TrainingSetup(device="cuda", **HALF)
-    assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
-    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
-    assert (once, more) == (4 * trained, 6 * trained)
-    full = TrainingSetup(device="cuda", precision="bf16")
-    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
-    assert (once, more) == (4 * trained, 4 * trained), "those of fp32 weights are added one after the other"
 
 
 @pytest.mark.e2e

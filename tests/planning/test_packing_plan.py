@@ -138,13 +138,6 @@ def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():
 
 
 @pytest.mark.full
-def test_the_reason_of_a_packed_cut_says_that_a_step_may_take_another_pass():
-    asked = loaded()
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit: limit)
-    assert cut.accumulation_reason == "up to 8 packed rows in parts of 8; a step with more takes another pass"
-
-
-@pytest.mark.full
 def test_padded_passes_have_no_more_labels_than_planned(subtests):
     """Lengths of an exponential distribution with the mean of the facts, cut at the limit; the longest lie together."""
     for rows, among in [(16, 16), (8, 32), (1, 64)]:
