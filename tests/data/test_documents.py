@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
+from tests.data.readers import write
 from tui_trainer.data.preparing import row_selection, tokenizing
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
 from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.prepare import cut_rows, prepare
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.preparing.tokenizing import TextReader
 from tui_trainer.data.sources.source import open_source, open_sources
@@ -33,11 +34,6 @@ def encode(texts: Sequence[str]) -> list[list[int]]:
 
 def text_of(*words: int) -> str:
     return " ".join(map(str, words))
-
-
-def write(path: Path, texts: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
 
 
 def numbered(count: int, words: int = 5) -> list[str]:
@@ -102,6 +98,8 @@ def test_a_long_document_is_cut_without_losing_a_label(tmp_path):
             assert joined[-1][-1] == row[0]  # pieces overlap by one token
             joined[-1] += label
     assert joined == expected
+    marks = cut_rows(entry.folder, len(rows))
+    assert marks.tolist() == [False] * 3 + [length > 8 for length in lengths[3:] for _ in range(-(-length // 8))]
     assert (entry.counts.cut_documents, entry.counts.pieces) == (5, sum(-(-n // 8) for n in lengths if n > 8))
     assert "5 of 9 documents are longer than 8 tokens and were cut into 16 pieces; nothing is dropped" in entry.notes
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tui_trainer.data.columns.reader import Encoded, Example
+from tests.data.readers import Characters, write
 from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
@@ -34,34 +34,6 @@ def words_per_character(texts: Sequence[str]) -> float:
     return sum(len(text.split()) for text in texts) / sum(map(len, texts))
 
 
-class Characters:
-    """A reader of a table, as a task has one: each character of `text` is a token, `label` is the class."""
-
-    columns = ("input_ids", "labels")
-    learns = False
-
-    def begin(self, head):
-        pass
-
-    def settle(self):
-        pass
-
-    def read(self, row):
-        return Example(row.values["text"], row.values, stratum=str(row.values["label"]))
-
-    def encode(self, examples):
-        return [Encoded({"input_ids": list(map(ord, e.text[:8])), "labels": [e.content["label"]]}, 1) for e in examples]
-
-    def vocabulary(self):
-        return 256
-
-    def details(self):
-        return {}
-
-    def notes(self):
-        return []
-
-
 READERS: dict[str, Callable[[], object]] = {
     "documents": lambda: TextReader(encode, eos_id=1, vocabulary=1000),
     "stream": CharacterReader,
@@ -75,11 +47,6 @@ def prepared(source: Source, cut: Cut, folder: Path) -> PreparedData:
 
 def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> DataEstimate:
     return estimate(sources, READERS[cut.rows](), cut, rate, frame_tokens=int(cut.rows != "examples"))
-
-
-def write(path: Path, rows: Sequence[str | dict]) -> Path:
-    path.write_text("".join(json.dumps({"text": row} if isinstance(row, str) else row) + "\n" for row in rows))
-    return path
 
 
 def numbers(chance: random.Random, count: int, digits: int, *lengths: int) -> list[str]:

@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data.columns.reader import Encoded, Example
-from tui_trainer.data.columns.row import Row
+from tests.data.readers import Characters, write
+from tui_trainer.data.columns.reader import Example
 from tui_trainer.data.preparing.cache import Cut
+from tui_trainer.data.preparing.prepare import cut_rows
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows
 from tui_trainer.data.preparing.row_selection import split_rows
 from tui_trainer.data.preparing.token_rows import Rows
@@ -21,58 +22,9 @@ from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 
-class Characters:
-    """A reader as a task has one: the tokens are the characters of `text`, the label is `label`; "-" trains nothing."""
-
-    columns = ("input_ids", "labels")
-    learns = False
-
-    width = 8
-
-    def __init__(self) -> None:
-        self.heads: list[list[Row]] = []
-
-    def begin(self, head):
-        self.heads.append(list(head))
-        if "text" not in head[0].values:
-            raise DataError("there is no column 'text'", where=head[0].where)
-
-    def read(self, row):
-        text, label = row.values.get("text"), row.values.get("label", 0)
-        if not isinstance(text, str) or not text:
-            raise DataError("the text is missing", where=row.where)
-        return Example(text, (text, int(label)), stratum=str(label))
-
-    def settle(self):
-        pass
-
-    def encode(self, examples):
-        found = []
-        for example in examples:
-            text, label = example.content
-            tokens = [ord(sign) for sign in text][: self.width]
-            columns = {"input_ids": tokens, "labels": [label]}
-            found.append(Encoded(columns, 0 if text.startswith("-") else 1, truncated=len(text) > self.width))
-        return found
-
-    def vocabulary(self):
-        return 256
-
-    def details(self):
-        return {"classes": 2}
-
-    def notes(self):
-        return ["the text is in the column 'text'"]
-
-
 def cut(**changes) -> Cut:
     plain = {"rows": "examples", "max_length": 8, "eval_fraction": 0.0, "seed": 1, "tokenizer": "characters"}
     return Cut(**(plain | changes))
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture
@@ -152,6 +104,30 @@ def test_bad_rows_can_be_skipped_but_not_the_rest_of_a_file(prepare, tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cut short"):
         prepare_rows([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
+
+
+def of_lengths(lengths: list[int]) -> list[dict]:
+    return [{"text": f"{number:03}".ljust(length, "x")[-length:], "label": 1} for number, length in enumerate(lengths)]
+
+
+def test_rows_are_marked_if_they_were_cut(prepare):
+    data = prepare(of_lengths([3, 20, 8, 9, 1]))
+    assert cut_rows(data.folder, 5).tolist() == [False, True, False, True, False]
+    assert data.counts.truncated_rows == 2
+    (data.folder / "cut_rows.npy").write_bytes(b"nothing")
+    assert cut_rows(data.folder, 5) is None is cut_rows(data.folder / "elsewhere", 5)
+    data = prepare(of_lengths([12] * 10 + [3] * 30), eval_fraction=0.3)
+    rows = Rows(data.train_path)
+    marks = cut_rows(data.folder, len(rows))
+    assert len(rows) == 28 and marks.tolist() == (rows.lengths == 8).tolist() and 0 < marks.sum() < 10
+
+
+def test_the_length_that_keeps_99_percent_of_the_rows_whole_is_estimated(prepare):
+    lengths = [4] * 180 + list(range(9, 29))
+    found = prepare(of_lengths(lengths)).details["length_for_99_percent"]
+    assert found == pytest.approx(np.quantile(lengths, 0.99, method="higher"), rel=0.2)
+    assert prepare(of_lengths([4] * 50)).details["length_for_99_percent"] == 4
+    assert "length_for_99_percent" not in prepare(of_lengths([9] * 5)).details, "no row is whole"
 
 
 def test_a_table_without_rows_labels_or_its_column_is_refused(prepare, mix):
