@@ -67,10 +67,8 @@ def test_the_language_model_and_its_towers_are_counted_separately(folders, subte
             shape, towers = facts.shape, tower_modules(model)
             frozen = sum(weight.numel() for tower in towers.values() for weight in tower.parameters())
             assert sum(shape.towers.values()) == frozen > 0
-            assert (
-                shape.loaded_parameters == model.num_parameters()
-                and shape.parameters == model.num_parameters() - frozen
-            )
+            whole = model.num_parameters()
+            assert (shape.loaded_parameters, shape.parameters) == (whole, whole - frozen)
             counted = shape_of(facts.config)
             assert (counted.parameters, counted.towers) == (shape.parameters, shape.towers)
             layers = language_model(model)[1]

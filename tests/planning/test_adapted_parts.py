@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 
 import pytest
 import torch
 
+from tests.planning.families import kept_bytes
 from tests.tiny_models import tiny_model, tiny_model_with_towers
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError
@@ -102,23 +104,14 @@ def test_adapted_experts_keep_as_many_bytes_as_planned(family):
     """Compare the part that does not grow with the rows: the sum of each tensor and its update."""
     parts, tuning = found_in(tiny_model(family), target_modules="q_proj", target_parameters=EXPERTS)
     adapted = find_method("lora").apply(tiny_model(family), tuning, seed=0, autocast=False)
-    one, two = (kept_bytes(adapted, rows) for rows in (1, 2))
+    adapted.train()
+
+    def run(rows):
+        adapted(input_ids=torch.arange(3, 19).repeat(rows, 1), use_cache=False)
+
+    one, two = (kept_bytes(adapted, partial(run, rows)) for rows in (1, 2))
     shape = shape_of(json.loads(tiny_model(family).config.to_json_string()))
     [planned] = ModelMemory(shape, TrainingSetup(method="lora", lora_experts=parts.experts), 16).adapted_experts()
     largest = max(tensor.numbers // tensor.count for tensor in parts.experts)
     narrow = sum(tensor.adapter_parameters for tensor in parts.experts)
     assert 0 <= 2 * one - two - (planned.bytes - 4 * largest) <= 4 * narrow + 4096
-
-
-def kept_bytes(model, rows):
-    weights = {weight.untyped_storage()._cdata for weight in model.parameters()}
-    kept = {}
-
-    def keep(tensor):
-        kept[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        made = model.train()(input_ids=torch.arange(3, 19).repeat(rows, 1), use_cache=False)
-    assert made.logits is not None
-    return sum(storage.nbytes() for key, storage in kept.items() if key not in weights)

@@ -1,10 +1,12 @@
 """Dry runs: what a layer keeps and makes, against real layers and known figures."""
 
+from functools import partial
+
 import pytest
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.planning.families import ROW_TOKENS, config_of, layer_of, setup_of
+from tests.planning.families import ROW_TOKENS, config_of, kept_bytes, layer_of, setup_of
 from tests.tiny_models import TOWERS
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.counting import Answers
@@ -90,25 +92,18 @@ def _kept_of_a_row(config, head):
     if head == "seq2seq_lm":
         fields |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # layers are left out by chance
     model = auto_class(head).from_config(AutoConfig.for_model(config["model_type"], **fields)).train()
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     if output := model.get_output_embeddings():
         output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
-    found = []
-    for rows in (1, 2):
-        kept = {}
+    no_cache = {"use_cache": False} if head != "sequence_classification" else {}
 
-        def keep(tensor, kept=kept):
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage
-            return tensor
-
+    def run(rows):
         inputs = {"input_ids": torch.randint(3, 200, (rows, _ROW))}
         if head == "seq2seq_lm":
             inputs["decoder_input_ids"] = torch.randint(3, 200, (rows, _ANSWER))
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(**inputs, **({"use_cache": False} if head != "sequence_classification" else {}))
-        found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
-    return found[1] - found[0]
+        model(**inputs, **no_cache)
+
+    one, two = (kept_bytes(model, partial(run, rows)) for rows in (1, 2))
+    return two - one
 
 
 @pytest.mark.parametrize("family", ["gemma3", "mistral3"])
@@ -147,24 +142,16 @@ def _kept_compiled(family, setup, layers):
     model = find_method(setup.method).apply(model, tuning, seed=0, autocast=autocast).train()
     for layer in decoder_layers(model):
         layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager_decomp_partition")
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-    found = []
-    for rows in (2, 1, 2):  # the first of them compiles, with tensors that are kept on the way
-        kept = {}
 
-        def keep(tensor, kept=kept):
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-            return tensor
-
-        with (
-            torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor),
-            torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast),
-        ):
+    def run(rows):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             model(input_ids=torch.randint(0, 40, (rows, ROW_TOKENS)), use_cache=False).logits.sum().backward()
         model.zero_grad()
-        found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
+
+    # The first pass compiles, with tensors that are kept on the way.
+    _, one, two = (kept_bytes(model, partial(run, rows)) for rows in (2, 1, 2))
     torch._dynamo.reset()
-    return found[2] - found[1]
+    return two - one
 
 
 def test_attention_dropout_keeps_three_numbers_per_head_and_pair_of_tokens():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.models.headed import headed
-from tests.planning.families import counted, layer_of
+from tests.planning.families import counted, kept_bytes, layer_of
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
@@ -32,37 +32,13 @@ T5 = {
 }  # fmt: skip
 
 
-def kept(config, head, row_tokens=ROW_TOKENS, **changes):
-    setup = TrainingSetup(head=head, **{"target_tokens": ANSWER_TOKENS if head == "seq2seq_lm" else 0, **changes})
-    return layer_of(config, setup, row_tokens).counted.kept
-
-
-def kept_by(model, inputs):
-    """Bytes that autograd keeps of a forward pass, without the weights."""
-    import torch
-
-    kept = {}
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
-
-    def keep(tensor):
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in weights:
-            kept[storage.data_ptr()] = storage
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        results = model(**inputs)
-    del results
-    return sum(storage.nbytes() for storage in kept.values())
-
-
 @pytest.mark.parametrize(
     ("variant", "head"),
     [("llama-tied", HEAD), *(pytest.param(*case, marks=pytest.mark.full) for case in
                              (("bert", HEAD), ("t5-gated", "seq2seq_lm"), ("bart", "seq2seq_lm")))],
 )  # fmt: skip
 def test_layers_keep_as_many_bytes_as_the_dry_run_counted(variant, head):
-    """All layers of the real model, its ends taken away by a model with fewer."""
+    """Compare with the difference of real models with two layers more."""
     import torch
     from transformers import AutoConfig
 
@@ -83,9 +59,11 @@ def test_layers_keep_as_many_bytes_as_the_dry_run_counted(variant, head):
         config.num_hidden_layers = shape.layers + more
         if decoder := next((n for n in ("num_decoder_layers", "decoder_layers") if getattr(config, n, None)), ""):
             setattr(config, decoder, shape.decoder_layers * (shape.layers + more) // shape.layers)
-        found.append(kept_by(auto_class(head).from_config(config).train(), inputs))
+        model = auto_class(head).from_config(config).train()
+        found.append(kept_bytes(model, lambda model=model: model(**inputs)))
     each = (found[1] - found[0]) / 2 / ROWS / ROW_TOKENS
-    assert kept(content, head) == pytest.approx(each, rel=0.02)
+    setup = TrainingSetup(head=head, target_tokens=ANSWER_TOKENS if head == "seq2seq_lm" else 0)
+    assert layer_of(content, setup, ROW_TOKENS).counted.kept == pytest.approx(each, rel=0.02)
 
 
 def logits_bytes(config, head, labels=0, target_tokens=0):

@@ -129,9 +129,6 @@ def test_a_card_without_a_name_is_not_mistaken_for_the_processor():
     assert Key.read(plan.memory_key).device == device_key("", 0, plan.device_name) != device_key(nameless.cpu_name, 1)
 
 
-# ---------------------------------------------------------------- the file
-
-
 def test_only_the_newest_records_of_each_key_and_kind_are_kept(monkeypatch):
     for kind, most in KINDS.items():
         for number in range(most + 2):
@@ -237,9 +234,6 @@ def test_a_python_without_sqlite_keeps_nothing_and_diagnose_says_so(monkeypatch,
     assert "built without sqlite3" in capsys.readouterr().out
 
 
-# ---------------------------------------------------------------- what earlier versions kept
-
-
 def test_tables_of_earlier_versions_are_read_once_and_stay_unchanged():
     """One entry is from before each run was kept, one from before keys had a task."""
     old_tables = Path(shutil.copytree(OLD, state_folder()))
@@ -289,9 +283,6 @@ def test_damaged_tables_of_earlier_versions_are_left_out(tmp_path, monkeypatch, 
             for name in ("calibration.json", "gains.json", "memory.json"):
                 (folder / name).write_bytes(damage.encode(errors="surrogateescape"))
             assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
-
-
-# ---------------------------------------------------------------- the command line
 
 
 def test_diagnose_shows_measurements_and_clears_them(in_the_file, capsys):
