@@ -241,12 +241,14 @@ def test_unknown_and_missing_trackers_are_refused_before_the_start(monkeypatch):
 
 def test_a_run_or_tracker_that_cannot_be_used_is_refused(tmp_path, capsys, monkeypatch, subtests):
     run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
+    (tmp_path / "wandb.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
     with RunLock(run_of(tmp_path, "alive", start()).lock):
         for words, message in (
             (["a"], "to which tracker?"),
             (["a", "--to", "tensorbord"], "did you mean tensorboard?"),
             (["nothing", "--to", "wandb"], "no run 'nothing'"),
-            (["alive", "--to", "tensorboard"], "is under way"),
+            (["alive", "--to", "wandb"], "is under way"),
         ):
             with subtests.test(" ".join(words)):
                 assert main(["track", *words]) == 2
