@@ -11,10 +11,8 @@ from tests.answered_here import answered_here
 from tests.test_tune import arguments, settings
 from tui_trainer.bench import effective_batches, training
 from tui_trainer.bench.effective_batches import EffectiveBatches
-from tui_trainer.bench.rehearsal import SizesProcess
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.launching import command_process
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
@@ -159,12 +157,3 @@ def test_missing_data_is_refused_in_one_sentence(settings, capsys):
     assert "no.jsonl" in capsys.readouterr().err
 
 
-def test_screens_start_the_command_with_json(settings, monkeypatch):
-    begun = []
-    monkeypatch.setattr(command_process.CommandProcess, "__init__",
-                        lambda self, arguments, environment: begun.append(arguments))  # fmt: skip
-    loaded = load_config(Request(assignments=settings), gpu="none")
-    process = SizesProcess(loaded, "none")
-    assert begun[0][0] == "tune" and "--effective" in begun[0] and begun[0][-1] == "--json"
-    process._hear('{"sentence": "done", "patch": {"training.effective_batch_size": 64}}')
-    assert process.patch == {"training.effective_batch_size": 64} and process.verdict == ("done", True)
