@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.tiny_models import save_tiny_model
-from tests.trained_runs import stopping_after
-from tests.training.test_going_on import STILL, loss_of, weights_in
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, weights_in
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.launching.carry_out import carry_out
@@ -22,7 +21,6 @@ from tui_trainer.runs import controls
 from tui_trainer.runs.events import Progress, RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import session
-from tui_trainer.training.session import Session
 from tui_trainer.tuning.adapter_init import TakenOut
 from tui_trainer.units import format_seconds
 
@@ -59,21 +57,14 @@ def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(i
     assert words in (run.model / "README.md").read_text() and words in run.report.read_text()
 
 
-@pytest.mark.parametrize("init", ["pissa_niter_2", pytest.param("olora", marks=pytest.mark.full)])
-def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(init, settings, tiny_run):
+@pytest.mark.full
+@pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
+def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(init, settings, tiny_run, monkeypatch):
     changes = settings(init, {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TakenOut, "decompose", lambda *_: pytest.fail("it was decomposed again"))
-        assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    decompose, calls = TakenOut.decompose, []
+    monkeypatch.setattr(TakenOut, "decompose", lambda *given: calls.append(1) or decompose(*given))
+    assert_resumes_to_the_bit(tiny_run, changes)
+    assert len(calls) == 2, "one for each run, none when it is resumed"
 
 
 @pytest.mark.full
@@ -91,9 +82,7 @@ def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
         part, outcome = tiny_run("part", settings("pissa"), before=lambda run: folders.append(run.folder))
     assert done == [False] and outcome.exit_code == EXIT_STOPPED and not list(part.checkpoints.iterdir())
     assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
 
 
 @pytest.mark.full

@@ -12,24 +12,21 @@ from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
 from tests.tiny_models import VOCABULARY, save_tiny_byte_model, save_tiny_model, save_tiny_model_with_towers, texts
-from tests.trained_runs import stopping_after, write_rows
-from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tests.trained_runs import write_rows
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, of_kind, weights_in
+from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.overview import overview
-from tui_trainer.training.session import Session
 
 FROM, TOKENS, METHOD = "model.model_name_or_path", "model.add_tokens", "tuning.method"
 NEW = ("<|sheep|>", "said the", "agreed")
 ROWS = 448  # 384 and 3, up to a multiple of 64
 ASKED = {TOKENS: ",".join(NEW), "profile": "finetune", "model.init": "pretrained"}
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 LORA = {METHOD: "lora", "tuning.r": 4}
 WHOLE = {**LORA, "tuning.modules_to_save": '"embed_tokens,lm_head"'}
 
@@ -123,15 +120,12 @@ def test_losses_equal_those_of_a_plain_loop_with_the_same_tokens(tiny_run, setti
             trainable_token_indices={name: ids for name in names},
         )  # fmt: skip
         model = get_peft_model(model, wanted)
-    found = [event.loss for event in read_all(run.journal) if isinstance(event, StepDone)]
+    found = [event.loss for event in of_kind(run, StepDone)]
     assert found == pytest.approx(bare_losses(tokenizer, model, rows, 4), abs=1e-5)
     assert found[-1] < found[0]
 
 
-def weights_in(folder):
-    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-
-
+@pytest.mark.full
 def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train):
     run = train("full", changes={METHOD: "full"})
     model, tokenizer = AutoModelForCausalLM.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
@@ -152,7 +146,7 @@ def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train)
 @pytest.mark.parametrize(("family", "tables"), [("llama", 1), ("qwen2", 2)])
 def test_beside_an_adapter_only_the_rows_of_new_tokens_train(train, family, tables, tmp_path):
     run = train("lora", family, LORA)
-    tensors = weights_in(run.model)["adapter_model.safetensors"]
+    tensors = weights_in(run)
     trained = {name: tensor for name, tensor in tensors.items() if "trainable_tokens" in name}
     assert [tuple(tensor.shape) for tensor in trained.values()] == [(3, 32)] * tables
     plan = read_plan_file(run.plan.read_bytes())
@@ -189,10 +183,6 @@ def test_a_merged_model_and_its_export_have_the_learnt_rows(train, family, how, 
         assert torch.allclose(whole(ids).logits, logits, atol=1e-4)
 
 
-def loss_of(run):
-    return overview(run).eval_loss
-
-
 @pytest.mark.full
 @pytest.mark.parametrize("how", [LORA, in_the_sweep(WHOLE)])
 def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
@@ -200,8 +190,8 @@ def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
     more = {FROM: "last", TOKENS: ""}
     still = train("still", changes={**more, METHOD: "lora", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
-    names = weights_in(first.model)["adapter_model.safetensors"].keys()
-    assert weights_in(still.model)["adapter_model.safetensors"].keys() == names
+    names = weights_in(first).keys()
+    assert weights_in(still).keys() == names
     merged = train("merged", changes={**more, FROM: "first", METHOD: "full", **STILL})
     assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
     # The tokens that the adapter has are known by now.
@@ -212,20 +202,11 @@ def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
     assert AutoTokenizer.from_pretrained(last.model).convert_tokens_to_ids(["agreed", "cow"]) == [386, 387]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])
 def test_a_run_with_new_tokens_is_resumed_to_the_bit(tiny_run, settings, family):
     changes = settings(family, {**LORA, "tuning.lora_dropout": 0.1, "data.eval_fraction": 0.25})
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED and not part.model.exists()
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert tensors.keys() == again.keys()
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    assert_resumes_to_the_bit(tiny_run, changes)
 
 
 @pytest.mark.full

@@ -174,8 +174,8 @@ def test_a_link_is_not_saved(tmp_path):
         commit(folder, 7)
 
 
-def test_inner_folders_are_synced_after_their_files_and_before_the_name(tmp_path, monkeypatch):
-    folder, order, sync = begin(tmp_path, 7), [], os.fsync
+def test_files_and_folders_are_synced_before_a_checkpoint_gets_its_name(tmp_path, monkeypatch):
+    folder, order, sync, rename = begin(tmp_path, 7), [], os.fsync, Path.rename
     (folder / "templates").mkdir()
     (folder / "templates" / "tools.jinja").write_text("tools")
 
@@ -184,22 +184,11 @@ def test_inner_folders_are_synced_after_their_files_and_before_the_name(tmp_path
         sync(number)
 
     monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", lambda self, to: order.append("rename") or rename(self, to))
     commit(folder, 7)
-    begun = folder.name
-    assert order[:3] == [f"{begun}/templates/tools.jinja", f"{begun}/templates", begun]
-    assert order[-1] == "."
-
-
-def test_a_save_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
-    order = []
-    sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: order.append("fsync") or sync(number))
-    rename = type(tmp_path).rename
-    monkeypatch.setattr(type(tmp_path), "rename", lambda self, to: order.append("rename") or rename(self, to))
-    make(tmp_path, 3)
-    named = len(order) - 1 - order[::-1].index("rename")
-    assert order[:named].count("fsync") >= 3
-    assert "fsync" in order[named:]
+    unnamed, named = order[: order.index("rename")], order[order.index("rename") + 1 :]
+    assert unnamed[:3] == [f"{folder.name}/templates/tools.jinja", f"{folder.name}/templates", folder.name]
+    assert named[-1] == "."
 
 
 def test_damaged_newer_checkpoints_do_not_make_rotation_remove_the_good_one(three):

@@ -12,8 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
-from tests.trained_runs import stopping_after, write_rows
-from tui_trainer.errors import EXIT_STOPPED, ConfigError, FolderError
+from tests.trained_runs import write_rows
+from tests.training.finished_runs import (
+    STILL,
+    assert_resumes_to_the_bit,
+    loss_of,
+    of_kind,
+    stopped_run,
+    weights_in,
+)
+from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
@@ -27,10 +35,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import remember
 from tui_trainer.runs.state import fold
-from tui_trainer.training.session import Session
 
-# So small that the evaluation after the only step is that of the model with which the run began.
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 FROM = "model.model_name_or_path"
 
 
@@ -54,10 +59,6 @@ def go_on(tiny_config, tmp_path):
 
 def plan_of(run):
     return read_plan_file(run.plan.read_bytes())
-
-
-def loss_of(run):
-    return overview(run).eval_loss
 
 
 def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed(go_on, tiny_config, tmp_path):
@@ -100,10 +101,6 @@ def test_card_and_report_of_a_run_name_the_chain_it_comes_from(go_on):
     assert [one.name for one in plan_of(third).ancestors[1:]] == ["first", "second"]
 
 
-def weights_in(folder):
-    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-
-
 def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
     """All weights, then LoRA, then the same adapter: each run begins with the loss with which the one before ended."""
     full = go_on("full", {"tuning.method": "full"})
@@ -116,9 +113,7 @@ def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
         ("full", "full", ""), ("lora", "lora", "continued"), ("still", "lora", "continued"),
     ]  # fmt: skip
     assert loss_of(continued) < loss_of(lora)
-    before, after = weights_in(still.model), weights_in(continued.model)
-    names = before["adapter_model.safetensors"].keys()
-    assert names == after["adapter_model.safetensors"].keys()
+    assert weights_in(still).keys() == weights_in(continued).keys()
     fields = [json.loads((run.model / "adapter_config.json").read_bytes()) for run in (lora, continued)]
     for one in fields:
         one["target_modules"] = sorted(one["target_modules"])
@@ -135,11 +130,11 @@ def test_an_adapter_is_merged_and_all_weights_are_trained(go_on):
     assert plan_of(still).config.tuning.method == "full"
     assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
     merged = TrainedModel.of(lora).load(merge=True).state_dict()
-    for name, tensor in weights_in(still.model)["model.safetensors"].items():
+    for name, tensor in weights_in(still).items():
         assert torch.allclose(tensor, merged[name], atol=1e-6), name
     whole = go_on("whole", {FROM: "lora", "tuning.method": "full"})
     assert plan_of(whole).ancestors[-1].taken == "merged"
-    moved = weights_in(whole.model)["model.safetensors"]
+    moved = weights_in(whole)
     assert all(not torch.equal(tensor, merged[name]) for name, tensor in moved.items())
     assert not (whole.model / "adapter_config.json").exists()
     again = go_on("again", {FROM: "whole", "tuning.method": "lora", **STILL})
@@ -237,22 +232,14 @@ def test_a_missing_adapter_or_missing_weights_are_refused(go_on, tiny_config, ad
     assert "the adapter has no adapter_model.safetensors" in refusal_of(tiny_config, {FROM: folder})
 
 
-@pytest.mark.parametrize("how", ["continue", pytest.param("merge", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("how", ["continue", "merge"])
 def test_a_run_that_starts_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_run, how):
     go_on("lora", {"tuning.method": "lora"})
     method = "lora" if how == "continue" else "full"
     changes = {FROM: "lora", "profile": "finetune", "tuning.method": method, "tuning.continue_adapter": how}
     changes |= {"tuning.lora_dropout": 0.1} if how == "continue" else {}
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED and not part.model.exists()
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    assert_resumes_to_the_bit(tiny_run, changes)
 
 
 def labelled(tmp_path, name, labels):
@@ -278,12 +265,13 @@ def classify(tmp_path, go_on):
 ANIMALS = ("cat", "dog", "owl")
 
 
-@pytest.mark.parametrize("method", ["lora", pytest.param("full", marks=pytest.mark.full)])
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["lora", "full"])
 def test_a_classifier_keeps_the_head_of_its_labels(classify, method):
     first = classify("first", ANIMALS, {"tuning.method": method})
     still = classify("still", ANIMALS, {FROM: "first", "tuning.method": method, **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
-    assert not [one for one in read_all(still.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert not [one for one in of_kind(still, RunProblem) if one.kind == "new weights"]
     assert plan_of(first).head is None and plan_of(still).head.value == "kept"
 
 
@@ -294,12 +282,12 @@ def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, tm
     assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
     others = ("ant", "bee", "fly", "wasp")
     new = classify("new", others, {FROM: "first", "tuning.method": "full"})
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert any("start from scratch" in one for one in told)
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert any("start from scratch" in one for one in messages)
     assert json.loads((new.model / "config.json").read_bytes())["id2label"] == dict(zip("0123", others, strict=True))
     body = "bert.encoder.layer.0.output.dense.weight"
     adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
-    trained = weights_in(new.model)["model.safetensors"][body]
+    trained = weights_in(new)[body]
     assert (trained - adapted).abs().max() < (
         trained - load_file(tmp_path / "bert/model.safetensors")[body]
     ).abs().max() * 2
@@ -315,9 +303,9 @@ def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_reports_it(cla
     first = classify("first", ANIMALS, {"tuning.method": "full"})
     others = ("ant", "bee", "fly")
     new = classify("new", others, {FROM: "first", "tuning.method": "full", **STILL})
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert told == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
-    before, after = (weights_in(run.model)["model.safetensors"] for run in (first, new))
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert messages == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
+    before, after = (weights_in(run) for run in (first, new))
     changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
     assert changed == {"classifier.weight", "classifier.bias"}
     assert plan_of(new).head.value == "new"
@@ -331,7 +319,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     still = go_on("still", {**asked, **STILL})
     assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
     merged = TrainedModel.of(lora).load(merge=True).state_dict()
-    for name, tensor in weights_in(still.base)["model.safetensors"].items():
+    for name, tensor in load_file(still.base / "model.safetensors").items():
         assert torch.allclose(tensor, merged[name], atol=1e-6), name
     fields = json.loads((still.model / "adapter_config.json").read_bytes())
     assert (fields["base_model_name_or_path"], fields["r"]) == (str(still.base), 2)
@@ -356,16 +344,12 @@ def test_a_run_on_a_merged_model_is_resumed_to_the_bit_and_merges_once(go_on, ti
     go_on("lora", {"tuning.method": "lora"})
     changes = {FROM: "lora", "profile": "finetune", "tuning.method": "lora", "tuning.continue_adapter": "merge"}
     whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED
+    part = stopped_run(tiny_run, "part", changes, step=6)
     before = (part.base / "model.safetensors").stat().st_mtime_ns
     assert carry_out(open_again(part)).exit_code == 0
     assert (part.base / "model.safetensors").stat().st_mtime_ns == before
-    assert all(torch.equal(one, weights_in(part.model)["adapter_model.safetensors"][name])
-               for name, one in weights_in(whole.model)["adapter_model.safetensors"].items())  # fmt: skip
-    assert not [one for one in read_all(part.journal) if isinstance(one, RunProblem) and one.kind == "config edited"]
+    assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
+    assert not [one for one in of_kind(part, RunProblem) if one.kind == "config edited"]
 
 
 @pytest.mark.full
@@ -449,24 +433,18 @@ NAMES = ("CAT", "DOG", "OWL")
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_tagger_of_words_keeps_its_head(tag, method):
-    first = tag("first", NAMES, {"tuning.method": method})
-    still = tag("still", NAMES, {FROM: "first", "tuning.method": method, **STILL})
+def test_a_tagger_of_words_keeps_its_head_and_gets_a_new_one_for_other_tags(tag):
+    first = tag("first", NAMES, {"tuning.method": "full"})
+    still = tag("still", NAMES, {FROM: "first", "tuning.method": "full", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
     head = plan_of(still).head
     assert head.value == "kept" and "CAT" in head.reason
     assert any(line.startswith("head ") and "kept" in line for line in plan_lines(plan_of(still)))
-
-
-@pytest.mark.full
-def test_other_tags_get_a_new_head_which_the_plan_names(tag):
-    tag("first", NAMES, {"tuning.method": "full"})
-    new = tag("new", ("ANT", "BEE"), {FROM: "first", "tuning.method": "full"})
+    new = tag("new", ("ANT", "BEE"), {FROM: "first", "tuning.method": "full", **STILL})
     head = plan_of(new).head
     assert head.value == "new" and "CAT" in head.reason and "ANT" in head.reason
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert any("start from scratch" in one for one in told)
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert any("start from scratch" in one for one in messages)
 
 
 @pytest.mark.full

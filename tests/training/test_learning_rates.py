@@ -10,23 +10,19 @@ import torch
 
 from tests.combinations import first_by_default
 from tests.tiny_models import tiny_model
-from tests.trained_runs import stopping_after
+from tests.training.finished_runs import assert_resumes_to_the_bit, of_kind
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
-from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.session import Session
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -83,7 +79,7 @@ def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start):
         ),
     ],
 )
-def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, tiny_run, monkeypatch):
+def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, tiny_run):
     changes = {
         "training.lr_scheduler_type": schedule, "training.min_lr_rate": 0.25, "training.learning_rate": 0.01,
         "training.max_steps": 8, "training.warmup_steps": 2, "logging.logging_steps": 1,
@@ -91,17 +87,9 @@ def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, t
     }  # fmt: skip
     if schedule != "cosine":
         changes |= {"training.num_decay_steps": 4, "training.decay_type": "linear"}
-    whole, _ = tiny_run("whole", changes)
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        parted, stopped = tiny_run("parted", changes)
-    assert stopped.exit_code == EXIT_STOPPED
-    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    whole, parted = assert_resumes_to_the_bit(tiny_run, changes)
     for folder in (whole, parted):
-        steps = [event for event in read_all(folder.journal) if isinstance(event, StepDone)]
-        assert [event.lr for event in steps] == pytest.approx([0.01 * share for share in rates])
-    ours, others = ((folder.model / "model.safetensors").read_bytes() for folder in (whole, parted))
-    assert ours == others
+        assert [event.lr for event in of_kind(folder, StepDone)] == pytest.approx([0.01 * share for share in rates])
 
 
 def test_the_reason_of_a_rate_names_the_optimizer(subtests):

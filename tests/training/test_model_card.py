@@ -105,6 +105,7 @@ def test_the_card_of_a_run_names_no_folder_of_this_machine(tiny_run, tmp_path):
     assert "Trained on rows (2 files" in text and os.fspath(tmp_path) not in text
 
 
+@pytest.mark.full
 def test_the_code_on_the_card_of_an_adapter_loads_it(adapted_run):
     import torch
 

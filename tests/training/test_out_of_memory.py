@@ -15,6 +15,7 @@ from transformers import Adafactor
 
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import stopping_after
+from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.cgroup import MemoryLeft
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
@@ -29,8 +30,8 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
-from tui_trainer.training import attempt, checkpoint_folder, session
 from tui_trainer.training import checkpoint as checkpoint_tensors
+from tui_trainer.training import checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session
@@ -45,10 +46,6 @@ CPU_ALLOCATOR = RuntimeError(
 )
 # With dropout, a repeated pass must draw the same random numbers.
 WHOLE = {"model.scratch.attention_dropout": 0.3, MICRO: 4, "training.max_steps": 4}
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
 def weights_of(folder, file="model.safetensors"):
@@ -140,16 +137,6 @@ def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_with_smaller
     ]
 
 
-@pytest.mark.full
-def test_without_the_restored_random_state_the_weights_would_differ(reference_run, tiny_run, shortage, monkeypatch):
-    """The control: without the generators put back, dropout draws other numbers."""
-    small = reference_run(WHOLE | {MICRO: 2})
-    monkeypatch.setattr(attempt, "restore_random", lambda tensors: None)
-    shortage.steps, shortage.rows = {1}, 2
-    folder, _ = tiny_run("failing", WHOLE)
-    assert weights_of(folder) != weights_of(small)
-
-
 CASES = {
     "accumulation": ({MICRO: 2}, 1),
     "a last part that is smaller": ({"training.effective_batch_size": 7, MICRO: 7}, 4),
@@ -159,13 +146,10 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("case", "place"),
-    [
-        ("accumulation", "backward"),
-        *(pytest.param(case, "backward", marks=pytest.mark.full) for case in CASES if case != "accumulation"),
-        *(pytest.param("accumulation", place, marks=pytest.mark.full) for place in ("forward", "second pass")),
-    ],
+    [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
 def test_a_repeated_step_gives_the_same_weights_wherever_it_failed(reference_run, tiny_run, shortage, case, place):
     changes, rows = CASES[case]
@@ -267,6 +251,7 @@ def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(
     assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (17, "out of memory")
 
 
+@pytest.mark.full
 def test_a_resumed_run_keeps_the_smaller_passes_to_the_bit(tiny_run, shortage, monkeypatch):
     settings = WHOLE | {"training.max_steps": 9}
     shortage.steps, shortage.rows = {4}, 2
@@ -483,6 +468,7 @@ def no_memory_to_save(monkeypatch):
     return lambda times: left.__setitem__(0, times)
 
 
+@pytest.mark.full
 def test_a_save_without_memory_is_tried_once_more(reference_run, tiny_run, no_memory_to_save):
     whole = reference_run(WHOLE)
     no_memory_to_save(1)

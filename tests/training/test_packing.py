@@ -12,7 +12,6 @@ from tests.tiny_models import NOT_PACKED, PACKED, PACKED_TOWERS, TOWERS, tiny_mo
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.losses.micro_batch import micro_batch
-from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.towers import mask_by_positions
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import ON_CPU
@@ -123,22 +122,6 @@ def test_the_probe_decides_in_16_bits_as_well(documents):
     for family in ("llama", "opt"):
         leak = packing_leaks(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
         assert (leak is not None) == (family == "opt"), family
-
-
-def test_a_packed_batch_has_the_gradient_of_the_rows_one_by_one(documents):
-    def gradient(batches):
-        model = tiny_model("llama")
-        loss = NextTokenLoss(model)
-        total = sum(loss(batch) for batch in batches)
-        (total / sum(batch.label_count for batch in batches)).backward()
-        return total.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-    alone = gradient([micro_batch(collate([document], 0)) for document in documents])
-    padded = gradient([micro_batch(collate(documents, 0))])
-    packed = gradient([micro_batch(collate_packed(pack_batch(documents, 32), 0))])
-    for found in (padded, packed):
-        assert found[0] == pytest.approx(alone[0], rel=1e-6)
-        torch.testing.assert_close(found[1], alone[1], atol=1e-5, rtol=1e-4)
 
 
 def test_packed_and_padded_batches_hold_the_same_labels(documents):

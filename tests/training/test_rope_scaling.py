@@ -10,20 +10,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests.tiny_models import save_tiny_model, texts
-from tests.trained_runs import stopping_after, write_rows
-from tests.training.test_going_on import weights_in
+from tests.trained_runs import write_rows
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, of_kind, weights_in
 from tui_trainer.config.sections import RopeScalingSection
-from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.rope import FIELDS
 from tui_trainer.models.writing import most_tokens
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.overview import overview
-from tui_trainer.training.session import Session
 
 FROM, ROPE, METHOD, LENGTH = "model.model_name_or_path", "model.rope_scaling", "tuning.method", "data.max_length"
 POSITIONS = 32  # of the model; rows are longer
@@ -42,7 +38,6 @@ ALL_ROWS = {
 }  # fmt: skip
 LONGROPE = {f"{ROPE}.rope_type": "longrope", f"{ROPE}.factor": 2}
 YARN = {f"{ROPE}.rope_type": "yarn", f"{ROPE}.factor": 2}
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 
 
 @pytest.fixture
@@ -73,8 +68,9 @@ def test_the_types_are_those_of_transformers():
         assert {*needs, *takes} <= RopeScalingSection.model_fields.keys()
 
 
+@pytest.mark.full
 @pytest.mark.versions
-@pytest.mark.parametrize("kind", [pytest.param(kind, marks=[pytest.mark.full] * (kind != "yarn")) for kind in TYPES])
+@pytest.mark.parametrize("kind", TYPES)
 def test_losses_equal_those_of_a_plain_loop_with_the_same_positions(tiny_run, settings, kind):
     asked = settings(kind, ALL_ROWS)
     run, outcome = tiny_run(kind, asked)
@@ -95,7 +91,7 @@ def test_losses_equal_those_of_a_plain_loop_with_the_same_positions(tiny_run, se
         loss.backward()
         torch.nn.utils.clip_grad_norm_(bare.parameters(), 1.0)
         optimizer.step()
-    found = [event.loss for event in read_all(run.journal) if isinstance(event, StepDone)]
+    found = [event.loss for event in of_kind(run, StepDone)]
     assert found == pytest.approx(losses, abs=1e-5)
     assert abs(loss_of_rows(plain, ids).item() - found[0]) > 1e-4
     # A loaded result has the same positions.
@@ -110,10 +106,6 @@ def test_losses_equal_those_of_a_plain_loop_with_the_same_positions(tiny_run, se
 def loss_of_rows(model, ids):
     logits = torch.cat([model(row[:, :-1]).logits[0] for row in ids])
     return torch.nn.functional.cross_entropy(logits, torch.cat([row[0, 1:] for row in ids]))
-
-
-def loss_of(run):
-    return overview(run).eval_loss
 
 
 @pytest.mark.full
@@ -191,17 +183,8 @@ def test_a_warning_of_long_rows_names_the_scaling_that_reaches_them(tiny_config,
 @pytest.mark.parametrize("changes", [{METHOD: "full"}, {METHOD: "lora", "tuning.r": 4, "tuning.loraplus_lr_ratio": 16}])
 def test_a_stopped_run_with_longer_positions_is_resumed_to_the_bit(tiny_run, settings, changes):
     asked = settings("yarn", {**ALL_ROWS, "training.max_steps": 6, "training.learning_rate": 1e-3, **changes})
-    whole, outcome = tiny_run("whole", asked)
-    assert outcome.exit_code == 0, outcome
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(3))
-        part, outcome = tiny_run("part", asked)
-    assert outcome.exit_code == EXIT_STOPPED
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    whole, _ = assert_resumes_to_the_bit(tiny_run, asked, step=3)
     if changes[METHOD] == "lora":
         plain, _ = tiny_run("plain", {**asked, "tuning.loraplus_lr_ratio": 1})
-        one, other = (weights_in(run.model)["adapter_model.safetensors"] for run in (whole, plain))
+        one, other = (weights_in(run) for run in (whole, plain))
         assert any(not torch.equal(tensor, other[key]) for key, tensor in one.items()), "the control"

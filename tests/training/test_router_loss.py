@@ -150,6 +150,7 @@ def test_recomputed_layers_give_the_same_loss_and_a_resumed_run_the_same_bits(ba
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 
 
+@pytest.mark.full
 def test_a_router_loss_is_refused_where_it_was_not_tried(bases, tmp_path, subtests):
     rows = [
         ("llama", {KEY: 0.1}, "is 0.1, but llama has no routers whose loss transformers computes"),

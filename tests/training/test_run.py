@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.tiny_models import save_tiny_model
+from tests.training.finished_runs import of_kind
 from tui_trainer.config.load import Request
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.token_rows import Rows
@@ -38,10 +39,6 @@ from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
 from tui_trainer.training import checkpoint, session
 from tui_trainer.training.checkpoint_folder import steps_saved
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +265,7 @@ def test_three_failed_saves_in_a_row_end_the_run(tiny_run, monkeypatch):
     assert "third failure" in outcome.failure
 
 
+@pytest.mark.full
 def test_a_resume_is_refused_if_the_prepared_rows_are_gone_and_the_data_changed(
     tiny_run, sheep, private_home, monkeypatch
 ):

@@ -119,6 +119,7 @@ def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_the_next_ones(tiny
     assert newest_whole(folder.checkpoints, pytest.fail).step == 10
 
 
+@pytest.mark.full
 def test_a_run_whose_checkpoints_are_all_damaged_restarts_beside_them(tiny_run):
     folder, _ = tiny_run("damaged", {"checkpoint.save_steps": 5, "checkpoint.save_total_limit": 2})
     for step in (10, 5):

@@ -190,10 +190,8 @@ def image_features(model: Any, family: str) -> torch.Tensor:
     return found if isinstance(found, torch.Tensor) else torch.cat(list(found))
 
 
-ONE_BY_DEFAULT = [pytest.param(name, marks=[pytest.mark.full] * (name != "gemma3")) for name in TOWERS]
-
-
-@pytest.mark.parametrize("family", ONE_BY_DEFAULT)
+@pytest.mark.full
+@pytest.mark.parametrize("family", TOWERS)
 def test_the_language_model_learns_like_a_plain_loop_and_the_towers_do_not_change(family, bases, tmp_path):
     base = bases / family
     folder = trained_run(base, tmp_path, **{"tuning.method": "full"})

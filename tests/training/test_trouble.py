@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from tests.trained_runs import stopping_after
+from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
@@ -22,10 +23,6 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.session import Session
 
 PATIENT = {"training.max_steps": 12, "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 5}
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
 @pytest.fixture
@@ -69,10 +66,9 @@ def held_out_losses(monkeypatch):
 @pytest.mark.parametrize(
     ("losses", "unsaved", "weights_step", "held_out"),
     [
-        ([3.0, 2.0, 4.0, 4.5], {4}, "step 2 (the best evaluation)", "3.0000"),
-        ([3.0, 2.0, math.nan, math.nan], {2, 4}, "step 8", "nan"),
+        pytest.param([3.0, 2.0, 4.0, 4.5], {4}, "step 2 (the best evaluation)", "3.0000", id="another best"),
+        pytest.param([3.0, 2.0, math.nan, math.nan], {2, 4}, "step 8", "nan", id="no best", marks=pytest.mark.full),
     ],
-    ids=["another best", "no best"],
 )
 def test_card_and_report_name_the_weights_that_the_model_has(
     losses, unsaved, weights_step, held_out, tiny_run, saves_fail_at, held_out_losses
@@ -189,6 +185,7 @@ def test_resuming_a_finished_run_reports_its_results_again(tiny_run):
     assert of_kind(folder, RunStarted)[1].resumed_from_step == 10
 
 
+@pytest.mark.full
 def test_resuming_with_other_versions_of_libraries_is_reported(tiny_run, monkeypatch):
     folder, _ = tiny_run("old")
     folder.plan.write_text(folder.plan.read_text().replace(f'"torch": "{version("torch")}"', '"torch": "2.9.0"'))
@@ -238,9 +235,8 @@ TEXT_ERRORS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "words"), [pytest.param(*TEXT_ERRORS[0], marks=pytest.mark.full), TEXT_ERRORS[1]], ids=["value", "memory"]
-)
+@pytest.mark.full
+@pytest.mark.parametrize(("error", "words"), TEXT_ERRORS, ids=["value", "memory"])
 def test_a_text_that_cannot_be_written_is_reported_and_changes_no_weight(
     reference_run, tiny_run, monkeypatch, error, words
 ):

@@ -25,6 +25,7 @@ from tui_trainer.models import unsloth
 from tui_trainer.runs.events import EvalDone, PlanMade, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
+pytestmark = pytest.mark.full
 STAND_IN = Path(__file__).with_name("unsloth_stand_in.py")
 
 
