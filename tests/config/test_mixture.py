@@ -16,7 +16,7 @@ from tui_trainer.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """A folder with a comma in its name."""
+    """Work in a folder with a comma in its name."""
     place = tmp_path / "x, y"
     place.mkdir()
     monkeypatch.chdir(place)

@@ -17,7 +17,7 @@ PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hu
 
 
 def other_value(setting: Setting):
-    """A value of this setting that is allowed and is not its default."""
+    """Return a value that the setting allows and that is not its default."""
     special = {
         "schema_version": 1,
         "profile": "char-lm",

@@ -1,4 +1,4 @@
-"""Which column holds the text, and how the choice is reported."""
+"""The choice of the text column, and how it is reported."""
 
 from __future__ import annotations
 

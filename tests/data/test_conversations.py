@@ -25,25 +25,25 @@ def read_conversation(values: dict, **columns):
 
 
 FORMS = [
-        ({"messages": [QUESTION, ANSWER]}, {}),
-        ({"messages": json.dumps([QUESTION, ANSWER])}, {}),
-        ({"messages": json.dumps([QUESTION, ANSWER], indent=2)}, {}),
-        ({"prompt": json.dumps([QUESTION]), "completion": json.dumps([ANSWER])}, {}),
-        ({"messages": [{**QUESTION, "name": None}, {**ANSWER, "tool_calls": None}], "source": "x"}, {}),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWER]}, {}),
-        ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
-                                     {"from": "gpt", "value": ANSWER["content"]}]}, {}),
-        ({"instruction": "Why?", "input": "", "output": ANSWER["content"]}, {}),
-        ({"instruction": "Why?", "input": None, "output": ANSWER["content"]}, {}),
-        ({"prompt": "Why?", "completion": ANSWER["content"]}, {}),
-        ({"prompt": [QUESTION], "completion": [ANSWER]}, {}),
-        ({"question": "Why?", "answer": ANSWER["content"]}, {}),
-        ({"question": "Why?", "answers": {"text": [ANSWER["content"], "So."], "answer_start": [1]}}, {}),
-        ({"Q": "Why?", "A": ANSWER["content"]}, {"text_column": "Q", "target_column": "A"}),
-        ({"conversation": [QUESTION, ANSWER]}, {"text_column": "conversation"}),
-        ({"messages": [QUESTION, ANSWER], "answer": "4"}, {"text_column": "messages"}),
-        ({"prompt": [QUESTION], "completion": ANSWER["content"]}, {"text_column": "prompt"}),
-    ]  # fmt: skip
+    ({"messages": [QUESTION, ANSWER]}, {}),
+    ({"messages": json.dumps([QUESTION, ANSWER])}, {}),
+    ({"messages": json.dumps([QUESTION, ANSWER], indent=2)}, {}),
+    ({"prompt": json.dumps([QUESTION]), "completion": json.dumps([ANSWER])}, {}),
+    ({"messages": [{**QUESTION, "name": None}, {**ANSWER, "tool_calls": None}], "source": "x"}, {}),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWER]}, {}),
+    ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
+                                 {"from": "gpt", "value": ANSWER["content"]}]}, {}),
+    ({"instruction": "Why?", "input": "", "output": ANSWER["content"]}, {}),
+    ({"instruction": "Why?", "input": None, "output": ANSWER["content"]}, {}),
+    ({"prompt": "Why?", "completion": ANSWER["content"]}, {}),
+    ({"prompt": [QUESTION], "completion": [ANSWER]}, {}),
+    ({"question": "Why?", "answer": ANSWER["content"]}, {}),
+    ({"question": "Why?", "answers": {"text": [ANSWER["content"], "So."], "answer_start": [1]}}, {}),
+    ({"Q": "Why?", "A": ANSWER["content"]}, {"text_column": "Q", "target_column": "A"}),
+    ({"conversation": [QUESTION, ANSWER]}, {"text_column": "conversation"}),
+    ({"messages": [QUESTION, ANSWER], "answer": "4"}, {"text_column": "messages"}),
+    ({"prompt": [QUESTION], "completion": ANSWER["content"]}, {"text_column": "prompt"}),
+]  # fmt: skip
 
 
 def test_every_form_gives_the_same_messages(subtests):

@@ -28,7 +28,7 @@ TRAINED = {"encode": None, "tokenizer": TRAINED_HERE, "eos_id": None, "vocabular
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
-    """One token a word: its number, and ten."""
+    """Return one token for each word: its number plus ten."""
     return [[10 + int(word) for word in re.findall(r"\d+", text)] for text in texts]
 
 
@@ -232,7 +232,7 @@ def mixed(paths: Sequence[Path], **changes) -> PreparedData:
 
 
 def two_sources(tmp_path: Path) -> list[Path]:
-    """A table of 30 documents, and one of 41 with the text in another column."""
+    """Write a table of 30 documents, and one of 41 with the text in another column."""
     other = tmp_path / "b.csv"
     other.write_text("n,body\n" + "".join(f'{n},"{text_of(n, n, 500)} and more words."\n' for n in range(200, 241)))
     return [write(tmp_path / "a.jsonl", numbered(30)), other]

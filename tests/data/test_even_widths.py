@@ -85,7 +85,7 @@ def test_coarse_sizes_are_few_and_close():
 
 
 def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
-    """As a decoder gets them in 16 bits on a CPU, where each size is compiled."""
+    """A decoder in 16 bits on a CPU compiles each size."""
     for packed in [False, True]:
         with subtests.test(packed=packed):
             draw, task = np.random.default_rng(0), find_task("causal_lm")

@@ -183,7 +183,7 @@ def test_class_numbers_are_read_as_their_names(tmp_path):
 
 @pytest.fixture
 def mix(tmp_path):
-    """`mix([rows, rows], ...)`: rows of several sources, each in a file of its own."""
+    """`mix(rows, rows, ...)` prepares several sources, each in its own file."""
 
     def run(*tables, reader=None, **changes):
         paths = [write(tmp_path / f"{'abc'[place]}.jsonl", rows) for place, rows in enumerate(tables)]

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -27,41 +27,34 @@ def documents() -> list[TokenRow]:
 
 
 def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
-    for packed_width in [0, 24]:
-        for fixed_width in [0, 30]:
-            for rows in [1, 3, 100]:
-                with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
-                    about = ABOUT | {"rows": rows}
-                    widths = {"packed_width": packed_width, "fixed_width": fixed_width}
-                    plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
-                    passes = list(plain.passes(documents))
-                    assert len(passes) == len(tensors) > 0
-                    laid = [id(document) for one in passes for row in one for document in row]
-                    assert sorted(laid) == sorted(map(id, documents)), "every document once"
-                    for one, tensor in zip(passes, tensors, strict=True):
-                        batch = plain.batch(one)
-                        assert np.array_equal(tensor.inputs["input_ids"].numpy(), batch.input_ids)
-                        assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
-                        assert batch.input_ids.shape[1] >= max(
-                            fixed_width, sum(len(document) - 1 for document in one[0])
-                        )
+    for packed_width, fixed_width, rows in product([0, 24], [0, 30], [1, 3, 100]):
+        with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
+            about = ABOUT | {"rows": rows}
+            widths = {"packed_width": packed_width, "fixed_width": fixed_width}
+            plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
+            passes = list(plain.passes(documents))
+            assert len(passes) == len(tensors) > 0
+            laid = [id(document) for one in passes for row in one for document in row]
+            assert sorted(laid) == sorted(map(id, documents)), "every document once"
+            for one, tensor in zip(passes, tensors, strict=True):
+                batch = plain.batch(one)
+                assert np.array_equal(tensor.inputs["input_ids"].numpy(), batch.input_ids)
+                assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
+                assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
 
 
 def test_an_epoch_has_each_row_once_and_as_many_steps_as_planned(subtests):
-    for rows, effective in [(1, 16), (16, 16), (17, 16), (100, 7)]:
-        for grouped in [False, True]:
-            with subtests.test(rows=rows, effective=effective, grouped=grouped):
-                lengths = np.random.default_rng(0).integers(2, 50, rows)
-                order = RowOrder(lengths, effective_batch=effective, seed=3, group_by_length=grouped)
-                assert order.steps_per_epoch == steps_per_epoch(rows, min(effective, rows))
-                for epoch in range(2):
-                    steps = [
-                        order.at(epoch * order.steps_per_epoch + step + 1) for step in range(order.steps_per_epoch)
-                    ]
-                    assert sorted(np.concatenate(steps).tolist()) == list(range(rows))
-                if not grouped:
-                    drawn = np.random.default_rng([3, 1]).permutation(rows)
-                    assert order.at(order.steps_per_epoch + 1).tolist() == drawn[: min(effective, rows)].tolist()
+    for (rows, effective), grouped in product([(1, 16), (16, 16), (17, 16), (100, 7)], [False, True]):
+        with subtests.test(rows=rows, effective=effective, grouped=grouped):
+            lengths = np.random.default_rng(0).integers(2, 50, rows)
+            order = RowOrder(lengths, effective_batch=effective, seed=3, group_by_length=grouped)
+            assert order.steps_per_epoch == steps_per_epoch(rows, min(effective, rows))
+            for epoch in range(2):
+                steps = [order.at(epoch * order.steps_per_epoch + step + 1) for step in range(order.steps_per_epoch)]
+                assert sorted(np.concatenate(steps).tolist()) == list(range(rows))
+            if not grouped:
+                drawn = np.random.default_rng([3, 1]).permutation(rows)
+                assert order.at(order.steps_per_epoch + 1).tolist() == drawn[: min(effective, rows)].tolist()
 
 
 @pytest.mark.full
@@ -72,7 +65,7 @@ def test_the_preview_loads_no_torch():
 
 
 def halvings(layout, documents):
-    """(rows of the largest pass, width of packed rows) of each layout, down to the last."""
+    """Return the rows of the largest pass and the width of packed rows of each layout, down to the last."""
     found = []
     while layout is not None:
         found.append((max(map(len, layout.passes(documents))), layout.packed_width))
@@ -113,7 +106,7 @@ def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(docu
 
 
 def rows_of_two_documents(documents: list[TokenRow]) -> list[TokenRow]:
-    """Rows of two documents each, of which the second has labels for its last half alone."""
+    """Return rows of two documents each. The second one has labels for its last half only."""
     found = []
     for one, two in zip(documents[::2], documents[1::2], strict=True):
         labels = np.where(np.arange(len(two)) < len(two) // 2, IGNORE, two.tokens).astype(np.int32)
@@ -128,7 +121,7 @@ def rows_of_two_documents(documents: list[TokenRow]) -> list[TokenRow]:
 
 
 def labels_with_inputs(layout, rows):
-    """Of each prepared row the labels of its two documents with the inputs before them, as the batches have them."""
+    """Return the labels of the two documents of each row in the batches, with the inputs before them."""
     found = []
     for batch in layout.window(rows):
         assert len(batch.document_labels) == 2 * batch.samples and batch.document_labels.sum() == batch.label_count

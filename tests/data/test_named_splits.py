@@ -1,4 +1,4 @@
-"""Which split a file belongs to, decided by names alone."""
+"""The split that a file belongs to, decided by names alone."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def test_a_file_name_with_a_split_keyword_names_that_split(subtests):
 
 
 def files_by_split(*names: str, saved: frozenset[str] = frozenset()) -> dict[str, list[str]]:
-    """By split, the files; those of no known split under their label."""
+    """Return the files by split, or by label where the split is unknown."""
     return {part.split or part.label: list(files) for part, files in tell_apart(names, saved).parts.items()}
 
 
 TABLES = [
-        (("train/0.csv", "train/1.csv", "dev/0.csv", "test/0.csv"),
-         {"train": ["train/0.csv", "train/1.csv"], "validation": ["dev/0.csv"], "test": ["test/0.csv"]}),
-        (("x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow", "x-test.arrow"),
-         {"train": ["x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow"], "test": ["x-test.arrow"]}),
-        (("train-00000-of-00001.parquet", "unsupervised-00000-of-00001.parquet"),
-         {"train": ["train-00000-of-00001.parquet"], "unsupervised": ["unsupervised-00000-of-00001.parquet"]}),
-        (("train_test_data/train.csv", "train_test_data/test.csv"),
-         {"train": ["train_test_data/train.csv"], "test": ["train_test_data/test.csv"]}),
-        (("books-00000-of-00001.jsonl", "web-00000-of-00001.jsonl"), {}),
-    ]  # fmt: skip
+    (("train/0.csv", "train/1.csv", "dev/0.csv", "test/0.csv"),
+     {"train": ["train/0.csv", "train/1.csv"], "validation": ["dev/0.csv"], "test": ["test/0.csv"]}),
+    (("x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow", "x-test.arrow"),
+     {"train": ["x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow"], "test": ["x-test.arrow"]}),
+    (("train-00000-of-00001.parquet", "unsupervised-00000-of-00001.parquet"),
+     {"train": ["train-00000-of-00001.parquet"], "unsupervised": ["unsupervised-00000-of-00001.parquet"]}),
+    (("train_test_data/train.csv", "train_test_data/test.csv"),
+     {"train": ["train_test_data/train.csv"], "test": ["train_test_data/test.csv"]}),
+    (("books-00000-of-00001.jsonl", "web-00000-of-00001.jsonl"), {}),
+]  # fmt: skip
 
 
 def test_tables_of_one_split_belong_together(subtests):

@@ -12,7 +12,7 @@ from tui_trainer.data.batching.pack import expected_packed_rows, narrowest_width
 
 
 def case(seed: int) -> tuple[list[int], int]:
-    """Lengths of some kind, and a capacity: few or many, equal or not, around the borders of the integers' words."""
+    """Return lengths and a capacity: few or many, equal or not, around powers of two."""
     chance = random.Random(seed)
     capacity = chance.choice([1, 2, 7, 64, 1000, 1023, 1024, 1025, 4096, 70_000])
     count = chance.choice([0, 1, 2, 10, 300])
@@ -21,7 +21,7 @@ def case(seed: int) -> tuple[list[int], int]:
 
 
 def one_by_one(lengths: list[int], capacity: int) -> list[int]:
-    """Best-fit decreasing as it is written in books: the free space of each row."""
+    """Return the free space of each row after the textbook algorithm of best-fit decreasing."""
     spaces: list[int] = []
     for length in sorted(lengths, reverse=True):
         fitting = [(space, place) for place, space in enumerate(spaces) if space >= length]
@@ -64,7 +64,7 @@ def test_a_narrower_width_needs_no_more_rows(subtests):
 
 
 def documents_of(lengths: list[int]) -> list[np.ndarray]:
-    """Documents whose every token is different, with `lengths` inputs each."""
+    """Return documents with `lengths` inputs, in which no token occurs twice."""
     first = 10
     documents = []
     for length in lengths:

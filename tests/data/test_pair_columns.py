@@ -1,4 +1,4 @@
-"""Which columns hold an input and its answer, in the forms that data sets have on the hub."""
+"""The columns of an input and its answer, under the names that data sets on the hub use."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SQUAD = {
 
 
 def pair_of(values, *, text="auto", beside="", target="auto"):
-    """(input, answer) of a single row, and the notes."""
+    """Return input and answer of a single row, and the notes."""
     columns = PairColumns(text, beside, target)
     row = Row("rows.jsonl, line 1", values)
     columns.choose([row])

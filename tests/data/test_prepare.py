@@ -45,7 +45,7 @@ def prepared(data: Path, **changes) -> PreparedData:
 
 
 def stream(path: Path) -> list[int]:
-    """The tokens that were cut into rows, put together again."""
+    """Join the rows again that a stream of tokens was cut into."""
     rows = Rows(path)
     tokens = rows.row(0).tolist()
     for index in range(1, len(rows)):
@@ -57,7 +57,7 @@ def stream(path: Path) -> list[int]:
 
 def documents_of(tokens: list[int], entry: PreparedData) -> list[str]:
     tokenizer = Tokenizer.from_file(str(entry.tokenizer_path))
-    ends = [folder for folder, token in enumerate(tokens) if token == EOS_ID]
+    ends = [position for position, token in enumerate(tokens) if token == EOS_ID]
     starts = [0, *(end + 1 for end in ends)]
     assert ends[-1] == len(tokens) - 1
     return [tokenizer.decode(tokens[start:end]) for start, end in zip(starts, ends, strict=False)]

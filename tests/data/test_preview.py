@@ -59,7 +59,7 @@ def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout)
 
 
 def spell(pieces) -> str:
-    """Trained tokens in capitals would not show in numbers: they have a star."""
+    """Return the text of the pieces, with a star behind those that are trained."""
     return " ".join(piece.text + "*" * piece.trained for piece in pieces)
 
 
@@ -112,7 +112,7 @@ def test_a_row_shows_whether_it_was_cut():
 
 
 def with_labels(labels):
-    """A collate whose rows have these labels, by the number of tokens of a row."""
+    """Return a collate function that gives a row of so many tokens its label."""
 
     def make(rows, *, width=0) -> Batch:
         return collate_whole(rows, 0, np.stack([labels[len(one)] for one in rows]), width=width)

@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.tokenizing import (
 
 
 def sides_of(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
-    """What of a document is trained on, and what is held out."""
+    """Return the trained and the held-out part of a document."""
     if index in split.tails:
         return torn(text, split.tails[index])
     return ("", text) if split.held_out[index] else (text, "")

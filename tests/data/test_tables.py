@@ -1,4 +1,4 @@
-"""Tables of every form: the same rows through each, strings that stay strings, and what is said about broken ones."""
+"""Tables of every format: they give the same rows, strings stay strings, and errors are reported."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ NOT_TRAINABLE = [
 
 
 def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_written(capsys, tmp_path, subtests):
-    """Without the key, the rest would be a config for another task or method: that of the presets."""
+    """Leaving out the key would give a config for the task or method of the presets."""
     for given, kind, words in NOT_TRAINABLE:
         with subtests.test(given=given):
             (tmp_path / "x.yaml").write_text(f"{given}\n{'r: 8' if kind == 'peft' else 'learning_rate: 1.0e-4'}\n")

@@ -1,11 +1,8 @@
 """The data that files of other tools name: paths, splits, chat templates."""
 
+from tests.importing.checks import reasons
 from tui_trainer.importing.rules import Why
 from tui_trainer.models.chat_rendering import template_names
-
-
-def reasons(imported):
-    return {one.key: one.why for one in imported.left_out}
 
 
 def test_other_keys_of_an_axolotl_data_set_are_imported_or_reported(read):
@@ -63,34 +60,34 @@ def test_the_splits_of_trl_are_imported_unless_they_are_the_defaults(read, subte
 
 
 TEMPLATES = [
-        (
-            "llama_factory", "template",
-            {
-                **{name: name for name in ("alpaca", "chatml", "gemma", "llama3", "vicuna")}, "phi": "phi3",
-                **dict.fromkeys(("qwen3_nothink", "yi", "smollm"), "chatml"), "gemma3": "gemma",
-            },
-            {
-                ("zephyr", "m"): Why.REFUSED, ("mistral", "m"): Why.REFUSED, ("default", "m"): Why.REFUSED,
-                ("qwen", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen", "/m/Qwen2.5-Coder-7B-Instruct"): Why.ALWAYS,
-                # Their own system message, for rows without one, is another.
-                ("qwen", "Qwen/Qwen2-7B-Instruct"): Why.REFUSED, ("qwen", "Qwen/Qwen2.5-7B"): Why.REFUSED,
-                ("qwen", "Qwen/Qwen2.5-Math-7B-Instruct"): Why.REFUSED,
-                ("qwen3", "Qwen/Qwen3-8B"): Why.ALWAYS, ("qwen3", "Qwen/Qwen3-30B-A3B"): Why.ALWAYS,
-                ("qwen3", "Qwen/Qwen3-4B-Instruct-2507"): Why.REFUSED, ("phi4", "microsoft/phi-4"): Why.ALWAYS,
-            },
-        ),
-        (
-            "axolotl", "chat_template",
-            {
-                **{name: name for name in ("chatml", "gemma", "llama3")}, "phi_3": "phi3", "phi_35": "phi3",
-                "gemma3": "gemma",
-            },
-            {
-                ("alpaca", "m"): Why.REFUSED, ("mistral_v1", "m"): Why.REFUSED, ("tokenizer_default", "m"): Why.ALWAYS,
-                ("qwen_25", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen_25", "Qwen/Qwen2-7B"): Why.REFUSED,
-            },
-        ),
-    ]  # fmt: skip
+    (
+        "llama_factory", "template",
+        {
+            **{name: name for name in ("alpaca", "chatml", "gemma", "llama3", "vicuna")}, "phi": "phi3",
+            **dict.fromkeys(("qwen3_nothink", "yi", "smollm"), "chatml"), "gemma3": "gemma",
+        },
+        {
+            ("zephyr", "m"): Why.REFUSED, ("mistral", "m"): Why.REFUSED, ("default", "m"): Why.REFUSED,
+            ("qwen", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen", "/m/Qwen2.5-Coder-7B-Instruct"): Why.ALWAYS,
+            # Their own system message, for rows without one, is another.
+            ("qwen", "Qwen/Qwen2-7B-Instruct"): Why.REFUSED, ("qwen", "Qwen/Qwen2.5-7B"): Why.REFUSED,
+            ("qwen", "Qwen/Qwen2.5-Math-7B-Instruct"): Why.REFUSED,
+            ("qwen3", "Qwen/Qwen3-8B"): Why.ALWAYS, ("qwen3", "Qwen/Qwen3-30B-A3B"): Why.ALWAYS,
+            ("qwen3", "Qwen/Qwen3-4B-Instruct-2507"): Why.REFUSED, ("phi4", "microsoft/phi-4"): Why.ALWAYS,
+        },
+    ),
+    (
+        "axolotl", "chat_template",
+        {
+            **{name: name for name in ("chatml", "gemma", "llama3")}, "phi_3": "phi3", "phi_35": "phi3",
+            "gemma3": "gemma",
+        },
+        {
+            ("alpaca", "m"): Why.REFUSED, ("mistral_v1", "m"): Why.REFUSED, ("tokenizer_default", "m"): Why.ALWAYS,
+            ("qwen_25", "Qwen/Qwen2.5-7B-Instruct"): Why.ALWAYS, ("qwen_25", "Qwen/Qwen2-7B"): Why.REFUSED,
+        },
+    ),
+]  # fmt: skip
 
 
 def test_chat_templates_with_the_same_format_are_imported(read, subtests):

@@ -46,7 +46,7 @@ def loaded(imported, folder):
 
 
 def keys_of(imported):
-    """Every key of the file that became something."""
+    """Return the keys of the file that became a setting or were left out."""
     return {name for one in imported.rewrites for name in one.sources} | {one.key for one in imported.left_out}
 
 

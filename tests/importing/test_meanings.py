@@ -1,4 +1,4 @@
-"""What the files of other tools mean here: the settings that they become, and what is left out for which reason."""
+"""The meaning of other tools' keys: the settings that they become, and the reasons why some are left out."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.importing.checks import check, reasons
 from tui_trainer.config.load import all_settings
 from tui_trainer.errors import ConfigError
-from tui_trainer.importing.imported import Imported, import_file
+from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.rules import REFUSALS, Why
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -21,17 +22,6 @@ ATTENTION, DTYPE, ROPE = "model.attn_implementation", "model.dtype", "model.rope
 WITH_SCRIPTS = ("transformers", "trl", "axolotl", "llama_factory", "modelforge", "training_script")
 LORA, SFT = {"peft_type": "LORA", "r": 4}, {"stage": "sft", "finetuning_type": "lora"}
 AXOLOTL = {"base_model": "a/b"}
-
-
-def reasons(imported: Imported) -> dict[str, Why]:
-    return {left.key: left.why for left in imported.left_out}
-
-
-def check(imported: Imported, settings: dict, left_out: dict | None = None) -> None:
-    """Check settings, where None is one that is not written, and some of the reasons why keys are left out."""
-    assert {key: imported.values.get(key) for key in settings} == settings
-    found = reasons(imported)
-    assert {key: found.get(key) for key in left_out or {}} == (left_out or {})
 
 
 # By file: settings, and why keys are left out.
@@ -427,7 +417,7 @@ def test_only_the_own_template_of_a_model_with_towers_is_imported(read, subtests
 
 
 def test_positions_of_llama_factory_follow_from_length_and_model(read, tmp_path, subtests):
-    """As `configure_rope` computes it: rows of 100 tokens and 32 positions give a factor of 4."""
+    """`configure_rope` of LLaMA-Factory makes a factor of 4 of rows of 100 tokens and 32 positions."""
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 99}
     about = {"model_type": "llama", "architectures": ["LlamaForCausalLM"], "max_position_embeddings": 32}
     (tmp_path / "config.json").write_text(json.dumps(about | shape))

@@ -8,7 +8,7 @@ from tui_trainer.importing.reading import MAX_VALUES, read_foreign
 
 @pytest.fixture
 def read(tmp_path):
-    """`read("name", "text")`: the keys of a file with this text."""
+    """`read("name", "text")` reads the keys of a file with this text."""
 
     def make(name, text):
         path = tmp_path / name

@@ -161,7 +161,7 @@ def block(stand_in, tmp_path) -> Callable[[str], Block]:
 
 
 def data_of(task: str, folder: Path) -> Path:
-    """A hundred rows with the columns that the task needs."""
+    """Write a hundred rows with the columns that the task needs."""
     path, rows = folder / f"{task}.jsonl", []
     for number, text in enumerate(texts(100)):
         words, answer = text.split(), text.partition(" is ")[2]
