@@ -8,6 +8,7 @@ from itertools import product
 from threading import Event
 
 import psutil
+import pytest
 
 from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.facts import Gpu
@@ -189,6 +190,7 @@ def test_the_core_wait_share_counts_threads_that_existed_at_the_look_before(tmp_
     assert waits.share() is None, "nothing was computed since"
 
 
+@pytest.mark.full
 def test_a_kernel_without_these_counters_gives_no_figures(tmp_path):
     assert CoreWaits(tmp_path / "none").share() is None
     (tmp_path / "1").mkdir()

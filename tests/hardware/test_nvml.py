@@ -9,6 +9,8 @@ from itertools import product
 from threading import Event
 from types import SimpleNamespace
 
+import pytest
+
 from tui_trainer.hardware.nvml import Nvml, read_cards, with_memory_now
 
 CODES = (1, 2, 3, 4, 9, 10, 12, 13, 15, 16, 18, 999)
@@ -102,6 +104,7 @@ def test_a_driver_that_hangs_is_reported_after_the_deadline(fake_nvml):
     never.set()
 
 
+@pytest.mark.full
 def test_a_library_without_a_function_costs_one_field(fake_nvml):
     class Older(fake_nvml):
         def __getattr__(self, name):

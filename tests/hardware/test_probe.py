@@ -175,6 +175,7 @@ def test_two_threads_of_a_core_count_as_one(monkeypatch, tmp_path):
     assert processor.usable_cores(CgroupLimits(), root) == 8
 
 
+@pytest.mark.full
 def test_instruction_sets_are_read_from_cpuinfo(tmp_path):
     x86 = write(
         tmp_path / "x86", {"proc/cpuinfo": "model name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16 avx512_bf16 rtm\n"}

@@ -64,6 +64,7 @@ def test_a_reading_has_this_process_and_the_gpu_of_the_plan(fake_nvml, journal):
     assert first.machine_cpu_share is None and second.memory_available_bytes > 0
 
 
+@pytest.mark.full
 def test_readings_of_several_processes_count_all_of_them_and_every_gpu(fake_nvml, journal):
     library = fake_nvml({}, {"use": 93})
     # As if this process had another one beside it that takes as much.
@@ -139,6 +140,7 @@ def test_the_thread_writes_repeatedly_and_ends_whatever_its_period(journal):
     assert not thread.is_alive()
 
 
+@pytest.mark.full
 def test_a_driver_that_hangs_delays_no_end_and_writes_nothing_after_it(fake_nvml, tmp_path):
     released = threading.Event()
     library = fake_nvml({}, hang=released)

@@ -163,6 +163,7 @@ def test_a_shape_from_scratch_is_that_of_the_model(subtests):
                 assert (shape.max_position_embeddings, shape.labels, shape.mlp_size) == (24, 5, 128)
 
 
+@pytest.mark.full
 def test_a_setting_of_decoders_is_refused_for_other_models():
     scratch = ScratchSection(num_attention_heads=4, num_key_value_heads=2)
     assert scratch_problems(scratch, "causal_lm") == scratch_problems(ScratchSection(), "seq2seq_lm") == []

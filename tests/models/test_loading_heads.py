@@ -141,14 +141,12 @@ def test_weights_with_the_names_of_early_bert_files_are_loaded(folder_of, tmp_pa
 
 
 def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtests):
-    for head in ["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"]:
-        with subtests.test(head):
-            import torch
+    import torch
 
-            scratch = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "attention_dropout": 0.1}
-            config = Config.model_validate(
-                {"model": {"init": "scratch", "scratch": scratch}, "data": {"max_length": 20}}
-            )
+    scratch = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "attention_dropout": 0.1}
+    config = Config.model_validate({"model": {"init": "scratch", "scratch": scratch}, "data": {"max_length": 20}})
+    for head in ("causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"):
+        with subtests.test(head):
             family = {"causal_lm": "llama", "seq2seq_lm": "t5"}.get(head, "bert")
             tiny_tokenizer(family).save_pretrained(tmp_path / head)
             tokenizer = load_tokenizer(tmp_path / head)
@@ -171,6 +169,7 @@ def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtest
                 assert model(input_ids=rows, labels=rows).logits.shape == (2, 20, 384)
 
 
+@pytest.mark.full
 def test_a_config_takes_labels_and_vocabulary_from_the_data(folder_of):
     config = Config.model_validate({"model": {"init": "scratch"}})
     tokenizer = tiny_tokenizer("bert")
@@ -180,6 +179,7 @@ def test_a_config_takes_labels_and_vocabulary_from_the_data(folder_of):
     assert (shape.model_type, shape.vocab_size, shape.num_labels) == ("bert", 100, 3)
 
 
+@pytest.mark.full
 def test_a_tokenizer_for_pairs_marks_the_second_text(tmp_path):
     path = tmp_path / "tokenizer.json"
     tiny_tokenizer("bert").backend_tokenizer.save(str(path))

@@ -43,7 +43,7 @@ def test_facts_are_those_of_the_tokenizer(tmp_path, subtests):
 
 
 @pytest.mark.full
-def test_add_bos_token_beside_tokenizer_json_is_ignored(tmp_path):
+def test_the_post_processor_alone_decides_whether_bos_is_added(tmp_path):
     """transformers ignores it if there is a tokenizer.json; so do these facts."""
     from transformers import AutoTokenizer
 
@@ -52,19 +52,17 @@ def test_add_bos_token_beside_tokenizer_json_is_ignored(tmp_path):
     path.write_text(json.dumps(json.loads(path.read_text()) | {"add_bos_token": True}))
     real = AutoTokenizer.from_pretrained(tmp_path)
     assert tokenizer_facts(tmp_path).adds_bos == (real("w1")["input_ids"][0] == real.bos_token_id)
-
-
-def test_a_bos_inside_a_sequence_of_processors_counts(tmp_path):
+    # A processor in a sequence of processors counts.
     write_tokenizer(tmp_path)
     path = tmp_path / "tokenizer.json"
     content = json.loads(path.read_text())
-    inner = content["post_processor"]
     byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
-    content["post_processor"] = {"type": "Sequence", "processors": [byte_level, inner]}
+    content["post_processor"] = {"type": "Sequence", "processors": [byte_level, content["post_processor"]]}
     path.write_text(json.dumps(content))
     assert tokenizer_facts(tmp_path).adds_bos
 
 
+@pytest.mark.full
 def test_unigram_and_sparse_ids_are_counted(tmp_path):
     added = [{"id": 40, "content": "<extra>"}, {"id": 0, "content": "<unk>"}]
     content = {"model": {"type": "Unigram", "vocab": [["<unk>", 0.0], ["a", -1.0]]}, "added_tokens": added}

@@ -1,22 +1,17 @@
 """How long a step and a run take: measured rates, published rates of cards, and operations of the model."""
 
 from dataclasses import replace
-from itertools import count
 
 import pytest
-from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.gpu_models import CARDS, Card, Rates
-from tui_trainer.launching.carry_out import keep_step_seconds
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
 from tui_trainer.planning.duration import (
-    bf16_gain,
     card_flops_per_second,
     checkpointing_cost,
-    matrix_flops_per_second,
     recomputed_share,
     step_time,
     training_flops,
@@ -62,6 +57,7 @@ def test_learning_rate_seed_and_weight_decay_do_not_change_time_or_memory_of_a_p
     assert before.memory_key == after.memory_key
 
 
+@pytest.mark.full
 def test_a_plan_counts_the_time_to_start_operations_unless_compiled(tiny_config):
     plan = estimated_plan(tiny_config("one"))
     layers = plan.model_shape().layers
@@ -77,29 +73,6 @@ def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config
     assert "10 steps and 5 evaluations" in plan.duration_seconds.reason
     each_seconds = step_seconds / plan.effective_batch_size.value / 3
     assert evaluations_seconds == pytest.approx(5 * plan.eval_rows.value * each_seconds)
-
-
-@pytest.mark.full
-def test_matrix_products_are_timed_in_one_thread(monkeypatch):
-    clock = count()
-
-    def threads() -> int:
-        # numpy and scipy bring one each.
-        return max(one["num_threads"] for one in ThreadpoolController().select(internal_api="openblas").info())
-
-    def seconds() -> float:
-        return next(clock) * (1.0 if threads() > 1 else 1e-6)
-
-    monkeypatch.setattr(duration.time, "perf_counter", seconds)
-    with threadpool_limits(2, user_api="blas"):
-        assert matrix_flops_per_second.__wrapped__(64, at_least_seconds=0) == pytest.approx(2 * 64**3 / 1e-6)
-        assert threads() == 2
-
-
-def test_bf16_on_a_cpu_is_estimated_faster_only_for_wide_models(matrices_at_100_gflops):
-    seconds = [step_time(50e9, 512, Calibration(), TrainingSetup(precision=name)).value for name in ("fp32", "bf16")]
-    assert seconds[0] / seconds[1] == pytest.approx(bf16_gain(512))
-    assert bf16_gain(64) < 1 < bf16_gain(128) < bf16_gain(1024) < 2.2
 
 
 def card(**rates):
@@ -165,25 +138,6 @@ def test_gradient_checkpointing_costs_the_recomputed_share_until_both_were_measu
     assert checkpointing_cost(0.3, slower, planned).value == checkpointing_cost(0.3, planned, measured).value == 0.3
     cost = checkpointing_cost(0.3, slower, measured)
     assert cost.value == pytest.approx(0.4) and cost.reason == "measured here with it and without it"
-
-
-@pytest.mark.full
-def test_a_plan_takes_the_measured_cost_of_checkpointing_once_both_ways_ran(
-    tiny_config, matrices_at_100_gflops, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tui_trainer.launching.carry_out.load_of_others", lambda own: 0.0)
-
-    def plan_of(on: str):
-        return estimated_plan(tiny_config("costs", {"training.gradient_checkpointing": on}))
-
-    plans = [plan_of("false"), plan_of("true")]
-    assert plans[0].checkpointing_cost == plans[1].checkpointing_cost
-    assert 0.05 < plans[0].checkpointing_cost.value < 0.5
-    for plan, seconds in zip(plans, (1.0, 1.1), strict=True):
-        keep_step_seconds(plan, seconds, 0.0)
-    cost = plan_of("false").checkpointing_cost
-    assert cost.value == pytest.approx(0.1) and cost.reason.startswith("measured here")
 
 
 def started():

@@ -96,12 +96,14 @@ def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning
         assert planned("tweet-sentiment", hardware, *settings, "training.base_batch_size=8").learning_rate.value == 4e-5
 
 
+@pytest.mark.full
 def test_rows_of_another_length_keep_the_tokens_of_a_step():
     short, long = (planned("tweet-sentiment", H100, f"data.max_length={length}") for length in (64, 512))
     assert (short.effective_batch_size.value, long.effective_batch_size.value) == (256, 32)
     assert "128 rows of 128 tokens" in short.effective_batch_size.reason
 
 
+@pytest.mark.full
 def test_several_cards_multiply_the_number_and_each_process_has_a_row():
     facts = replace(LORA_FACTS, rows=50_000, packed_rows=None)
     loaded = loaded_on(FOUR, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))

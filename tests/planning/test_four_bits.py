@@ -61,6 +61,7 @@ def test_memory_holds_one_unpacked_matrix_in_the_compute_dtype():
     assert part(planned(tuning__method="lora"), "unpacked") == 0
 
 
+@pytest.mark.full
 def test_the_head_and_fully_trained_modules_are_not_quantized():
     shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
     every = Config(tuning=TuningSection(method="qlora"))
@@ -75,6 +76,7 @@ def test_the_head_and_fully_trained_modules_are_not_quantized():
     assert chosen and (chosen.quant_type, chosen.compute_dtype) == ("fp4", "float16")
 
 
+@pytest.mark.full
 def test_a_qlora_run_saves_only_its_adapter():
     setup = TrainingSetup(method="qlora", four_bits=FourBits(), weights="bfloat16", trained_parameters=ADAPTERS)
     assert final_model_bytes(PARAMETERS, setup) == final_model_bytes(PARAMETERS, replace(setup, method="lora"))

@@ -58,6 +58,7 @@ def test_neither_model_nor_optimizer_state_is_ever_whole_on_the_host():
     assert "host memory" in shown and "torch, transformers and CUDA" in shown
 
 
+@pytest.mark.full
 def test_a_model_from_scratch_is_counted_on_the_host():
     shape = {"model__scratch__hidden_size": 2048, "model__scratch__num_hidden_layers": 24}
     plan = planned("finetune", model__init="scratch", tuning__method="full", **shape)

@@ -114,6 +114,7 @@ def test_a_measurement_is_used_only_for_the_same_model_setup_device_and_versions
             assert tuple(round(one, 9) if isinstance(one, float) else one for one in found) == expected
 
 
+@pytest.mark.full
 def test_a_measured_gain_is_found_from_either_setting(in_the_file):
     there = replace(measurable(STEP, CPU), settings=PACKED, shape_key="packed")
     assert KeptGains.read(there).find({"data.packing": False}).speed_up == 1 / 1.6
