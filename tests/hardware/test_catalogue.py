@@ -28,7 +28,7 @@ UNKNOWN = [
 
 
 def test_a_card_is_never_taken_for_a_similar_one(subtests):
-    """Those of the catalogue are looked up in `tests/planning/test_profiles_on_machines.py`."""
+    """`tests/planning/test_profiles_on_machines.py` looks up every card of the catalogue."""
     for name, memory_mib in UNKNOWN:
         with subtests.test(str(name)):
             assert find_card(name, memory_mib * MIB) is None

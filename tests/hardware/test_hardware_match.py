@@ -117,7 +117,7 @@ def test_a_damaged_match_is_refused_with_its_file(machine, subtests):
 
 @pytest.fixture
 def own_profiles(tmp_path, monkeypatch):
-    """`own_profiles(name=text)`: the user's own hardware profiles, beside those that are shipped."""
+    """Return `own_profiles(name=text)`: it writes hardware profiles of the user beside the shipped ones."""
     folder = tmp_path / "settings" / "tui-trainer" / "profiles" / "hardware"
     folder.mkdir(parents=True)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))

@@ -137,7 +137,7 @@ HYBRID = {
 
 
 def test_limits_of_cgroup_version_1_are_read(tmp_path, subtests):
-    """Alone, beside a version 2 without controllers, and where version 1 lacks a controller."""
+    """Version 1 is alone, beside a version 2 without controllers, or lacks a controller."""
     unified = {"sys/fs/cgroup/unified/user/memory.max": "1000", "sys/fs/cgroup/unified/user/memory.current": "1"}
     cpu_only = {"proc/self/cgroup": "4:cpu,cpuacct:/job\n0::/user\n"}
     for name, files, memory_bytes, used_bytes in (
@@ -163,7 +163,7 @@ def threads_of(root: Path, *siblings: str) -> Path:
 
 
 def test_two_threads_of_a_core_count_as_one(monkeypatch, tmp_path):
-    """Slurm gives four of eight cores with two threads each; then one thread of each core."""
+    """Slurm gives four of eight cores with two threads each, and later one thread of each core."""
     root = threads_of(tmp_path, *(f"{index % 8},{index % 8 + 8}" for index in range(16)))
     allowed = {0, 1, 2, 3, 8, 9, 10, 11}
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: allowed, raising=False)
@@ -233,7 +233,7 @@ MEMINFO = "MemTotal:  1000 kB\nMemAvailable: 600 kB\nSwapTotal:  400 kB\nSwapFre
 
 
 def test_memory_left_is_the_least_of_machine_and_container(tmp_path, monkeypatch, subtests):
-    """With the machine's free swap, which the kernel takes first."""
+    """The free swap of the machine counts, because the kernel takes it first."""
     free = namedtuple("free", "available total")(600 << 10, 1000 << 10)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
     for limit, left, total, where in (

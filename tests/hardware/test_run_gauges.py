@@ -1,4 +1,4 @@
-"""What a run writes about the machine into its journal, without ever waiting for it."""
+"""Readings of the machine in the journal of a run, which never waits for them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_reading_has_this_process_and_the_gpu_of_the_plan(fake_nvml, journal):
 @pytest.mark.full
 def test_readings_of_several_processes_count_all_of_them_and_every_gpu(fake_nvml, journal):
     library = fake_nvml({}, {"use": 93})
-    # As if this process had another one beside it that takes as much.
+    # This process counts twice, as if another one took as much.
     writer = GaugeWriter(journal, nvml=Nvml(library), others=[os.getpid()])
     writer.watch_card_of(on_card("GPU-0000", "GPU-1000"))
     writer.write()

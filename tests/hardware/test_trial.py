@@ -118,7 +118,7 @@ def test_kernel_reports_of_the_gpu_are_read(tmp_path):
 
 @pytest.fixture
 def small_here(monkeypatch):
-    """The child's work in this process, with small matrices and for moments."""
+    """Run the child's work in this process, with small matrices and for moments."""
     for name, value in {
         "_SECONDS": {"cpu": 0.02}, "_LONG_SECONDS": 0.05, "_SIDE": {"cpu": 128}, "_LENGTH": 64, "_TRIAL_BYTES": 4 * MIB,
     }.items():  # fmt: skip
@@ -132,7 +132,6 @@ def small_here(monkeypatch):
 
 @pytest.mark.parametrize("where", ["small_here", pytest.param("in_a_child", marks=pytest.mark.e2e)])
 def test_a_trial_of_the_machine_is_kept_and_shown(capsys, request, where):
-    """The real one, on this machine's processor."""
     if where == "small_here":
         request.getfixturevalue(where)
     assert trials.kept_trial(probe(), "none") is None

@@ -42,14 +42,15 @@ def folder_of(tmp_path_factory):
 
 
 def load(folder, head, labels=LABELS, seed=1, **more):
+    """Load a model and return it with the notices to the user."""
     import torch
 
     torch.manual_seed(seed)
-    told: list[str] = []
+    notices: list[str] = []
     labels = labels if head in CLASSIFYING else None
     return load_pretrained(
-        folder, ModelSection(), torch.float32, head=head, labels=labels, tell=told.append, **more
-    ), told
+        folder, ModelSection(), torch.float32, head=head, labels=labels, tell=notices.append, **more
+    ), notices
 
 
 @pytest.mark.parametrize("cases", [FEW, pytest.param(MORE, marks=pytest.mark.full)], ids=["few", "more"])
@@ -60,9 +61,9 @@ def test_a_model_is_planned_loaded_and_run_with_its_head(cases, folder_of, subte
             labels = len(LABELS.names) if head in CLASSIFYING else 0
             facts = find_model(str(folder), head=head, labels=labels)
             assert model_problems(facts, "pretrained", False) == []
-            model, told = load(folder, head, pad_token_id=0)
+            model, notices = load(folder, head, pad_token_id=0)
             assert facts.shape.parameters == model.num_parameters()
-            assert len(told) == (1 if labels else 0)
+            assert len(notices) == (1 if labels else 0)
             tokenizer = load_tokenizer(folder)
             rows = tokenizer(["3 plus 4", "17 plus 8 is 25"], padding=True, return_tensors="pt")
             rows = {name: rows[name] for name in ("input_ids", "attention_mask")}
@@ -77,8 +78,10 @@ def test_a_model_is_planned_loaded_and_run_with_its_head(cases, folder_of, subte
 def test_a_new_head_depends_on_the_seed_and_the_body_on_the_files(family, folder_of):
     import torch
 
-    (one, told), (same, _), (other, _) = (load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2))
-    assert told[0].endswith("from scratch") and ("classifier" in told[0] or "score" in told[0])
+    (one, notices), (same, _), (other, _) = (
+        load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2)
+    )
+    assert notices[0].endswith("from scratch") and ("classifier" in notices[0] or "score" in notices[0])
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, same.state_dict()[name])
         is_new = not name.startswith(one.base_model_prefix + ".") or "pooler" in name
@@ -96,16 +99,16 @@ def test_a_stored_head_is_kept_for_as_many_labels_and_replaced_for_others(folder
     first, _ = load(folder_of("roberta"), "sequence_classification")
     first.save_pretrained(tmp_path / "three")
     shutil.copy(folder_of("roberta") / "tokenizer.json", tmp_path / "three")
-    again, told = load(tmp_path / "three", "sequence_classification", seed=9)
-    assert told == []
+    again, notices = load(tmp_path / "three", "sequence_classification", seed=9)
+    assert notices == []
     assert torch.equal(again.classifier.out_proj.weight, first.classifier.out_proj.weight)
-    two, told = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
+    two, notices = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
     assert two.classifier.out_proj.weight.shape == (2, 32)
     assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
-    assert told[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
-    assert told[0].endswith("tells 3 labels apart, this task 2")
-    kept, told = load(tmp_path / "three", "sequence_classification", None)
-    assert kept.config.id2label[2] == "both" and told == []
+    assert notices[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
+    assert notices[0].endswith("tells 3 labels apart, this task 2")
+    kept, notices = load(tmp_path / "three", "sequence_classification", None)
+    assert kept.config.id2label[2] == "both" and notices == []
     assert find_model(str(tmp_path / "three"), head="sequence_classification").shape.labels == 3
 
 
@@ -136,8 +139,8 @@ def test_weights_with_the_names_of_early_bert_files_are_loaded(folder_of, tmp_pa
     save_file(old, path, {"format": "pt"})
     facts = find_model(str(tmp_path / "bert"), head="token_classification", labels=3)
     assert model_problems(facts, "pretrained", False) == []
-    _, told = load(tmp_path / "bert", "token_classification")
-    assert told == ["classifier.weight and 1 more start from scratch"]
+    _, notices = load(tmp_path / "bert", "token_classification")
+    assert notices == ["classifier.weight and 1 more start from scratch"]
 
 
 def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtests):

@@ -1,4 +1,4 @@
-"""What prevents a run from starting with a model: one line for each mistake in a copy of a good model."""
+"""Problems that prevent a run from starting with a model, one line each, planted in a copy of a good model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def change_tensors(folder: Path, change) -> None:
 
 
 def as_bin(folder: Path) -> Path:
-    """The weights as torch.save writes them, in place of the safetensors file."""
+    """Replace the safetensors file by the weights as torch.save writes them."""
     import torch
     from safetensors.torch import load_file
 
@@ -115,7 +115,7 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
 
 
 class _Payload:
-    """What a pickle of a stranger may do."""
+    """An object whose pickle runs a command when it is loaded."""
 
     def __init__(self, canary: str) -> None:
         self.canary = canary

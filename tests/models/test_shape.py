@@ -75,7 +75,7 @@ def test_a_shape_is_that_of_the_model_that_transformers_builds(variants, make_ti
 
 @pytest.mark.full
 def test_headers_of_an_unknown_architecture_give_its_parts(make_tiny, subtests):
-    """Matrices are told from embedding tables by their names."""
+    """The names of tensors tell matrices from embedding tables."""
     for variant in ["llama-biases", "gpt2", "opt-projected", "falcon-new", "bloom"]:
         with subtests.test(variant):
             tiny = make_tiny(variant)

@@ -34,8 +34,8 @@ def test_ids_of_whole_texts(tokenizers, subtests):
     for family, special, split in product(tokenizers, (True, False), (True, False)):
         with subtests.test(f"{family} special={special} split={split}"):
             tokenizer = tokenizers[family]
-            asked = tokenizer(TEXTS, add_special_tokens=special, split_special_tokens=split)["input_ids"]
-            assert token_ids(tokenizer, TEXTS, special_tokens=special, split_special_tokens=split) == asked
+            expected = tokenizer(TEXTS, add_special_tokens=special, split_special_tokens=split)["input_ids"]
+            assert token_ids(tokenizer, TEXTS, special_tokens=special, split_special_tokens=split) == expected
             assert token_ids(tokenizer, []) == [] == cut_token_ids(tokenizer, [], LIMIT).ids
 
 
@@ -43,16 +43,16 @@ def test_ids_of_cut_texts_and_pairs(tokenizers, subtests):
     for family, tokenizer in tokenizers.items():
         with subtests.test(family):
             whole = tokenizer(TEXTS)["input_ids"]
-            asked = tokenizer(TEXTS, truncation=True, max_length=LIMIT)["input_ids"]
+            expected = tokenizer(TEXTS, truncation=True, max_length=LIMIT)["input_ids"]
             # An earlier call with other settings leaves nothing behind.
             assert token_ids(tokenizer, TEXTS, split_special_tokens=False) == whole
             found = cut_token_ids(tokenizer, TEXTS, LIMIT)
-            assert found.ids == asked
+            assert found.ids == expected
             assert found.is_cut == [len(ids) > LIMIT for ids in whole]
             assert token_ids(tokenizer, TEXTS) == whole
-            asked = tokenizer(TEXTS, PAIRS, truncation=True, max_length=LIMIT, return_token_type_ids=True)
+            expected = tokenizer(TEXTS, PAIRS, truncation=True, max_length=LIMIT, return_token_type_ids=True)
             found = cut_token_ids(tokenizer, TEXTS, LIMIT, pairs=PAIRS, segments=True)
-            assert (found.ids, found.segments) == (asked["input_ids"], asked["token_type_ids"])
+            assert (found.ids, found.segments) == (expected["input_ids"], expected["token_type_ids"])
             assert found.is_cut == [len(ids) > LIMIT for ids in tokenizer(TEXTS, PAIRS)["input_ids"]]
 
 

@@ -49,9 +49,9 @@ def test_packing_is_on_unless_it_saves_nothing_or_would_mix_documents(subtests):
 
 
 def test_requested_packing_that_would_mix_documents_is_refused():
-    asked = loaded("data.packing=true")
-    assert not packing_problems(asked, shape())
-    problem = packing_problems(asked, shape("bloom"))[0]
+    settings = loaded("data.packing=true")
+    assert not packing_problems(settings, shape())
+    problem = packing_problems(settings, shape("bloom"))[0]
     assert (problem.key, problem.where) == ("data.packing", "--set")
     assert "Bloom measures distances through the whole row" in problem.message
 
@@ -68,9 +68,13 @@ CUTS = [
 def test_a_micro_batch_counts_packed_rows(subtests):
     for config, fits, micro, accumulation in CUTS:
         with subtests.test(f"{config}, {fits} rows fit"):
-            asked = loaded(*config)
+            settings = loaded(*config)
             cut = packed_cut(
-                asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit, fits=fits: min(limit, fits)
+                settings,
+                cut_batch(settings, lambda limit: limit),
+                FACTS,
+                256,
+                lambda limit, fits=fits: min(limit, fits),
             )
             assert (cut.micro, cut.accumulation) == (micro, accumulation)
             assert cut.effective == 32, "a step learns from the same documents, however they lie"
@@ -95,8 +99,8 @@ WIDEST = [
 def test_the_widest_row_is_no_wider_than_what_a_batch_fills(subtests):
     for length, changes, packed, wanted in WIDEST:
         with subtests.test(f"{length} {changes} packed={packed}"):
-            asked = loaded(f"data.max_length={length}")
-            assert longest_row(asked.config, replace(FACTS, **changes), packed) == wanted
+            settings = loaded(f"data.max_length={length}")
+            assert longest_row(settings.config, replace(FACTS, **changes), packed) == wanted
 
 
 def test_no_step_has_more_packed_rows_than_planned(subtests):
@@ -106,9 +110,9 @@ def test_no_step_has_more_packed_rows_than_planned(subtests):
             longest, width = draw.randint(1, 60), draw.randint(60, 256)
             documents = [np.zeros(draw.randint(1, longest) + 1, dtype=np.int32) for _ in range(draw.randint(1, 80))]
             facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
-            asked = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
-            most = most_rows(asked, facts, True, len(documents))
-            assert len(pack_batch(documents, longest_row(asked, facts, True))) <= most <= len(documents)
+            settings = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
+            most = most_rows(settings, facts, True, len(documents))
+            assert len(pack_batch(documents, longest_row(settings, facts, True))) <= most <= len(documents)
     documents = [np.zeros(51, dtype=np.int32)] * 32
     facts = replace(FACTS, longest_row=50)
     assert most_rows(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7, "of equal length"
@@ -125,16 +129,16 @@ def test_one_pass_is_planned_only_if_a_step_never_has_more_rows():
 
 
 def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():
-    asked, whole = loaded().config, shape()
+    settings, whole = loaded().config, shape()
 
     def parts(rows, **changes):
         setup = TrainingSetup(longest_row=200, most_rows=rows, **changes)
-        return parts_of_run(whole, setup, asked, rows, rows)
+        return parts_of_run(whole, setup, settings, rows, rows)
 
     assert parts(4, row_documents=2) == parts(8) != parts(4)
     assert parts(4, row_documents=2, packed=True) == parts(4, packed=True)
     pairs = TrainingSetup(longest_row=400, row_documents=2)
-    assert [row_tokens(asked, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
+    assert [row_tokens(settings, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
 
 
 @pytest.mark.full
@@ -142,8 +146,8 @@ def test_padded_passes_have_no_more_labels_than_planned(subtests):
     """Lengths of an exponential distribution with the mean of the facts, cut at the limit; the longest lie together."""
     for rows, among in [(16, 16), (8, 32), (1, 64)]:
         with subtests.test(f"{rows} of {among}"):
-            asked = loaded().config
-            most = most_labels(asked, TrainingSetup(document_tokens=49.0), rows, among)
+            settings = loaded().config
+            most = most_labels(settings, TrainingSetup(document_tokens=49.0), rows, among)
             draw = np.random.default_rng(3)
             steps = np.minimum(256, 1 + draw.exponential(48.0, size=(100, among)))
             fullest = np.sort(steps, axis=1)[:, -rows:].sum(axis=1).max()

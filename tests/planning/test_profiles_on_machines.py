@@ -113,13 +113,13 @@ NO_CARD = replace(machine("", (9, 0), 1), gpus=(), driver=None, torch_cuda=None)
 
 
 def loaded_on(hardware: Hardware, recipe: str = "", assignments: tuple[str, ...] = ()) -> LoadedConfig:
-    """A recipe on a machine, as the program loads it."""
+    """Load a recipe on a machine, as the program does."""
     request = Request(profile=recipe, assignments=assignments)
     return load(request, lambda requested: choose_hardware_profile(requested, hardware))
 
 
 def machine_of(profile: str) -> Hardware:
-    """A machine that a hardware profile is for."""
+    """Return a machine that a hardware profile is for."""
     named = {"colab": COLAB, "cpu": NO_CARD}
     return named[profile] if profile in named else machine(*next(row for row in MACHINES if row[3] == profile)[:3])
 
@@ -221,7 +221,7 @@ def test_gradient_checkpointing_of_a_recipe_is_turned_off_only_on_large_cards(su
 
 
 def test_gradient_checkpointing_of_a_recipe_stays_if_the_run_does_not_fit_without():
-    """Without it a 24B model in 4 bits asks for 44 GiB of the A100's 40."""
+    """A 24B model in 4 bits needs 44 GiB without checkpointing; the A100 has 40."""
     hardware = machine_of("a100")
     loaded = loaded_on(hardware, "mistral-small-qlora")
     assert not loaded.config.training.gradient_checkpointing
@@ -237,7 +237,7 @@ FACTS = DataFacts(
     rows=2000, eval_rows=200, tokens=2_000_000, eval_tokens=200_000, vocabulary=100, exact=True, reason="made up",
     row_tokens=1000.0, longest_row=4000,
 )  # fmt: skip
-# What --model stands for in the recipe that names none.
+# The recipe that names no model gets this one.
 ANY_MODEL = ("model.model_name_or_path=HuggingFaceTB/SmolLM2-360M",)
 # 16 GB of weights on cards of 11 to 16 GB.
 TOO_LARGE = {("llama-8b-lora", name) for name in ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx", "rtx-30xx")}

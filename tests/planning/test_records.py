@@ -64,8 +64,8 @@ def measurable(of: StepKey, device: str) -> Measurable:
     return Measurable(device=device, torch=torch, shape_key=str(of), settings={"data.packing": False})
 
 
-def taken(asked: StepKey, device: str, data: str = "rows") -> tuple:
-    """(step seconds, rate, runs with a peak, micro-batch, gain): everything that a plan and its checks ask for."""
+def read_measurements(asked: StepKey, device: str, data: str = "rows") -> tuple:
+    """Return all that a plan and its checks ask for: step seconds, rate, runs with a peak, micro-batch and gain."""
     calibration = read_calibration(device, asked, 1e9)
     peaks = measured_peaks(asked.on(device, data))
     kept = kept_micro_batch(asked.on(device, data))
@@ -80,8 +80,8 @@ def taken(asked: StepKey, device: str, data: str = "rows") -> tuple:
 
 
 @pytest.fixture
-def in_the_file():
-    """One run of `STEP` on the processor, in all that is measured of one."""
+def kept_run():
+    """Keep the measurements of one run of `STEP` on the processor."""
     keep_calibration(CPU, STEP, step_seconds=0.5, flops=1e9)
     keep_measured_peak(STEP.on(CPU, "rows"), 4, 8, 1000)
     keep_micro_batch(STEP.on(CPU, "rows"), 4, 8, {4: (0.5,)})
@@ -107,15 +107,15 @@ QUESTIONS = [
 ]
 
 
-def test_a_measurement_is_used_only_for_the_same_model_setup_device_and_versions(in_the_file, subtests):
+def test_a_measurement_is_used_only_for_the_same_model_setup_device_and_versions(kept_run, subtests):
     for asked, device, data, expected in QUESTIONS:
         with subtests.test(f"{asked} on {device}, {data}"):
-            found = taken(asked, device, data)
+            found = read_measurements(asked, device, data)
             assert tuple(round(one, 9) if isinstance(one, float) else one for one in found) == expected
 
 
 @pytest.mark.full
-def test_a_measured_gain_is_found_from_either_setting(in_the_file):
+def test_a_measured_gain_is_found_from_either_setting(kept_run):
     there = replace(measurable(STEP, CPU), settings=PACKED, shape_key="packed")
     assert KeptGains.read(there).find({"data.packing": False}).speed_up == 1 / 1.6
     assert KeptGains.read(there).find({"data.packing": False, "training.tf32": True}) is None
@@ -286,7 +286,7 @@ def test_damaged_tables_of_earlier_versions_are_left_out(tmp_path, monkeypatch, 
             assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
 
 
-def test_diagnose_shows_measurements_and_clears_them(in_the_file, capsys):
+def test_diagnose_shows_measurements_and_clears_them(kept_run, capsys):
     main(["diagnose", "--gpu", "none"])
     text = capsys.readouterr().out.partition("\nmeasured\n")[2]
     first = [line.split()[:3] for line in text.splitlines() if not line.startswith("   ")]
