@@ -9,17 +9,16 @@ from types import SimpleNamespace
 import pytest
 from textual.events import MouseScrollDown
 
-from tests.ui.canned import CPU, CannedBench, made_up_rule
+from tests.ui.canned import made_up_rule, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tui_trainer.advice.checklist import Finding
 from tui_trainer.advice.contract import Verdict
 from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.bench import rehearsal as config_process
 from tui_trainer.config.changes import Change
-from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
+
+pytestmark = pytest.mark.full
 
 
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:

@@ -6,15 +6,10 @@ import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-import pytest
-
-from tests.ui.canned import CannedBench
+from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.page import machine_summary
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.gauge import CPU_TARGET, Gauge, curve_lines, gauge_line, target_bar
@@ -116,6 +111,7 @@ def body(screens) -> list[str]:
     return screens.lines[1:-1]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch):
     async with shown(MACHINES["one"], (80, 80)) as screens:
@@ -136,6 +132,7 @@ async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch)
         probe_module.probe.cache_clear()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_scrolling_shows_every_line_and_says_what_is_left():
     async with shown(MACHINES["eight"]) as screens:
@@ -159,6 +156,7 @@ async def test_scrolling_shows_every_line_and_says_what_is_left():
         await screens.shows("not here   peft, datasets", gone="more below")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monkeypatch):
     now = 1000.0

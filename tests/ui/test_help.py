@@ -5,12 +5,9 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Markdown
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.lines.guides import guides, sections
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.help import page_of
 from tui_trainer.ui.keymap import PLACES, TITLES
 from tui_trainer.ui.spans import ASCII, UNICODE
@@ -27,6 +24,7 @@ def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_ha
     assert [page_of(place).title for place in PLACES[1:]] == [TITLES[place] for place in PLACES[1:]]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 @in_event_loop
 async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_guides(glyphs, monkeypatch):
@@ -51,6 +49,7 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.shows("3 Checklist", gone="Esc close")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_link_of_a_guide_leads_to_its_section_and_one_elsewhere_does_nothing():
     async with open_canned(size=(100, 40)) as screens:

@@ -15,6 +15,8 @@ from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS
 
+pytestmark = pytest.mark.full
+
 
 class Bench(CannedBench):
     """A machine as busy as a test says."""

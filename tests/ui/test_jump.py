@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.jump import JumpDialog
 from tui_trainer.ui.spans import ASCII, UNICODE
+
+pytestmark = pytest.mark.full
 
 
 def opened(glyphs=UNICODE, size=(80, 24)):

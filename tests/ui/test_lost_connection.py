@@ -88,6 +88,7 @@ def test_a_run_that_lost_its_terminal_still_saves_when_it_is_terminated(open_ter
     assert_no_step_is_missing(terminal, len(terminal.steps))
 
 
+@pytest.mark.full
 def test_a_terminal_that_goes_before_any_run_ends_the_program(open_terminal):
     terminal = open_terminal(controlling=False)
     terminal.wait_for("t start")
@@ -95,6 +96,7 @@ def test_a_terminal_that_goes_before_any_run_ends_the_program(open_terminal):
     assert terminal.wait_for_end() == 0
 
 
+@pytest.mark.full
 def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_goes_on(open_terminal, small_config, environment):
     terminal = open_terminal(small_config(steps=100_000), prelude=RAISES_WHEN_A_FILE_IS_THERE)
     modes_before = termios.tcgetattr(terminal.master)

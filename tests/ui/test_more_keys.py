@@ -5,14 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from threading import Event
 
-import pytest
-
 from tests.hardware.test_trial import GOOD
 from tests.ui.pictures import in_event_loop, screen_text
 from tests.ui.test_checklist_page import opened
 from tests.ui.test_hardware_page import MACHINES
 from tests.ui.test_hardware_page import opened as opened_hardware
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens import hardware as page_module
 
 

@@ -131,6 +131,7 @@ def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):
     assert terminal.events[-1]["reason"] == "stopped"
 
 
+@pytest.mark.full
 def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_terminal, small_config, environment):
     terminal = open_terminal(small_config(steps=100_000), size=(120, 40), prelude=WRITES_INSIDE_A_STEP)
     terminal.start_run()

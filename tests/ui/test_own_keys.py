@@ -8,12 +8,9 @@ from pathlib import Path
 import pytest
 from textual.events import Key
 
-from tests.ui.canned import CPU, CannedBench, NewsRun, trained
+from tests.ui.canned import NewsRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.runs.events import PhaseChanged
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import footer_hints, hints_line
 from tui_trainer.ui.keymap import ACTIONS, Keymap, in_keys, keys_file, load_keymap
@@ -74,6 +71,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
         await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_a_screen_goes_first():
     odd = ("\u00fc", " ", "ctrl+x", *"Z,;[\\'\"*%\u20ac", "f9", "pageup")
@@ -174,6 +172,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     assert "s start" in line and "save" not in line and line.endswith("F1 help")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
@@ -204,6 +203,7 @@ async def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
         assert Path("my").exists(), "typed before the field was shown"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
     """A user who gives a letter to an action of all screens can still write it."""
@@ -257,6 +257,7 @@ def test_every_key_that_stands_for_a_command_is_one_of_the_registry():
     assert [action for _, action in _DONE_HERE if action not in known] == []
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_notices_and_events_name_the_key():
     keymap = written('"train.pause" = "z"\n')

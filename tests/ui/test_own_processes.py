@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.runs.journals import end, run_of, start, steps
-from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, CPU, RUNS, CannedRun, finding, open_canned, trained
+from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS, CannedRun, finding, open_canned, trained
 from tests.ui.fake_program import program
 from tests.ui.pictures import in_event_loop
 from tui_trainer.downloading.environment import installation
@@ -314,7 +314,9 @@ async def test_the_certificate_of_an_export_is_told_and_stands_there_when_the_di
             program.end(exported(is_good))
             await screens.ticks(told)
             await screens.press("x")
-            text = await screens.shows(verdict, "held-out loss 1.4210 -> 1.4210", "/data/export/merged", "\u25b8 merged")
+            text = await screens.shows(
+                verdict, "held-out loss 1.4210 -> 1.4210", "/data/export/merged", "\u25b8 merged"
+            )
             assert re.search(rf"merged .* {'exported' if is_good else 'failed'}", text)
             await screens.press("escape")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, trained
+from tests.ui.canned import CPU, CannedBench, CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -40,6 +40,7 @@ def test_a_state_folder_that_cannot_be_written_stops_nothing(home):
     assert Preferences.load() == Preferences()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
     def bench() -> CannedBench:
@@ -56,6 +57,7 @@ async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
         assert screens.app.theme == "nord"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_scale_of_losses_is_there_at_the_next_start():
     for is_log in (True, False):

@@ -6,18 +6,16 @@ import json
 import threading
 from types import SimpleNamespace
 
-import pytest
+from tests.ui.bare_app import seen
 
 from tests.previews import PREVIEW
-from tests.ui.bare_app import seen
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError
 from tui_trainer.launching import preview as launching
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.screens.config_dialogs import PreviewDialog
 from tui_trainer.ui.spans import UNICODE, text_of
 
@@ -84,6 +82,7 @@ async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_
         await screens.shows("line 9: the text is empty")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
     async with open_screens() as screens:
@@ -97,6 +96,7 @@ async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
         await screens.shows("Enter edit", gone="sample 2 of")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_bad_rows_are_told_in_the_same_words_by_plan_start_preview_and_lines(tmp_path, capsys):
     turns = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]

@@ -12,16 +12,15 @@ from datetime import datetime
 
 import pytest
 
-from tests.ui.canned import CannedBench
+from tests.ui.canned import CannedBench, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tests.ui.test_hardware_page import CPU_ONLY, HOSTILE
-from tui_trainer.config.load import Request
 from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse
 from tui_trainer.ui import processes as room
 from tui_trainer.ui.processes import since_words
-from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import GIB, MIB
+
+pytestmark = pytest.mark.full
 
 
 def use(pid: int, cores: float, memory: int, **more) -> ProcessUse:

@@ -8,11 +8,8 @@ from dataclasses import replace
 import pytest
 from rich.cells import cell_len
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, trained
+from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.dialogs import footer_hints, hints_line
 from tui_trainer.ui.keymap import ACTIONS, FAILING_KEYS, PLACES, Action, Keymap, key_sign
 from tui_trainer.ui.palette import actions_here

@@ -16,7 +16,6 @@ from tui_trainer.config.load import Request
 from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui import main
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.own_processes import Tool
@@ -57,6 +56,7 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
         await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_dialog_stays_on_the_screen_while_the_window_changes_and_typed_signs_are_question_marks_in_ascii():
     async with open_screens(bench=bench(ASCII)) as screens:
@@ -70,6 +70,7 @@ async def test_a_dialog_stays_on_the_screen_while_the_window_changes_and_typed_s
         assert (await screens.settled()).isascii()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
     async with open_screens(bench=bench()) as screens:
@@ -85,6 +86,7 @@ async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
         await screens.shows("Enter edit", gone="All settings as")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_whole_screen_is_sent_again_when_it_is_asked_for(monkeypatch):
     async with open_screens(bench=bench()) as screens:
@@ -124,6 +126,7 @@ def test_garbage_is_looked_for_again_once_the_screens_are_shown_or_have_failed(m
         gc.unfreeze()
 
 
+@pytest.mark.full
 @in_event_loop
 @pytest.mark.parametrize(("size", "glyphs"), [((60, 20), UNICODE), ((80, 23), ASCII)])
 async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyphs):
@@ -162,6 +165,7 @@ class Ended:
         return was
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_ends_on_a_screen_that_is_not_shown_is_told_and_marked_there():
     """A rehearsal that was begun on Config, and a command of Runs, which fails."""
@@ -262,6 +266,7 @@ async def test_that_a_run_ended_is_told_on_another_screen_however_soon_after_oth
         await screens.shows(*words, "4 Train \u25cf")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("edits", [{}, {"training.seed": 5}], ids=["", "with edits"])
 @in_event_loop
 async def test_a_run_that_ends_while_it_is_asked_how_to_leave_it_is_left_and_what_is_unsaved_is_asked_then(edits):
@@ -279,6 +284,7 @@ async def test_a_run_that_ends_while_it_is_asked_how_to_leave_it_is_left_and_wha
         await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_ascii_ends_with_a_tilde():
     async with open_screens(bench=bench(ASCII), size=(60, 20)) as screens:
@@ -291,6 +297,7 @@ async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_asc
         await screens.shows("a sentence that is too long for the last line, as m~  ? help")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_escape_with_nothing_to_close_says_nothing_and_the_name_of_a_picture_is_seen_above_a_dialog(
     tmp_path, monkeypatch
@@ -323,6 +330,7 @@ async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
         assert shown.notice is None
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_that_both_would_be_slower():
     run = CannedRun(trained(60), True)

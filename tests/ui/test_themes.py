@@ -9,12 +9,12 @@ import pytest
 from textual.app import App
 from textual.color import Color, ColorParseError
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, stand_still, trained
+from tests.ui.canned import CPU, CannedRun, open_canned, stand_still, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
+
+pytestmark = pytest.mark.full
 
 SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
 # A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.

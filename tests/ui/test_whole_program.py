@@ -16,6 +16,7 @@ from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 
 
+@pytest.mark.full
 def test_everything_by_keyboard(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000))
     modes_before = termios.tcgetattr(terminal.master)
@@ -58,6 +59,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     assert terminal.steps == list(range(1, len(terminal.steps) + 1))
 
 
+@pytest.mark.full
 def test_a_new_user_trains_after_two_keys(open_terminal):
     terminal = open_terminal(
         "--set", "training.max_steps=3", "--set", "data.max_chars=20000", "--set", "evaluation.max_eval_rows=8"
@@ -152,6 +154,7 @@ def test_a_gain_is_measured_from_the_checklist_while_the_list_is_used(open_termi
     assert terminal.wait_for_end() == 0
 
 
+@pytest.mark.full
 def test_in_60x20_a_run_is_watched_paused_resumed_and_stopped(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(60, 20))
     terminal.start_run()
