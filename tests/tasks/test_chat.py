@@ -332,20 +332,6 @@ def test_an_adapter_is_saved_with_template_and_stop_tokens(loaded, tiny_folder):
     assert answer(model, run.folder.model, "Who is number 7?")[0]
 
 
-@pytest.mark.e2e
-def test_a_small_run_of_the_recipe_beats_its_baseline(tmp_path):
-    """Fewer rows and steps of `chat-scratch`."""
-    settings = {
-        "data.max_rows": 300, "training.max_steps": 60, "model.scratch.hidden_size": 64, "checkpoint.save_steps": 0,
-        "evaluation.eval_steps": 0, "output.runs_dir": tmp_path / "runs", "output.name": "small",
-    }  # fmt: skip
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    run = open_new(load_config(Request(profile="chat-scratch", assignments=assignments)))
-    assert carry_out(run).exit_code == 0
-    [baselines] = of_kind(run.folder, BaselinesMeasured)
-    assert of_kind(run.folder, EvalDone)[-1].loss < 0.95 * baselines.losses["unigram"]
-
-
 # What is refused ------------------------------------------------------------------------------------------------------
 
 LATER = [turn("user", "a"), turn("assistant", None)]

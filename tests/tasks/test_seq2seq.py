@@ -25,7 +25,7 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
-from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
 
@@ -277,45 +277,6 @@ def held_out_loss(model, evaluation: EvalDone, folder) -> float:
     assert evaluation.tokens == sum(len(row.labels) for row in examples)
     with torch.inference_mode():
         return float(direct(model, examples)) / evaluation.tokens
-
-
-@pytest.mark.full
-def test_generated_answers_are_scored_in_evaluations(run, capsys):
-    """From random weights, the last word of the input is found, and ROUGE shows it."""
-    changes = {
-        "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
-        "model.scratch.vocab_size": 320, "training.max_steps": 60, "evaluation.metric_for_best_model": "rougeL",
-        "evaluation.generate_rows": 8, "evaluation.eval_steps": 30,
-    }  # fmt: skip
-    rows = [{"input": f"a {ANIMALS[n % 4]} {n}", "output": f"the {ANIMALS[n % 4]}"} for n in range(160)]
-    folder, outcome = run("", changes, rows)
-    assert outcome.exit_code == 0, outcome
-    evaluations = of_kind(folder, EvalDone)
-    assert [event.step for event in evaluations] == [30, 60]
-    assert evaluations[-1].loss < 0.5 * of_kind(folder, BaselinesMeasured)[0].losses["unigram"]
-    assert evaluations[-1].scores["rouge1"] >= 0.5
-    assert "the input is 'input'" in " ".join(of_kind(folder, DataPrepared)[0].notes)
-    capsys.readouterr()
-    assert main(["generate", str(folder.root), "a horse 7", "--temperature", "0"]) == 0
-    assert "the " in capsys.readouterr().out
-
-
-@pytest.mark.e2e
-def test_a_small_run_of_the_recipe_beats_its_baseline(tmp_path):
-    """Fewer rows and steps of `signature-summaries`."""
-    settings = {
-        "data.max_rows": 300, "training.max_steps": 90, "training.effective_batch_size": 8,
-        "model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
-        "training.learning_rate": 0.01, "training.lr_scheduler_type": "constant", "evaluation.eval_steps": 0,
-        "evaluation.generate_rows": 2, "logging.sample_steps": 0, "output.name": "small",
-        "output.runs_dir": tmp_path / "runs",
-    }  # fmt: skip
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    opened = open_new(load_config(Request(profile="signature-summaries", assignments=assignments)))
-    assert carry_out(opened).exit_code == 0
-    baselines = of_kind(opened.folder, BaselinesMeasured)[0]
-    assert of_kind(opened.folder, EvalDone)[-1].loss < 0.95 * baselines.losses["unigram"]
-    assert len(baselines.scores) == 3
 
 
 # What is refused ------------------------------------------------------------------------------------------------------

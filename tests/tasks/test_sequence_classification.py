@@ -17,10 +17,8 @@ from tui_trainer.errors import EXIT_DONE, ConfigError, DataError
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
-from tui_trainer.lines.plan_and_events import end_lines, event_line
-from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone
 from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.state import fold
 from tui_trainer.tasks.sequence_classification import TASK, class_weights
 
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
@@ -218,45 +216,6 @@ def test_balanced_weights_have_a_mean_of_one(tmp_path):
 
 
 # Runs
-
-
-@pytest.mark.e2e
-def test_a_small_model_learns_the_topics_of_docstrings(tmp_path, capsys):
-    """A smaller run of the offline recipe is at least 15 points above the most frequent class, and both are printed."""
-    changes = {
-        "data.max_length": 24, "training.max_steps": 120, "model.scratch.vocab_size": 2048,
-        "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "logging.sample_steps": 60,
-        "output.runs_dir": tmp_path / "runs", "output.name": "run",
-    }  # fmt: skip
-    assignments = tuple(f"{key}={value}" for key, value in changes.items())
-    run = open_new(load_config(Request(profile="docstring-topics", assignments=assignments)))
-    assert carry_out(run).exit_code == EXIT_DONE
-    events = read_all(run.folder.journal)
-    state, (evaluation,), (baselines,) = fold(events), of_kind(events, EvalDone), of_kind(events, BaselinesMeasured)
-    usual = baselines.scores["accuracy of the most frequent class"]
-    assert evaluation.scores["accuracy"] >= usual + 0.15
-    beside = f"accuracy {evaluation.scores['accuracy']:.3f} (most frequent class {usual:.3f})"
-    assert beside in event_line(evaluation, state)
-    assert "most frequent class" in event_line(baselines, state)
-    assert f"(most frequent class {usual:.3f}: beaten)" in "\n".join(end_lines(state, "run", "folder"))
-    assert sum(map(sum, evaluation.table_rows.values())) == evaluation.tokens > 400
-    assert all("in truth" in sample.text for sample in of_kind(events, TextSampled))
-    card = (run.folder.model / "README.md").read_text()
-    assert "pipeline_tag: text-classification" in card and "most frequent class" in card
-    _loads_and_predicts(run.folder, evaluation, capsys)
-
-
-def _loads_and_predicts(folder, evaluation, capsys):
-    """Plain transformers and `tui-trainer generate` predict the same."""
-
-    from transformers import pipeline
-
-    text = "Return the body of the message that the server has sent."
-    (found,) = pipeline("text-classification", model=str(folder.model), device="cpu")([text])
-    assert found["label"] in evaluation.table_rows
-    capsys.readouterr()
-    assert main(["generate", str(folder.root), text]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{found['label']} {found['score']:.2f}"
 
 
 @pytest.mark.full

@@ -97,17 +97,6 @@ def json_lines(root: Path) -> None:
     (root / "README.md").write_text("README-1: no data")
 
 
-def saved_folder(root: Path) -> None:
-    (root / "dataset_dict.json").write_text('{"splits": ["train", "validation", "test", "more"]}')
-    for split in ("train", "validation", "test", "more"):
-        write(root / split / "data-00000-of-00001.arrow", rows("train" if split == "more" else split))
-        listed = [{"filename": "data-00000-of-00001.arrow"}]
-        (root / split / "state.json").write_text(json.dumps({"_data_files": listed, "_split": split}))
-        (root / split / "dataset_info.json").write_text("{}")
-    for split in ("test", "more"):
-        (root / split / "data-00000-of-00001.arrow").write_bytes(JUNK)
-
-
 def cached_arrow(root: Path) -> None:
     for shard in (0, 1):
         write(root / f"my_eval-train-0000{shard}-of-00002.arrow", rows("train")[shard::2])
@@ -226,22 +215,6 @@ def test_splits_that_appear_later_are_noted_for_cached_data(tmp_path):
     assert used(tmp_path / "d", tmp_path / "cache")[2] == ""
     (tmp_path / "d/test.jsonl").write_bytes(JUNK)
     assert "left alone: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
-
-
-def test_a_text_named_test_among_other_texts_is_trained_on(tmp_path):
-    for name in ("a", "b", "test", "test_utils"):
-        (tmp_path / "d").mkdir(exist_ok=True)
-        (tmp_path / f"d/{name}.txt").write_text(f"{name}-1: some words of a text")
-    trained, _, told = used(tmp_path / "d", tmp_path / "cache", data__eval_fraction=0)
-    assert trained == {"a-1", "b-1", "test-1", "test_utils-1"}
-    assert "test.txt is read like the other texts" in told
-
-
-def test_texts_that_are_all_named_after_splits_are_splits(tmp_path):
-    for split in COUNTS:
-        (tmp_path / f"{split}.txt").write_text(f"{split}-0: some words of a text")
-    trained, evaluated, _ = used(tmp_path, tmp_path / "cache")
-    assert (trained, evaluated) == ({"train-0"}, {"validation-0"})
 
 
 def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
@@ -511,10 +484,8 @@ def test_a_declared_split_without_its_files_is_refused(at_home):
         for choice in (DataChoice(), DataChoice(split="train[:1]")):
             with pytest.raises(DataError, match="train is declared and its files are missing"):
                 open_source(path, choice=choice)
-    saved_folder(at_home / "other")
-    (at_home / "other/dataset_dict.json").write_text(
-        '{"splits": ["train", "train_more", "validation", "test", "more"]}'
-    )
+    saved_dict(at_home / "other")
+    (at_home / "other/dataset_dict.json").write_text('{"splits": ["train", "train_more", "validation", "test"]}')
     assert open_source("other").remark == "train_more: declared, and the files are missing"
 
 

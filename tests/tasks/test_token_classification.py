@@ -25,7 +25,7 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
-from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
@@ -427,43 +427,6 @@ def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(ru
     sampling = Sampling(max_new_tokens=1, temperature=0, seed=1)
     answer = TASK.answer(config_of(data), model, tokenizer, " ".join(words), sampling)
     assert answer == "[Paris PER] and [Sofia PER] came from [Austin LOC]"
-
-
-@pytest.mark.full
-def test_an_adapter_is_saved_with_its_new_head(run, tmp_path):
-    save_tiny_model(tmp_path / "model", "bert")
-    data = write_rows(tmp_path / "rows.jsonl", sentences(40))
-    changes = {
-        "model.init": "pretrained",
-        "model.model_name_or_path": tmp_path / "model",
-        "tuning.method": "lora",
-        "training.max_steps": 6,
-    }
-    folder = run(data, changes)
-    names = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-    labels = {"num_labels": 5, "id2label": dict(enumerate(names)), "label2id": {n: at for at, n in enumerate(names)}}
-    torch.manual_seed(99)  # another head than the run began with
-    base = AutoModelForTokenClassification.from_pretrained(tmp_path / "model", **labels)
-    first = base.classifier.weight.detach().clone()
-    from peft import PeftModel
-
-    model = PeftModel.from_pretrained(base, folder.model).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder.model)
-    prepared_data = of_kind(folder, DataPrepared)[0]
-    assert prepared_data.rows == 32
-    # The held-out loss of the run is that of the loaded adapter, head and all.
-    cache = next((tmp_path / "home").rglob("eval.arrow"))
-    rows, total, count = Rows(cache), 0.0, 0
-    with torch.no_grad():
-        for index in range(len(rows)):
-            row = rows.example(index)
-            logits = model(input_ids=torch.tensor(row.tokens.astype(np.int64))[None]).logits[0]
-            wanted = torch.tensor(row.labels.astype(np.int64))
-            total += float(F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="sum"))
-            count += int((wanted != IGNORE).sum())
-    assert total / count == pytest.approx(of_kind(folder, EvalDone)[-1].loss, rel=1e-4)
-    trained = model.base_model.model.classifier.modules_to_save["default"].weight
-    assert (trained - first).abs().max() > 1e-3 and tokenizer.is_fast
 
 
 # What is refused.
