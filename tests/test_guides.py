@@ -57,7 +57,7 @@ def swept(check) -> list[str]:
 
 
 def code_of(text: str) -> Iterator[str]:
-    """Yield the lines of fenced blocks and the code in sentences. In blocks with prompts, only what follows a prompt."""
+    """Yield the code in sentences, and the lines of fenced blocks (of blocks with prompts, what is behind a prompt)."""
     for token in MARKDOWN.parse(text):
         if token.type == "fence" and not token.info:
             lines = token.content.splitlines()

@@ -11,8 +11,8 @@ import tui_trainer
 from tests.benchmarks.structure import circles, graph_of, imports_of, modules_of
 
 PACKAGE = Path(tui_trainer.__file__).resolve().parent
-# From the top down. A room may import the rooms on later lines, and not its neighbours on the same line. A file of a room
-# may have a line of its own.
+# From the top down. A room may import the rooms on later lines, and not its neighbours on the same line. A file may
+# have a line of its own.
 LEVELS = (
     {"cli", "__main__"},
     {"ui"},
