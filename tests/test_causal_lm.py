@@ -1,31 +1,25 @@
-"""Causal language models from a folder: families, packing, switches, the compiler and resume."""
+"""Causal language models from a folder: families, random weights, switches and the compiler."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
-import signal
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
-from tests.programs import run_program
 from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models import modules as logits
-from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
@@ -111,63 +105,6 @@ def test_family_learns_and_its_result_loads_with_transformers_and_peft(family, m
     assert plan.packing.value
 
 
-@pytest.mark.parametrize("family", ["bloom", "mamba"])
-def test_families_that_mix_packed_documents_are_not_packed(family, tune):
-    folder, outcome = tune(family, changes={"training.max_steps": 3})
-    assert outcome.exit_code == 0, outcome
-    assert not read_plan(folder).packing.value
-
-
-def test_packed_and_padded_runs_learn_the_same(tune):
-    packed, _ = tune("llama", changes={"output.name": "packed"})
-    padded, _ = tune("llama", changes={"output.name": "padded", "data.packing": "false"})
-    assert read_plan(packed).packing.value and not read_plan(padded).packing.value
-    ends = [of_kind(folder, EvalDone)[-1].loss for folder in (packed, padded)]
-    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
-    tokens = [[step.tokens for step in of_kind(folder, StepDone)] for folder in (packed, padded)]
-    assert tokens[0] == tokens[1], "the same documents in every step"
-
-
-def test_guessed_text_column_is_noted(tune):
-    folder, _ = tune("llama", changes={"training.max_steps": 1})
-    assert any("content" in note for note in of_kind(folder, DataPrepared)[0].notes)
-
-
-def test_config_file_gives_the_same_losses_as_the_command_line(tune, tmp_path, tiny_folder, documents):
-    by_hand, _ = tune("llama", "lora", {"output.name": "by-hand"})
-    config = tmp_path / "my.toml"
-    config.write_text(
-        f"""
-        [model]
-        model_name_or_path = "{tiny_folder("llama")}"
-        [data]
-        path = "{documents}"
-        max_length = 64
-        eval_fraction = 0.2
-        [tuning]
-        method = "lora"
-        target_modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        [training]
-        effective_batch_size = 8
-        learning_rate = 0.01
-        lr_scheduler_type = "constant"
-        max_steps = 12
-        warmup_steps = 0.03
-        [evaluation]
-        eval_steps = 0.5
-        [logging]
-        sample_steps = 0
-        [output]
-        runs_dir = "{tmp_path / "runs"}"
-        name = "by-file"
-        """
-    )
-    opened = open_new(load_config(Request(config_file=config)))
-    assert carry_out(opened).exit_code == 0
-    losses = [[step.loss_sum for step in of_kind(folder, StepDone)] for folder in (by_hand, opened.folder)]
-    assert losses[0] == losses[1]
-
-
 def test_random_weights_in_the_shape_of_a_model_get_a_new_tokenizer(tune, tiny_folder):
     changes = {"model.init": "scratch", "model.scratch.vocab_size": 300, "data.max_length": 48}
     folder, outcome = tune("qwen2", changes=changes)
@@ -228,67 +165,6 @@ def test_model_with_capped_logits_learns_the_same_in_chunks_unless_its_cap_is_un
     assert problems == [[], [], ["loss not in chunks"]]
 
 
-def test_adafactor_resumes_to_the_same_weights(tune, tmp_path):
-    changes = {"training.optim": "adafactor", "training.learning_rate": 0.02, "training.max_steps": 8}
-    whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
-    assert outcome.exit_code == 0, outcome
-    steps = of_kind(whole, StepDone)
-    assert steps[-1].loss < steps[0].loss
-    parted, _ = tune("llama", changes={**changes, "output.name": "parted"})
-    for name in ("step-8", "model"):
-        target = parted.checkpoints / name if name != "model" else parted.model
-        shutil.rmtree(target)
-    again = open_again(parted)
-    assert carry_out(again).exit_code == 0
-    assert hashes(parted.model) == hashes(whole.model)
-
-
-def test_batches_of_similar_length_need_less_padding(tune):
-    changes = {"data.packing": "false", "training.max_steps": 6, "training.per_device_train_batch_size": 8}
-    plain, _ = tune("llama", changes={**changes, "output.name": "plain"})
-    grouped, _ = tune("llama", changes={**changes, "output.name": "grouped", "data.group_by_length": "true"})
-    spread = []
-    for folder in (plain, grouped):
-        spread.append(np.std([step.tokens for step in of_kind(folder, StepDone)]))
-    assert spread[1] > 1.5 * spread[0], "documents of one length come together"
-
-
-_KILLED = """
-import os, signal
-from tui_trainer.training import session
-plain = session.Session.take_step
-def take_step(self, step):
-    if step == 10 and os.environ.get("KILL"):
-        self.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    plain(self, step)
-session.Session.take_step = take_step
-"""
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    names = sorted(path.name for path in folder.iterdir() if path.suffix == ".safetensors")
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-@pytest.mark.e2e
-def test_killed_run_resumes_to_the_same_weights(tmp_path, tune, tiny_folder, documents):
-    changes = {"tuning.lora_dropout": 0.2, "output.name": "whole"}
-    whole, _ = tune("gemma", "lora", changes)
-    settings = {**SETTINGS, **changes, "tuning.method": "lora", "output.runs_dir": tmp_path / "runs"}
-    settings["output.name"] = "killed"
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]
-    first = run_program(asked, prelude=_KILLED, environment={**os.environ, "KILL": "1"})
-    assert first.returncode == -signal.SIGKILL, first.stderr[-2000:]
-    again = run_program(["resume", str(tmp_path / "runs" / "killed"), "--no-ui"], prelude=_KILLED)
-    assert again.returncode == 0, again.stderr[-2000:]
-    killed = tmp_path / "runs" / "killed"
-    wanted = hashes(whole.model)
-    assert wanted and hashes(killed / "model") == wanted
-    assert hashes(killed / "checkpoints" / "step-12") == hashes(whole.checkpoints / "step-12")
-
-
 @pytest.mark.slow
 @pytest.mark.versions
 @pytest.mark.filterwarnings("default")  # the compiler warns about itself
@@ -338,5 +214,3 @@ def test_failing_compiler_is_reported_and_the_run_continues(fault, reason, losse
     problems = of_kind(folder, RunProblem)
     assert [problem.kind for problem in problems] == ["not compiled"]
     assert reason in problems[0].message
-
-

@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -243,23 +242,6 @@ def test_impossible_export_is_refused_in_one_sentence_and_leaves_nothing(adapted
     (adapted.run.model / "adapter_model.safetensors").unlink()
     assert main(["export", name, "--to", "merged"]) == 2
     assert "there are no weights" in capsys.readouterr().err
-
-
-def test_expected_duration_comes_from_earlier_exports_of_the_same_kind_of_model(adapted):
-    form = format_of("adapter")
-    assert expected_seconds(adapted, form) is None
-    certificates = {
-        "adapter": {"format": "adapter", "seconds": 7.0},
-        "other": {"format": "merged", "seconds": 1},
-        "torn": {"format": "adapter", "seconds": "soon"},
-    }
-    for name, certificate in certificates.items():
-        (adapted.run.exports / name).mkdir(parents=True)
-        (adapted.run.exports / name / "certificate.json").write_text(json.dumps(certificate))
-    assert expected_seconds(adapted, form) == 7.0
-    of_another_task = adapted.plan.shape_key.replace(adapted.plan.config.task.type, "seq2seq", 1)
-    other = replace(adapted, plan=adapted.plan.model_copy(update={"shape_key": of_another_task}))
-    assert expected_seconds(other, form) is None
 
 
 @pytest.mark.full

@@ -123,22 +123,6 @@ def test_named_task_is_never_changed(tmp_path):
     assert load_config(asked).config.task.type == "causal_lm"
 
 
-def test_screens_choose_the_task_as_the_command_line_does(tmp_path):
-    asked = request(tmp_path, "llama", {"messages": TURNS})
-    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
-    document.take_fitted(*fitted(document.plain))
-    assert document.value("task.type") == "chat" and not document.is_changed("task.type")
-    assert document.where("task.type") == "recipe finetune, but the rows are conversations"
-    text = tmp_path / "plain.txt"
-    text.write_text("Sheep.\n" * 9)
-    document.set("data.path", str(text))
-    document.take_fitted(*fitted(document.plain))
-    assert document.value("task.type") == "causal_lm" and document.where("task.type") == "recipe finetune"
-    document.undo()
-    document.set("task.type", "causal_lm")
-    assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
-
-
 def refitted(document):
     """Fit the document to model and data, as the screens do in the background after each change."""
     document.take_fitted(*fitted(document.plain))
@@ -202,30 +186,6 @@ def test_named_task_or_recipe_stays_whatever_the_data_is(tmp_path):
     assert document.value("task.type") == "token_classification"
     words = "the recipe is now finetune, as a model is named; columns: text text, label label"
     assert followed_words(before, document.loaded) == words
-
-
-def test_change_of_the_task_by_other_data_is_reported(tmp_path):
-    document = opened(request(tmp_path, "llama", {"messages": TURNS}))
-    before, text = document.loaded, tmp_path / "plain.txt"
-    text.write_text("Sheep.\n" * 9)
-    document.set("data.path", str(text))
-    after = refitted(document)
-    assert followed_words(before, after) == "the task is now causal_lm, as recipe finetune says"
-    document.undo()
-    words = "the task is now chat, as the columns of rows.jsonl say; columns: text messages"
-    assert followed_words(after, refitted(document)) == words
-
-
-def test_preview_of_a_recipe_shows_its_fitted_values(tmp_path):
-    asked = request(tmp_path, "llama", {"messages": TURNS})
-    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
-    document.take_fitted(*fitted(document.plain))
-    preview = document.preview_recipe("qwen-lora", fit=lambda plain: fitted(plain)[0])
-    shown = {change.key: change.new for change in preview.changes}
-    assert "task.type" not in shown
-    assert document.choose_recipe("qwen-lora") is None
-    document.take_fitted(*fitted(document.plain))
-    assert {key: document.value(key) for key in shown} == shown and document.value("task.type") == "chat"
 
 
 def test_unreadable_data_chooses_nothing(tmp_path):

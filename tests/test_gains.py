@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +17,7 @@ from tui_trainer.bench.training import steps_variant
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
-from tui_trainer.launching import prepare
 from tui_trainer.launching.open_run import load_config
-from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember
@@ -158,26 +155,6 @@ def test_check_measures_a_fix_and_shows_its_gain_from_then_on(asked, tmp_path, c
 
 
 @pytest.mark.full
-def test_start_of_a_run_names_the_measured_gain_of_16_bits(monkeypatch):
-    asked = load_config(Request(assignments=("training.mixed_precision=no",)))
-
-    def told(best):
-        journal = []
-        plan = estimated_plan(asked).model_copy(update={"best_precision": best})
-        prepare.announce(plan, SimpleNamespace(append=journal.append), "")
-        return journal[0].precision_gain, journal[0].precision_gain_of
-
-    assert told("fp32") == (None, "") == told("bf16")
-    rates = {"fp32": {"teraflops": 0.1}, "bf16": {"teraflops": 0.25}}
-    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": rates})
-    assert told("bf16") == (2.5, "matmuls") and told("fp32") == (None, "")
-    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": {"bf16": {"reason": "none"}}})
-    assert told("bf16") == (None, "")
-    monkeypatch.setattr(prepare.KeptGains, "find", lambda self, patch: MEASURED)
-    assert told("bf16") == (1.8, "steps")
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, 3), (600.0, 5)])
 def test_measurement_ends_after_its_time_and_not_before_its_least_steps(seconds, steps, tmp_path):
     words = uneven(tmp_path)
@@ -254,22 +231,6 @@ def test_ctrl_c_keeps_the_measured_pairs_and_ends_with_code_3(asked, tmp_path, c
     found, _ = checked(capsys, *uneven(tmp_path), "--measure", "padding", "--measure", "optimizer", code=3)
     # In the order of the checks: fused AdamW is looked at before padding.
     assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
-
-
-@pytest.mark.full
-def test_fused_optimizer_is_proposed_and_measured(asked, tmp_path, capsys):
-    config, fused = uneven(tmp_path, **{"training.optim": "adamw_torch"}), {"training.optim": "adamw_torch_fused"}
-    found, _ = checked(capsys, *config, "--measure", "optimizer")
-    assert found["optimizer"]["status"] == "warn" and found["optimizer"]["measured_gain"] == 1.0
-    assert [turn["patch"] for turn in asked] == [{}, fused] * 3 and found["optimizer"]["measured"]["fix"] == fused
-
-
-@pytest.mark.full
-def test_check_without_a_switch_is_reported_and_not_measured(asked, tmp_path, capsys):
-    found, printed = checked(capsys, *uneven(tmp_path), "--measure", "duration", "--measure", "tf32")
-    assert not asked and found["tf32"]["measured_gain"] is None
-    nothing = "there is nothing to switch here"
-    assert f"duration: {nothing}" in printed and f"tf32: {nothing}: TF32 " in printed
 
 
 @pytest.mark.full

@@ -131,20 +131,6 @@ def _without(arguments: list[str], name: str) -> list[str]:
 
 
 @pytest.mark.full
-def test_working_micro_batch_is_reported_although_typical_steps_fail(config, here, capsys, monkeypatch):
-    without_memory_for(monkeypatch, 2)
-
-    def fail(self):
-        raise ValueError("planted")
-
-    monkeypatch.setattr(parts.Rehearsal, "_typical", fail)
-    code, found = rehearsed(capsys, *config)
-    largest, typical = found["faults"]
-    assert code == 1 and largest["part"] == WORST and typical["part"] == TYPICAL
-    assert largest["patch"] == {"training.per_device_train_batch_size": 2} and not typical["patch"]
-
-
-@pytest.mark.full
 def test_evaluation_that_runs_out_of_memory_is_found_before_the_first_step(config, here, capsys, monkeypatch):
     without_memory_for(monkeypatch, 1, training=False)
     code, found = rehearsed(capsys, *config)

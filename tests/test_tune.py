@@ -6,9 +6,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 import tomllib
 from pathlib import Path
 
@@ -26,11 +24,10 @@ from tui_trainer.launching.micro_batches import MicroBatches, TriedMicroBatch, n
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.planning.batch_cut import even_parts
-from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
+from tui_trainer.planning.records import MICRO_BATCH, clear_records
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as worst_batch
 from tui_trainer.units import MIB
-from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = 8
@@ -216,20 +213,6 @@ def test_failure_after_another_failure_is_tried_again_in_a_new_process(settings,
     assert found.largest == 3 and found.tried[4].failed
 
 
-@pytest.mark.e2e
-def test_search_finds_the_limit_of_a_small_address_space(settings, monkeypatch):
-    """No failure is planted: each process may use only a little more address space once its model is built."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    monkeypatch.setattr(asking, "MODULE", "tests.limited_micro_batches")
-    larger = (*settings, "model.scratch.hidden_size=64", "model.scratch.num_hidden_layers=4", "data.max_length=600",
-              "model.attn_implementation=eager")  # fmt: skip
-    plan = estimated_plan(load_config(Request(assignments=larger), gpu="none"), gpu="none")
-    found = tried_of(larger, plan, seconds=400)
-    assert not found.tried[found.largest].failed
-    # The limit is felt, and not at once.
-    assert 1 <= found.largest < EFFECTIVE
-
-
 # The fastest settings
 
 
@@ -337,23 +320,6 @@ def test_settings_that_fail_or_learn_worse_are_shown_and_not_chosen(settings, mo
 
 
 @pytest.mark.full
-def test_settings_that_fail_with_the_largest_micro_batch_are_not_chosen(settings, monkeypatch):
-    steps = Steps(monkeypatch, {"group_by_length=true": 1.5})
-    plain = steps.micro_batches
-
-    def micro_batches(*arguments, patch=None, **named):
-        steps.failing = {"group_by_length=true": "planted"} if patch else {}
-        try:
-            return plain(*arguments, patch=patch, **named)
-        finally:
-            steps.failing = {}
-
-    monkeypatch.setattr(tuning, "try_micro_batches", micro_batches)
-    found = tuned(settings)
-    assert found.patch == {} and names_of(found)["group_by_length = true"]["reason"] == "planted"
-
-
-@pytest.mark.full
 def test_compiler_that_costs_more_than_it_saves_is_not_chosen(settings, monkeypatch):
     steps = Steps(monkeypatch, {"torch_compile=true": 2})
     plain = steps.answer
@@ -404,16 +370,6 @@ def test_time_limit_is_kept_and_one_turn_alone_decides_nothing(settings, monkeyp
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
     found = tuned(settings, seconds=30)
     assert found.patch == {} and steps.now <= 30
-
-
-@pytest.mark.full
-def test_time_limit_before_the_first_try_is_reported(settings, monkeypatch):
-    def none_in_time(request, plan, gpu, **_):
-        return MicroBatches(step_rows=EFFECTIVE, cut_short="30 s were over")
-
-    monkeypatch.setattr(tuning, "try_micro_batches", none_in_time)
-    with pytest.raises(RunError, match="30 s were over before one micro-batch was tried; --minutes"):
-        tuned(settings)
 
 
 @pytest.mark.full
@@ -532,21 +488,6 @@ def test_run_without_a_working_micro_batch_does_not_start(settings, here, monkey
     ended = carry_out(run)
     assert ended.exit_code == 1 and "no micro-batch could be measured: out of memory" in ended.failure
     assert "tui-trainer rehearse" in ended.failure
-
-
-@pytest.mark.full
-def test_damaged_record_of_a_micro_batch_is_ignored(settings):
-    own = (*settings, f"{MICRO}=tune")
-    key = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key
-    keep_record(MICRO_BATCH, Key.read(key), {"rows": "x"})
-    assert estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key == key
-
-
-def test_planned_threads_are_those_of_the_setting(settings):
-    automatic = estimated_plan(load_config(Request(assignments=settings), gpu="none"), gpu="none").threads
-    asked = (*settings, "training.cpu_threads=3")
-    threads = estimated_plan(load_config(Request(assignments=asked), gpu="none"), gpu="none").threads
-    assert (threads.value, threads.reason) == (3, "from --set") and "cores" in automatic.reason
 
 
 def test_tuned_micro_batch_contradicts_a_number_for_accumulation(settings, capsys):
