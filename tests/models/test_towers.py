@@ -79,6 +79,7 @@ def test_the_language_model_and_its_towers_are_counted_separately(folders, subte
             assert model_problems(facts, "pretrained", trust_remote_code=False) == []
 
 
+@pytest.mark.full
 def test_published_configs_have_the_published_parameters(subtests):
     for name in PUBLISHED:
         with subtests.test(name):
