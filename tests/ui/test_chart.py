@@ -1,4 +1,4 @@
-"""The chart of a run, over runs that start, go wrong, stop and go on; its signs and ranges; and curves of several runs."""
+"""The chart of a run while it starts, goes wrong, stops and goes on; its signs and ranges; curves of several runs."""
 
 from __future__ import annotations
 

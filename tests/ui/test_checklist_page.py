@@ -52,12 +52,6 @@ async def shown(size=(80, 24), findings=None):
         yield screens
 
 
-@asynccontextmanager
-async def opened(size=(80, 24), findings=None):
-    async with shown(size, findings) as screens:
-        yield screens.app, screens.pilot
-
-
 def pointed(screens) -> str:
     """The title of the line with the pointer, without the mark."""
     (line,) = [line for line in screens.lines if line.startswith(UNICODE.pointer)]

@@ -6,6 +6,7 @@ import json
 import threading
 from types import SimpleNamespace
 
+import pytest
 from tests.ui.bare_app import seen
 
 from tests.previews import PREVIEW

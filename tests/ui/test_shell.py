@@ -325,9 +325,9 @@ async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
         for _ in range(20):
             shown.tick()
         assert shown.notice == ("making the plan ...", "dim"), "it is not there yet"
-        shown.start_wanted = False
-        shown.tick()
-        assert shown.notice is None
+        await screens.press("2")
+        assert not shown.start_wanted, "the next key ends the wish"
+        await screens.shows("2 Config", gone="making the plan")
 
 
 @pytest.mark.full
