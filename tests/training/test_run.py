@@ -43,16 +43,16 @@ from tui_trainer.training.checkpoint_folder import steps_saved
 
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
-    """One run of 60 steps with everything on, shared by several tests."""
+    """One run of 40 steps with everything on, shared by several tests."""
     folder = tmp_path_factory.mktemp("learnt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUI_TRAINER_HOME", str(folder / "home"))
         text = folder / "text.txt"
-        text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(300)))
+        text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(150)))
         settings = {
-            "data.path": text, "data.max_length": 32, "data.eval_fraction": 0.2, "training.max_steps": 60,
+            "data.path": text, "data.max_length": 32, "data.eval_fraction": 0.2, "training.max_steps": 40,
             "training.effective_batch_size": 8, "training.learning_rate": 0.01, "evaluation.eval_steps": 20,
-            "checkpoint.save_steps": 10, "logging.sample_steps": 30, "logging.logging_steps": 7,
+            "checkpoint.save_steps": 10, "logging.sample_steps": 20, "logging.logging_steps": 7,
             "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 2,
             "output.runs_dir": folder / "runs", "output.name": "learnt",
         }  # fmt: skip
@@ -63,7 +63,7 @@ def learnt(tmp_path_factory):
 
 def test_the_loss_falls(learnt):
     steps = of_kind(learnt, StepDone)
-    assert [event.step for event in steps] == list(range(1, 61))
+    assert [event.step for event in steps] == list(range(1, 41))
     assert steps[-1].loss < 0.5 * steps[0].loss
 
 
@@ -84,7 +84,7 @@ def test_text_that_spells_the_end_token_is_not_the_end_token(learnt):
 
 
 def test_a_checkpoint_is_loaded_by_transformers_too(learnt):
-    folder = learnt.checkpoints / "step-60"
+    folder = learnt.checkpoints / "step-40"
     final, saved = (AutoModelForCausalLM.from_pretrained(path) for path in (learnt.model, folder))
     ids = AutoTokenizer.from_pretrained(folder)("7 plus", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
@@ -92,16 +92,16 @@ def test_a_checkpoint_is_loaded_by_transformers_too(learnt):
 
 
 def test_evaluation_and_checkpoints_happen_inside_the_epochs(learnt):
-    assert [event.step for event in of_kind(learnt, EvalDone)] == [20, 40, 60]
-    assert [event.step for event in of_kind(learnt, CheckpointSaved)] == [10, 20, 30, 40, 50, 60]
-    assert steps_saved(learnt.checkpoints) == [60, 50]
-    assert [event.step for event in of_kind(learnt, TextSampled)] == [30, 60]
+    assert [event.step for event in of_kind(learnt, EvalDone)] == [20, 40]
+    assert [event.step for event in of_kind(learnt, CheckpointSaved)] == [10, 20, 30, 40]
+    assert steps_saved(learnt.checkpoints) == [40, 30]
+    assert [event.step for event in of_kind(learnt, TextSampled)] == [20, 40]
 
 
 def test_an_epoch_summary_is_the_mean_over_its_tokens(learnt):
     steps, epochs = of_kind(learnt, StepDone), of_kind(learnt, EpochDone)
     per_epoch = of_kind(learnt, PlanMade)[0].steps_per_epoch
-    assert len(epochs) == 60 // per_epoch > 1
+    assert len(epochs) == 40 // per_epoch > 1
     second = steps[per_epoch : 2 * per_epoch]
     mean = sum(event.loss_sum for event in second) / sum(event.tokens for event in second)
     assert math.isclose(epochs[1].mean_loss, mean, rel_tol=1e-12)
@@ -130,7 +130,7 @@ def test_training_and_evaluation_have_one_definition_of_the_loss(learnt):
 def test_the_plan_in_the_journal_is_exact(learnt):
     plan = json.loads(learnt.plan.read_text())
     made = of_kind(learnt, PlanMade)[0]
-    assert plan["total_steps"] == {"value": 60, "exact": True, "reason": plan["total_steps"]["reason"]}
+    assert plan["total_steps"] == {"value": 40, "exact": True, "reason": plan["total_steps"]["reason"]}
     assert plan["parameters"]["exact"]
     assert made.parameters == plan["parameters"]["value"]
     model = AutoModelForCausalLM.from_pretrained(learnt.model)
