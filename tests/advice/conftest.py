@@ -30,8 +30,8 @@ def large_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def documents(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """400 texts of 5 to 190 words, for recipes that name no data."""
+    """200 texts of 5 to 190 words, for recipes that name no data."""
     path = tmp_path_factory.mktemp("documents") / "documents.jsonl"
-    texts = (" ".join(f"word{(number + 1) * n % 97}" for n in range(5 + 37 * number % 190)) for number in range(400))
+    texts = (" ".join(f"word{(number + 1) * n % 97}" for n in range(5 + 37 * number % 190)) for number in range(200))
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
     return path

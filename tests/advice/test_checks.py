@@ -201,7 +201,7 @@ def test_a_fix_is_offered_although_another_problem_was_hidden_behind_the_one_tha
 
 
 def test_a_switch_whose_other_position_was_measured_to_be_faster_is_proposed(documents):
-    row = given(recipe="docstring-topics")
+    row = given()
     context = context_of(row, gather(load(row, documents), hardware=row.hardware))
     before = finding_of("attention", context)
     other = before.verdict.opposite

@@ -709,7 +709,9 @@ def gathered(documents: Path) -> Gathered:
 
 def load(row: Input, documents: Path) -> LoadedConfig:
     path = {"data.path": str(documents)} if row.hardware.gpus or row.recipe in ("finetune", "distilgpt2-full") else {}
-    settings = {"profile": row.recipe, **path, **row.settings}
+    # On a CPU "auto" chooses this profile as well, but reads all of them first.
+    hardware = {} if row.hardware.gpus else {"hardware_profile": "cpu"}
+    settings = {"profile": row.recipe, **hardware, **path, **row.settings}
     return load_config(Request(assignments=tuple(f"{key}={json.dumps(value)}" for key, value in settings.items())))
 
 

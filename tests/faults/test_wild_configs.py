@@ -58,7 +58,8 @@ def plan(wild: WildConfig, found: Imported, model: Path, folder: Path) -> None:
     file.write_text(found.toml, encoding="utf-8")
     data = folder / "rows.jsonl"
     data.write_text('{"text": "A sheep sang.", "label": "a"}\n' * 8, encoding="utf-8")
-    lacking: dict[str, object] = {"data.path": data}
+    # "auto" chooses this hardware profile as well, but reads all of them first.
+    lacking: dict[str, object] = {"data.path": data, "hardware_profile": "h100-h200"}
     if found.values.get("model.init") != "scratch" or "model.model_name_or_path" in found.values:
         lacking["model.model_name_or_path"] = model
     if found.values.get("task.type") == "chat" and "task.chat_template" not in found.values:
