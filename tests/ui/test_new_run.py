@@ -64,19 +64,16 @@ def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):
     assert first_rows("none.csv").refusal and not first_rows("none.csv").rows
 
 
-@pytest.mark.parametrize(
-    ("columns", "rows", "width", "widths"),
-    [
+def test_columns_share_the_width():
+    for columns, rows, width, widths in (
         (("a", "b"), [("x" * 100, "yes")], 60, [56, 3]),
         (("a", "b"), [("x" * 100, "y" * 100)], 81, [40, 40]),
         (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 50, [2, 40, 6]),
         (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 46, [2, 40]),
         (("text",), [], 10, [4]),
         ((), [], 10, []),
-    ],
-)
-def test_columns_share_the_width(columns, rows, width, widths):
-    assert column_widths(columns, rows, width) == widths
+    ):
+        assert column_widths(columns, rows, width) == widths
 
 
 @in_event_loop

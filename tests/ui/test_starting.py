@@ -91,10 +91,8 @@ async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_n
     asked = Controls(run.control)
     run.control.mkdir()
     with RunLock(run.lock), RunLock(other.lock):
-        async with open_canned() as screens:
+        async with open_canned(size=(200, 50)) as screens:
             bench = screens.bench
-            await screens.shows("A run is alive")
-            await screens.press("escape")
             for folder in (run, other, run):
                 bench.attach_to(folder)
                 await screens.until(lambda folder=folder: bench.run and bench.run.folder == folder)
@@ -211,5 +209,6 @@ async def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(tmp_path):
             bench = CannedBench(lambda: Request(), CPU, UNICODE)
             bench.is_attaching = is_attaching
             async with open_canned(bench=bench) as screens:
+                screens.app.find_living_runs()
                 text = await (screens.settled() if is_attaching else screens.shows("A run is alive"))
                 assert ("A run is alive" in text) != is_attaching
