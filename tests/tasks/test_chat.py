@@ -4,47 +4,28 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
+from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, tiny_model
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.data.batching.collate import IGNORE
-from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.chat import template_of
 from tui_trainer.training.batches import Layout
 
 TASK = find_task("chat")
 SETTINGS = {
-    "task.type": "chat",
-    "data.max_length": 64,
-    "data.eval_fraction": 0.2,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.01,
-    "training.lr_scheduler_type": "constant",
-    "training.max_steps": 12,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
-    "logging.sample_steps": 12,
-}
-SCRATCH = {
-    "model.init": "scratch",
-    "model.scratch.hidden_size": 32,
-    "model.scratch.num_hidden_layers": 2,
-    "model.scratch.num_attention_heads": 2,
-    "model.scratch.vocab_size": 320,
-}
+    **TINY, "task.type": "chat", "data.max_length": 64, "training.lr_scheduler_type": "constant",
+    "training.max_steps": 12, "logging.sample_steps": 12,
+}  # fmt: skip
+SCRATCH = {"model.init": "scratch", "model.scratch.num_attention_heads": 2}
 NAMES = ("sheep", "goat", "cow", "horse", "hen")
 
 
@@ -62,11 +43,6 @@ def conversations(count: int = 80) -> list[dict]:
     return rows
 
 
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
     """A tiny Llama whose tokenizer has no chat template."""
@@ -78,23 +54,17 @@ def loaded(tmp_path, tiny_folder):
     """`loaded(changes, rows)`: the config of a run on the tiny model; `scratch`: of one from random weights."""
 
     def make(changes: dict | None = None, rows: list[dict] | None = None, *, scratch: bool = False):
-        data = write(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
+        data = write_rows(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
         own = {"model.model_name_or_path": tiny_folder, "task.chat_template": "chatml"}
-        places = {"output.runs_dir": tmp_path / "runs", "output.name": "run", "data.path": data}
-        settings = {**SETTINGS, **places, **(SCRATCH if scratch else own), **(changes or {})}
-        return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+        places = {"output.runs_dir": tmp_path / "runs", "data.path": data}
+        return load(SETTINGS, places, SCRATCH if scratch else own, changes or {})
 
     return make
 
 
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 def prepared(config, tmp_path):
     data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
-    rows = Rows(data.train_path)
-    return data, [rows.example(index) for index in range(len(rows))]
+    return data, examples(data.train_path)
 
 
 def trained(tokenizer, row) -> str:
@@ -275,61 +245,56 @@ def test_a_model_with_invalid_generation_settings_is_trained_and_saved(loaded, t
     shutil.copytree(tiny_folder, folder)
     published = {"eos_token_id": 2, "pad_token_id": -1, "temperature": 0.9, "top_p": 0.6, "repetition_penalty": 1.1}
     (folder / "generation_config.json").write_text(json.dumps(published))
-    run = open_new(loaded({"model.model_name_or_path": folder, "tuning.method": method, "checkpoint.save_steps": 4}))
-    outcome = carry_out(run)
-    assert outcome.exit_code == 0, outcome
-    saved = GenerationConfig.from_pretrained(run.folder.model)
+    run = finish(loaded({"model.model_name_or_path": folder, "tuning.method": method, "checkpoint.save_steps": 4}))
+    saved = GenerationConfig.from_pretrained(run.model)
     assert (saved.temperature, saved.top_p, saved.pad_token_id, saved.repetition_penalty) == (None, None, None, 1.1)
 
 
 @pytest.mark.full
 def test_a_model_from_scratch_learns_to_answer_and_to_stop(loaded, capsys):
     changes = {"training.max_steps": 60, "evaluation.eval_steps": 30}
-    run = open_new(loaded(changes, conversations(120), scratch=True))
-    assert carry_out(run).exit_code == 0
-    assert not of_kind(run.folder, RunProblem)
-    [baselines], evaluations = of_kind(run.folder, BaselinesMeasured), of_kind(run.folder, EvalDone)
+    run = finish(loaded(changes, conversations(120), scratch=True))
+    assert not of_kind(run, RunProblem)
+    [baselines], evaluations = of_kind(run, BaselinesMeasured), of_kind(run, EvalDone)
     assert evaluations[-1].loss <= 0.75 * baselines.losses["unigram"], (
         "the margin of the recipe, on easier conversations"
     )
     assert evaluations[-1].tokens == baselines.eval_tokens
-    sampled = of_kind(run.folder, TextSampled)[-1]
+    sampled = of_kind(run, TextSampled)[-1]
     assert sampled.prompt.endswith("assistant\n") and sampled.prompt.startswith("user\nWho is number ")
-    assert of_kind(run.folder, DataPrepared)[0].notes
-    model = AutoModelForCausalLM.from_pretrained(run.folder.model)
-    tokenizer = AutoTokenizer.from_pretrained(run.folder.model)
+    assert of_kind(run, DataPrepared)[0].notes
+    model = AutoModelForCausalLM.from_pretrained(run.model)
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
     ends = tokenizer.convert_tokens_to_ids(["<|im_end|>", "<eos>"])
     assert model.generation_config.eos_token_id == ends
-    said, new = answer(model, run.folder.model, "Who is number 7?")
+    said, new = answer(model, run.model, "Who is number 7?")
     assert said.startswith("The ") and said.endswith(".<|im_end|>")
     assert new[-1] == ends[0] and len(new) < 24, "generation stops at the end of the turn"
     capsys.readouterr()
-    assert main(["generate", str(run.folder.root), "Who is number 7?", "--temperature", "0"]) == 0
+    assert main(["generate", str(run.root), "Who is number 7?", "--temperature", "0"]) == 0
     assert capsys.readouterr().out.strip() == said.removesuffix("<|im_end|>")
 
 
 @pytest.mark.full
 def test_an_adapter_is_saved_with_template_and_stop_tokens(loaded, tiny_folder):
-    run = open_new(loaded({"tuning.method": "lora", "task.chat_template": "zephyr", "evaluation.eval_steps": 6}))
-    assert carry_out(run).exit_code == 0
-    steps, evaluations = of_kind(run.folder, StepDone), of_kind(run.folder, EvalDone)
+    run = finish(loaded({"tuning.method": "lora", "task.chat_template": "zephyr", "evaluation.eval_steps": 6}))
+    steps, evaluations = of_kind(run, StepDone), of_kind(run, EvalDone)
     assert steps[-1].loss < 0.8 * steps[0].loss
     from peft import PeftModel
 
     base = AutoModelForCausalLM.from_pretrained(tiny_folder)
-    model = PeftModel.from_pretrained(base, run.folder.model)
-    [path] = (run.folder.root.parent.parent / "home" / "cache").rglob("eval.arrow")
-    rows, total = Rows(path), 0.0
+    model = PeftModel.from_pretrained(base, run.model)
+    [path] = (run.root.parent.parent / "home" / "cache").rglob("eval.arrow")
+    total = 0.0
     with torch.inference_mode():
-        for index in range(len(rows)):
-            row = rows.example(index)
+        for row in examples(path):
             ids, labels = (torch.from_numpy(values.astype("int64")) for values in (row.tokens, row.labels))
             logits = model(input_ids=ids[None, :-1]).logits[0]
             total += float(torch.nn.functional.cross_entropy(logits, labels[1:], reduction="sum"))
     assert total / evaluations[-1].tokens == pytest.approx(evaluations[-1].loss, rel=1e-4)
-    assert AutoTokenizer.from_pretrained(run.folder.model).chat_template == template_text("zephyr")
-    assert GenerationConfig.from_pretrained(run.folder.model).eos_token_id == [2]
-    assert answer(model, run.folder.model, "Who is number 7?")[0]
+    assert AutoTokenizer.from_pretrained(run.model).chat_template == template_text("zephyr")
+    assert GenerationConfig.from_pretrained(run.model).eos_token_id == [2]
+    assert answer(model, run.model, "Who is number 7?")[0]
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -375,10 +340,9 @@ def test_bad_input_is_refused_in_one_line_before_there_is_a_run(tmp_path, tiny_f
     (tmp_path / "strips.jinja").write_text(STRIPS)
     for changes, rows, words in BAD_INPUT:
         with subtests.test(words[-1]):
-            data = write(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
+            data = write_rows(tmp_path / "conversations.jsonl", conversations() if rows is None else rows)
             own = {"data.path": data, "model.model_name_or_path": tiny_folder, "task.chat_template": "chatml"}
-            settings = {**SETTINGS, "data.eval_fraction": 0, **own, **changes}
-            sets = (word for key, value in settings.items() for word in ("--set", f"{key}={value}"))
+            sets = set_options(SETTINGS, {"data.eval_fraction": 0}, own, changes)
             assert main(["train", "--no-ui", *sets]) == 2
             message = capsys.readouterr().err
             assert message.count("\n") == 1 and message.startswith("tui-trainer: "), message

@@ -11,37 +11,21 @@ import pytest
 import torch
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfig, BertForQuestionAnswering
 
+from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.samples import python_questions
 from tui_trainer.errors import DataError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks.question_answering import TASK
 from tui_trainer.training.batches import Layout
 
 SETTINGS = {
-    "task.type": "question_answering",
-    "data.max_length": 48,
-    "data.eval_fraction": 0.2,
-    "model.init": "scratch",
-    "model.scratch.hidden_size": 32,
-    "model.scratch.num_hidden_layers": 2,
-    "model.scratch.num_attention_heads": 4,
-    "model.scratch.vocab_size": 320,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.01,
-    "training.max_steps": 20,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
-}
+    **TINY, "task.type": "question_answering", "data.max_length": 48, "model.init": "scratch", "training.max_steps": 20,
+}  # fmt: skip
 PLACES = ("Paris", "Jordan", "Sofia", "Austin", "Florence", "Sydney")
 
 
@@ -71,34 +55,8 @@ def squad(rows: list[dict]) -> dict:
     return {"version": "v2.0", "data": [{"title": "Hens", "paragraphs": paragraphs}]}
 
 
-def write_rows(path: Path, rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def loaded(data, changes=None):
-    settings = {**SETTINGS, **(changes or {})}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)}))
-
-
-@pytest.fixture
-def run(tmp_path):
-    """`run(data, changes)`: carries a run out; its folder."""
-
-    def make(data, changes=None):
-        opened = open_new(
-            loaded(data, {"output.runs_dir": tmp_path / "runs", "output.name": "hens", **(changes or {})})
-        )
-        outcome = carry_out(opened)
-        assert outcome.exit_code == 0, outcome
-        return opened.folder
-
-    return make
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+    return load(SETTINGS, {"data.path": data}, changes or {})
 
 
 def prepared(tmp_path, rows, changes=None):
@@ -300,10 +258,9 @@ SETTINGS_REFUSED = {
 
 def test_bad_settings_are_refused_before_there_is_a_run(capsys, subtests):
     write_rows(Path("rows.jsonl"), [question(n) for n in range(12)])
-    words = [word for pair in SETTINGS.items() for word in ("--set", "=".join(map(str, pair)))]
     for setting, message in SETTINGS_REFUSED.items():
         with subtests.test(setting):
-            assert main(["--no-ui", *words, "--set", setting, "--data", "rows.jsonl"]) == 2
+            assert main(["--no-ui", *set_options(SETTINGS), "--set", setting, "--data", "rows.jsonl"]) == 2
             assert message in capsys.readouterr().err and not Path("runs").exists()
 
 
@@ -314,7 +271,7 @@ def test_loss_and_gradients_are_those_of_transformers(tmp_path, subtests):
     folder = small_bert(tmp_path / "model")
     changes = {"model.init": "pretrained", "model.model_name_or_path": folder, "data.eval_fraction": 0}
     config, data = prepared(tmp_path, [question(n, sentences=n % 3 + 1) for n in range(8)], changes)
-    rows = [Rows(data.train_path).example(at) for at in range(data.counts.train_rows)]
+    rows = examples(data.train_path)
     assert len({len(row) for row in rows}) > 2, "rows of several lengths are padded"
     theirs = AutoModelForQuestionAnswering.from_pretrained(folder)
     direct = torch.stack([model_loss(theirs, row) for row in rows]).mean()
@@ -341,7 +298,7 @@ def model_loss(model, row):
 
 
 @pytest.mark.full
-def test_the_losses_of_twenty_steps_are_those_of_a_plain_loop(run, tmp_path):
+def test_the_losses_of_twenty_steps_are_those_of_a_plain_loop(tmp_path):
     """The rows are made by transformers' recipe for SQuAD; the losses of all steps agree within 1e-5."""
     folder, rows = small_bert(tmp_path / "model"), [question(n, sentences=7) for n in range(40)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
@@ -351,7 +308,7 @@ def test_the_losses_of_twenty_steps_are_those_of_a_plain_loop(run, tmp_path):
         "training.warmup_steps": 0, "training.weight_decay": 0.0, "training.max_grad_norm": 1.0,
         "logging.logging_steps": 1, "tuning.method": "full",
     }  # fmt: skip
-    mine = [event.loss for event in of_kind(run(data, changes), StepDone)]
+    mine = [event.loss for event in of_kind(finish(loaded(data, changes)), StepDone)]
 
     tokenizer, model = (one.from_pretrained(folder) for one in (AutoTokenizer, AutoModelForQuestionAnswering))
     encoded = tokenizer(
@@ -479,10 +436,10 @@ def test_typed_text_is_split_into_question_and_context():
 
 
 @pytest.mark.full
-def test_a_run_beats_its_baselines_and_its_model_answers_with_plain_transformers(run, tmp_path):
+def test_a_run_beats_its_baselines_and_its_model_answers_with_plain_transformers(tmp_path):
     rows = [question(n, sentences=1) for n in range(240)]
     data = write_rows(tmp_path / "rows.jsonl", rows)
-    folder = run(data, {"training.max_steps": 60, "evaluation.metric_for_best_model": "f1"})
+    folder = finish(loaded(data, {"training.max_steps": 60, "evaluation.metric_for_best_model": "f1"}))
     evaluation, baselines = of_kind(folder, EvalDone)[-1], of_kind(folder, BaselinesMeasured)[0]
     assert set(baselines.scores) == {
         f"{metric} of {what}"

@@ -11,39 +11,27 @@ import torch
 from transformers import AutoModelForSeq2SeqLM, AutoTokenizer
 from transformers.trainer_pt_utils import LabelSmoother
 
+from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.remedies import memory_with
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
-from tui_trainer.data.preparing.token_rows import Rows, TokenRow
+from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, RunProblem, StepDone, TextSampled
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
 
 TASK = find_task("seq2seq")
 SETTINGS = {
-    "task.type": "seq2seq",
-    "task.max_target_length": 12,
-    "data.max_length": 32,
-    "data.eval_fraction": 0.2,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.01,
-    "training.lr_scheduler_type": "constant",
-    "training.max_steps": 12,
-    "evaluation.eval_steps": 0,
-    "evaluation.generate_rows": 4,
-    "checkpoint.save_steps": 0,
+    **TINY, "task.type": "seq2seq", "task.max_target_length": 12, "data.max_length": 32,
+    "training.lr_scheduler_type": "constant", "training.max_steps": 12, "evaluation.generate_rows": 4,
     "logging.sample_steps": 12,
-}
+}  # fmt: skip
 ANIMALS = ("sheep", "goat", "cow", "horse")
 
 
@@ -52,11 +40,6 @@ def pairs(count: int = 80) -> list[dict[str, str]]:
         {"article": f"{n % 9} plus {n % 7}, said the {ANIMALS[n % 4]} number {n}.", "summary": f"the {ANIMALS[n % 4]}"}
         for n in range(count)
     ]
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -71,35 +54,19 @@ def tiny_folder(tmp_path_factory):
 
 @pytest.fixture
 def loaded(tmp_path, tiny_folder):
-    """`loaded(family, changes, rows)`: the config of a run on a tiny model, or "" for one from scratch."""
+    """`loaded(family, changes, rows)`: the config of a run on a tiny model."""
 
     def make(family: str, changes: dict | None = None, rows: list[dict] | None = None):
-        data = write(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
-        model = {"model.model_name_or_path": tiny_folder(family)} if family else {"model.init": "scratch"}
-        settings = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "output.name": "run", "data.path": data, **model}
-        settings |= changes or {}
-        return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+        data = write_rows(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
+        places = {"output.runs_dir": tmp_path / "runs", "data.path": data}
+        return load(SETTINGS, places, {"model.model_name_or_path": tiny_folder(family)}, changes or {})
 
     return make
 
 
-@pytest.fixture
-def run(loaded):
-    def carry(family: str, changes: dict | None = None, rows: list[dict] | None = None):
-        opened = open_new(loaded(family, changes, rows))
-        return opened.folder, carry_out(opened)
-
-    return carry
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 def prepared(config, tmp_path):
     data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
-    rows = Rows(data.train_path)
-    return data, [rows.example(index) for index in range(len(rows))]
+    return data, examples(data.train_path)
 
 
 # Rows -----------------------------------------------------------------------------------------------------------------
@@ -242,9 +209,8 @@ def test_memory_of_smaller_batches_is_that_of_a_plan_for_them(loaded, subtests):
 
 @pytest.mark.full
 @pytest.mark.parametrize(("family", "method"), [("t5", "full"), ("bart", "lora")])
-def test_a_run_learns_and_its_model_answers_with_plain_libraries(family, method, run, tiny_folder):
-    folder, outcome = run(family, {"tuning.method": method})
-    assert outcome.exit_code == 0, outcome
+def test_a_run_learns_and_its_model_answers_with_plain_libraries(family, method, loaded, tiny_folder):
+    folder = finish(loaded(family, {"tuning.method": method}))
     assert not of_kind(folder, RunProblem)
     steps, [evaluation] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert steps[-1].loss < 0.8 * steps[0].loss
@@ -272,11 +238,10 @@ def test_a_run_learns_and_its_model_answers_with_plain_libraries(family, method,
 def held_out_loss(model, evaluation: EvalDone, folder) -> float:
     """Return the held-out loss of the saved model, computed by transformers."""
     [path] = (folder.root.parent.parent / "home" / "cache").rglob("eval.arrow")
-    rows = Rows(path)
-    examples = [rows.example(index) for index in range(len(rows))]
-    assert evaluation.tokens == sum(len(row.labels) for row in examples)
+    rows = examples(path)
+    assert evaluation.tokens == sum(len(row.labels) for row in rows)
     with torch.inference_mode():
-        return float(direct(model, examples)) / evaluation.tokens
+        return float(direct(model, rows)) / evaluation.tokens
 
 
 # What is refused ------------------------------------------------------------------------------------------------------
@@ -301,10 +266,9 @@ BAD_INPUT = [
 def test_bad_input_is_refused_in_one_line_before_there_is_a_run(tmp_path, tiny_folder, capsys, subtests):
     for changes, rows, words in BAD_INPUT:
         with subtests.test(" ".join(words)):
-            data = write(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
-            settings = {**SETTINGS, "data.path": data, "model.model_name_or_path": tiny_folder("t5"), **changes}
-            sets = (word for key, value in settings.items() for word in ("--set", f"{key}={value}"))
-            assert main(["train", "--no-ui", *sets, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
+            data = write_rows(tmp_path / "pairs.jsonl", pairs() if rows is None else rows)
+            own = {"data.path": data, "model.model_name_or_path": tiny_folder("t5")}
+            assert main(["train", "--no-ui", *set_options(SETTINGS, own, changes)]) == 2
             messages = [line for line in capsys.readouterr().err.splitlines() if "fp16 is for GPUs" not in line]
             assert len(messages) == 1 and all(word in messages[0] for word in words), messages
             assert not list(tmp_path.glob("runs/*"))

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.tasks.tiny_tasks import TINY, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.preparing.token_rows import LABELS, Rows
-from tui_trainer.errors import EXIT_DONE, ConfigError, DataError
+from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.hardware.storage import prepared_data_folder
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks.sequence_classification import TASK, class_weights
 
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
-TINY = {
-    "task.type": "sequence_classification", "model.init": "scratch", "tuning.method": "full", "data.max_length": 32,
-    "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
-    "model.scratch.vocab_size": 320, "training.effective_batch_size": 8, "training.learning_rate": 0.01,
-    "training.max_steps": 4, "data.eval_fraction": 0.2, "evaluation.eval_steps": 0, "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
+SETTINGS = {
+    **TINY, "task.type": "sequence_classification", "model.init": "scratch", "tuning.method": "full",
+    "data.max_length": 32, "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2, "training.max_steps": 4,
 }  # fmt: skip
-
-
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 def labelled(count=60):
@@ -45,9 +33,7 @@ def labelled(count=60):
 
 
 def loaded(path, **changes):
-    settings = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(path)}))
+    return load(SETTINGS, {"data.path": path}, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def prepared(path, **changes):
@@ -57,20 +43,12 @@ def prepared(path, **changes):
 
 @pytest.fixture
 def classify(tmp_path):
-    """`classify(rows, **settings)`: carries a run out; its folder and events."""
+    """`classify(rows, **settings)`: the folder of a finished run."""
 
     def make(rows, **changes):
-        path = write(tmp_path / "rows.jsonl", rows)
-        run = open_new(loaded(path, output__runs_dir=tmp_path / "runs", output__name="run", **changes))
-        outcome = carry_out(run)
-        assert outcome.exit_code == EXIT_DONE, outcome
-        return run.folder, read_all(run.folder.journal)
+        return finish(loaded(write_rows(tmp_path / "rows.jsonl", rows), output__runs_dir=tmp_path / "runs", **changes))
 
     return make
-
-
-def of_kind(events, kind):
-    return [event for event in events if isinstance(event, kind)]
 
 
 # Reading
@@ -78,7 +56,7 @@ def of_kind(events, kind):
 
 def test_class_names_are_found_and_noted(tmp_path):
     rows = labelled(40)
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows))
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows))
     names = data.details["names"]
     assert names == sorted({row["label"] for row in rows}) and data.details["classes"] == len(names)
     labels = np.concatenate([Rows(path).values(LABELS) for path in (data.train_path, data.eval_path)])
@@ -89,18 +67,18 @@ def test_class_names_are_found_and_noted(tmp_path):
 
 def test_each_class_gives_the_same_share_to_the_evaluation(tmp_path):
     rows = [{"text": f"text {n}", "label": "rare" if n % 10 == 0 else "usual"} for n in range(100)]
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows))
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows))
     assert np.bincount(Rows(data.eval_path).values(LABELS)).tolist() == [2, 18]
 
 
 def test_several_labels_and_numbers_are_stored_unchanged(tmp_path):
     several = [{"text": f"text {n}", "tags": ["a"] * (n % 2) + ["b"] * (n % 3 == 0)} for n in range(20)]
-    path = write(tmp_path / "several.jsonl", several)
+    path = write_rows(tmp_path / "several.jsonl", several)
     _, data = prepared(path, data__label_column="tags", data__eval_fraction=0)
     assert data.details["problem_type"] == "multi_label_classification"
     found = Rows(data.train_path).values(LABELS).reshape(-1, 2)
     assert found.tolist() == [[n % 2, int(n % 3 == 0)] for n in range(20)]
-    path = write(tmp_path / "numbers.jsonl", [{"text": f"text {n}", "score": n / 4} for n in range(20)])
+    path = write_rows(tmp_path / "numbers.jsonl", [{"text": f"text {n}", "score": n / 4} for n in range(20)])
     _, data = prepared(path, data__eval_fraction=0)
     assert data.details["problem_type"] == "regression" and data.details["classes"] == 1
     assert Rows(data.train_path).values(LABELS).view(np.float32).tolist() == [n / 4 for n in range(20)]
@@ -109,7 +87,10 @@ def test_several_labels_and_numbers_are_stored_unchanged(tmp_path):
 def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
     rows = [{"text": "one " * (n + 1), "other": "two " * 3, "label": n % 2} for n in range(30)]
     _, data = prepared(
-        write(tmp_path / "rows.jsonl", rows), data__text_pair_column="other", data__max_length=16, data__eval_fraction=0
+        write_rows(tmp_path / "rows.jsonl", rows),
+        data__text_pair_column="other",
+        data__max_length=16,
+        data__eval_fraction=0,
     )
     found = [Rows(data.train_path).example(place) for place in range(30)]
     segments = [row.more["token_type_ids"].tolist() for row in found]
@@ -119,8 +100,8 @@ def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
 
 
 def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
-    path = write(tmp_path / "rows.jsonl", labelled())
-    other = write(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
+    other = write_rows(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
     with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is outside the set: no training row"):
         prepared(path, data__eval_path=other)
     _, data = prepared(path, data__eval_path=other, data__on_bad_rows="skip")
@@ -142,7 +123,7 @@ def test_a_table_without_usable_labels_is_refused_in_one_sentence(tmp_path, subt
     for rows, settings, words in BAD_TABLES:
         with subtests.test(words):
             with pytest.raises(DataError) as caught:
-                prepared(write(tmp_path / "rows.jsonl", rows), **settings)
+                prepared(write_rows(tmp_path / "rows.jsonl", rows), **settings)
             assert words in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -155,7 +136,7 @@ BAD_SETTINGS = [
 
 
 def test_settings_that_contradict_the_labels_are_refused(tmp_path, subtests):
-    path = write(tmp_path / "rows.jsonl", labelled())
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
     for settings, words in BAD_SETTINGS:
         with subtests.test(words):
             with pytest.raises(ConfigError) as caught:
@@ -172,10 +153,10 @@ BAD = [
 
 
 def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, capsys, subtests):
-    sets = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
+    sets = set_options(SETTINGS)
     for row, arguments, words in BAD:
         with subtests.test(words):
-            path = write(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
+            path = write_rows(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
             assert main(["train", "--no-ui", *sets, "--set", f"data.path={path}", *arguments]) == 2
             assert len([line for line in capsys.readouterr().err.splitlines() if words in line]) == 1
             assert not list(tmp_path.glob("runs/*"))
@@ -184,7 +165,7 @@ def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, ca
 def test_an_unmeasured_metric_is_refused_with_the_nearest_one(tmp_path):
     from tui_trainer.planning.conflicts import setting_problems
 
-    path = write(tmp_path / "rows.jsonl", labelled())
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
     (problem,) = setting_problems(loaded(path, evaluation__metric_for_best_model="f1"))
     assert "did you mean macro_f1? known: loss, accuracy, macro_f1, weighted_f1" in str(problem)
     assert not setting_problems(loaded(path, evaluation__metric_for_best_model="accuracy"))
@@ -197,7 +178,7 @@ def test_the_baseline_is_the_most_frequent_class_of_the_training_rows(tmp_path):
     rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
     held_out = [{"text": f"other {n}", "label": "no" if n < 3 else "yes"} for n in range(10)]
     config, data = prepared(
-        write(tmp_path / "rows.jsonl", rows), data__eval_path=write(tmp_path / "held_out.jsonl", held_out)
+        write_rows(tmp_path / "rows.jsonl", rows), data__eval_path=write_rows(tmp_path / "held_out.jsonl", held_out)
     )
     baselines = TASK.baselines(config, data, range(10))
     f1_of_no = 2 * 3 / (2 * 3 + 7)
@@ -208,7 +189,7 @@ def test_the_baseline_is_the_most_frequent_class_of_the_training_rows(tmp_path):
 
 def test_balanced_weights_have_a_mean_of_one(tmp_path):
     rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
     weights = class_weights(Rows(data.train_path), "single_label_classification", 3)
     # Classes that no training row has any more, as it was a repeat or drawn randomly, are classes all the same.
     assert weights.tolist() == pytest.approx([40 / (2 * 30), 40 / (2 * 10), 1])
@@ -225,8 +206,8 @@ def test_runs_with_several_labels_and_numbers_train_and_load(classify, kind, met
 
     several = kind == "multi_label_classification"
     rows = [{"text": row["text"], "label": [row["label"], "x"] if several else row["number"]} for row in labelled()]
-    folder, events = classify(rows, logging__sample_steps=2, task__class_weights="balanced" if several else "none")
-    (evaluation,), (baselines,) = of_kind(events, EvalDone), of_kind(events, BaselinesMeasured)
+    folder = classify(rows, logging__sample_steps=2, task__class_weights="balanced" if several else "none")
+    (evaluation,), (baselines,) = of_kind(folder, EvalDone), of_kind(folder, BaselinesMeasured)
     assert metric in evaluation.scores and any(name.startswith(f"{metric} of ") for name in baselines.scores)
     model = AutoModelForSequenceClassification.from_pretrained(folder.model)
     assert model.config.problem_type == kind
@@ -239,11 +220,11 @@ def test_an_adapter_is_saved_with_its_head_and_predicts_the_same(classify, tmp_p
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     save_tiny_model(tmp_path / "base", "roberta")
-    folder, events = classify(
+    folder = classify(
         labelled(), model__init="pretrained", model__model_name_or_path=tmp_path / "base", tuning__method="lora",
         tuning__r=4, data__max_length=64, training__learning_rate=0.01, training__max_steps=6,
     )  # fmt: skip
-    (evaluation,) = of_kind(events, EvalDone)
+    (evaluation,) = of_kind(folder, EvalDone)
     saved = load_file(folder.model / "adapter_model.safetensors")
     assert any("lora_A" in name for name in saved) and any("score" in name or "classifier" in name for name in saved)
     config = AutoConfig.from_pretrained(folder.model)
@@ -268,8 +249,8 @@ def test_a_model_that_reads_the_end_token_takes_texts_that_spell_it(classify, tm
     model = save_tiny_model(tmp_path / "bart", "bart")
     struck = "it was <s>good</s> bad {}"
     rows = [{"text": struck.format(n) if n % 5 == 0 else f"it was so {n}", "label": n % 2} for n in range(40)]
-    folder, _ = classify(rows, model__init="pretrained", model__model_name_or_path=model)
-    asked = write(tmp_path / "asked.jsonl", rows[:6])
+    folder = classify(rows, model__init="pretrained", model__model_name_or_path=model)
+    asked = write_rows(tmp_path / "asked.jsonl", rows[:6])
     command = ["predict", str(folder.root), "--data", str(asked), "--out", str(tmp_path / "said.jsonl")]
     assert main(command) == 0
     assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 6
@@ -278,7 +259,7 @@ def test_a_model_that_reads_the_end_token_takes_texts_that_spell_it(classify, tm
 def test_a_fine_tuned_model_keeps_the_order_of_its_labels(tmp_path):
     save_tiny_model(tmp_path / "base", "roberta", id2label={0: "sheep", 1: "hen", 2: "cow", 3: "horse", 4: "goat"})
     config, data = prepared(
-        write(tmp_path / "rows.jsonl", labelled(100)), model__init="pretrained",
+        write_rows(tmp_path / "rows.jsonl", labelled(100)), model__init="pretrained",
         model__model_name_or_path=tmp_path / "base", data__max_length=64,
     )  # fmt: skip
     assert data.details["names"] == ["sheep", "hen", "cow", "horse", "goat"]
@@ -292,7 +273,7 @@ def test_a_model_that_reads_the_last_position_is_refused(tmp_path, capsys):
     save_tiny_model(tmp_path / "model", "bert")
     config = XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=2, d_inner=64)
     XLNetForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    data = write(tmp_path / "rows.jsonl", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(8)])
+    data = write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(8)])
     command = ["--no-ui", "--task", "sequence_classification", "--model", str(tmp_path / "model"), "--data", str(data)]
     assert main([*command, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
     told = capsys.readouterr().err

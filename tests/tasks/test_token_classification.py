@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -13,41 +12,26 @@ import torch
 import torch.nn.functional as F
 from transformers import AutoModelForTokenClassification, AutoTokenizer, BertConfig, BertForTokenClassification
 
+from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.samples import python_tokens, tags_of
 from tui_trainer.errors import ConfigError, DataError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
 from tui_trainer.training.batches import Layout
 
 NAMES = ("Paris", "Jordan", "Sofia", "Austin", "Florence", "Sydney")
 SETTINGS = {
-    "task.type": "token_classification",
-    "data.max_length": 32,
-    "data.eval_fraction": 0.2,
-    "model.init": "scratch",
-    "model.scratch.hidden_size": 32,
-    "model.scratch.num_hidden_layers": 2,
-    "model.scratch.num_attention_heads": 4,
-    "model.scratch.vocab_size": 320,
-    "training.effective_batch_size": 16,
-    "training.learning_rate": 0.01,
-    "training.max_steps": 40,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
-}
+    **TINY, "task.type": "token_classification", "data.max_length": 32, "model.init": "scratch",
+    "training.effective_batch_size": 16, "training.max_steps": 40,
+}  # fmt: skip
 
 
 def sentences(count: int, seed: int = 1) -> list[dict[str, list[str]]]:
@@ -65,34 +49,8 @@ def sentences(count: int, seed: int = 1) -> list[dict[str, list[str]]]:
     return rows
 
 
-def write_rows(path: Path, rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def run(tmp_path):
-    """`run(data, changes)`: carries a run out; its folder."""
-
-    def make(data, changes=None, name="tagger"):
-        settings = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "output.name": name, **(changes or {})}
-        assignments = tuple(f"{key}={value}" for key, value in settings.items())
-        opened = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
-        outcome = carry_out(opened)
-        assert outcome.exit_code == 0, outcome
-        return opened.folder
-
-    return make
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 def config_of(data, changes=None):
-    settings = {**SETTINGS, **(changes or {})}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})).config
+    return load(SETTINGS, {"data.path": data}, changes or {}).config
 
 
 def prepared(tmp_path, rows, changes=None):
@@ -189,9 +147,7 @@ def test_rows_of_all_forms_give_the_same_tokens(tmp_path):
     contents = []
     for name in ("words.jsonl", "rows.conll", "spans.jsonl"):
         data = TASK.prepare(config_of(tmp_path / name), tmp_path / "cache", lambda *_: None)
-        read = Rows(data.train_path)
-        examples = [read.example(index) for index in range(len(read))]
-        contents.append([(row.tokens.tolist(), row.labels.tolist()) for row in examples])
+        contents.append([(row.tokens.tolist(), row.labels.tolist()) for row in examples(data.train_path)])
     assert contents[0] == contents[1] == contents[2]
 
 
@@ -296,8 +252,8 @@ def test_balanced_weights_count_the_words_of_the_training_data(tmp_path):
     rows = [{"tokens": ["Parisian", str(n), "eats"], "ner_tags": [draw.choice("AB"), "O", "O"]} for n in range(40)]
     config, data = prepared(tmp_path, rows, {"task.class_weights": "balanced"})
     model = small_bert().eval()
-    train = Rows(data.train_path)
-    labels = np.concatenate([train.example(number).labels for number in range(len(train))])
+    train = examples(data.train_path)
+    labels = np.concatenate([row.labels for row in train])
     labels = torch.from_numpy(labels[labels != IGNORE].astype(np.int64))
     counts = labels.bincount()
     assert len(labels) == 3 * len(train) and data.eval_path is not None
@@ -408,9 +364,10 @@ def test_the_shipped_sample_has_names_with_several_tags():
 
 
 @pytest.mark.full
-def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(run, tmp_path):
+def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", sentences(250))
-    folder = run(data, {"logging.sample_steps": 40, "evaluation.metric_for_best_model": "f1"})
+    changes = {"data.path": data, "logging.sample_steps": 40, "evaluation.metric_for_best_model": "f1"}
+    folder = finish(load(SETTINGS, changes))
     evaluation, baselines = of_kind(folder, EvalDone)[-1], of_kind(folder, BaselinesMeasured)[0]
     beaten = baselines.scores["f1 of the most frequent tag of each word"]
     assert evaluation.scores["f1"] > beaten + 0.2
@@ -460,12 +417,12 @@ BAD = {name: ([GOOD_ROW, *rows], changes, words) for name, (rows, changes, words
 
 
 def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, capsys, subtests):
-    settings = [f"{key}={value}" for key, value in {**SETTINGS, "output.runs_dir": tmp_path / "runs"}.items()]
+    options = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs"})
     for name, (rows, changes, words) in BAD.items():
         with subtests.test(name):
             data = write_rows(tmp_path / "rows.jsonl", rows)
-            sets = [part for setting in (*settings, *changes) for part in ("--set", setting)]
-            assert main(["train", "--no-ui", "--data", str(data), *sets]) == 2
+            sets = [part for setting in changes for part in ("--set", setting)]
+            assert main(["train", "--no-ui", "--data", str(data), *options, *sets]) == 2
             messages = [line for line in capsys.readouterr().err.splitlines() if words in line]
             assert len(messages) == 1 and not list(tmp_path.glob("runs/*"))
 
@@ -473,8 +430,7 @@ def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, ca
 def test_an_unknown_tag_of_the_evaluation_data_is_refused_before_there_is_a_run(tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", [GOOD_ROW])
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["a"], "ner_tags": ["B-Y"]}])
-    changes = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"}
-    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    sets = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"})
     assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
     assert "eval.jsonl, line 1: the tag 'B-Y' is outside the set" in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob("*"))
