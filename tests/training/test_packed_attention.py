@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from functools import wraps
 from types import SimpleNamespace
 
 import numpy as np
@@ -110,20 +109,6 @@ def test_two_packed_rows_give_the_loss_and_gradient_of_their_documents(family, a
     assert (calls.by_lengths > before) == (attention in FLASH)
     assert model.config._attn_implementation == attention, "what was chosen stays"
     assert (width, notices) == (64, [])
-
-
-def test_without_lengths_flash_attention_mixes_the_documents_of_several_rows(documents):
-    """The control: transformers reads positions in a pass of one row, and ignores them in a pass of two rows."""
-    with flash_stand_in():
-        model = tiny_model("llama")
-        alone = learnt(model, [micro_batch(collate([document], 0)) for document in documents])[0]
-        model.set_attn_implementation("flash_attention_2")
-        one, two = (
-            learnt(model, [micro_batch(collate_packed(rows, 0))])[0]
-            for rows in ([documents], [documents[:3], documents[3:]])
-        )
-    assert one == pytest.approx(alone, rel=1e-5)
-    assert two != pytest.approx(alone, rel=1e-4)
 
 
 def _flex_in_plain_products(monkeypatch):
@@ -297,17 +282,6 @@ def test_only_known_versions_of_a_library_give_a_kernel(version, expected, monke
         assert bool(varlen._of_library("flash_attention_2")) == expected
 
 
-def of_torch_2_11(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
-    """A kernel whose arguments do not tell whether it takes fewer heads of keys than of queries."""
-    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
-
-
-def of_equal_heads(query, key, value, ends_q, ends_k, longest_q, longest_k, is_causal=False, scale=None):
-    if query.shape[1] != key.shape[1]:
-        raise RuntimeError("Number of heads in key/value must be that of the query")
-    return attend(query, key, value, ends_q, ends_k, scale, True, (-1, -1), 0.0)
-
-
 def out_of_memory(*_, **__):
     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
 
@@ -318,37 +292,23 @@ def broken(*_, **__):
 
 @pytest.fixture
 def packing_with(documents, monkeypatch):
-    """`packing_with(kernel)`: (width and whether by lengths, what was notices, heads of keys that the kernel got) of a
-    start whose plan is by lengths."""
+    """`packing_with(kernel)`: the width, whether lengths are used, and the notices of a start planned by lengths."""
 
     def start(function):
-        notices, heads = [], []
-
-        @wraps(function)
-        def seen(query, key, *rest, **more):
-            heads.append(key.shape[1])
-            return function(query, key, *rest, **more)
-
-        monkeypatch.setattr(varlen, "find_kernel", lambda: seen)
+        notices = []
+        monkeypatch.setattr(varlen, "find_kernel", lambda: function)
         components = components_of(tiny_model("llama"))
         components.plan.attention = Attention(kernel=BY_LENGTHS, reason="documents are packed")
-        return components._packing(Rows(documents), lambda *words: notices.append(words)), notices, set(heads)
+        return components._packing(Rows(documents), lambda *words: notices.append(words)), notices
 
     return start
-
-
-@pytest.mark.parametrize(
-    ("kernel", "heads"), [(of_torch_2_11, {2}), (of_equal_heads, {2, 4})], ids=["takes", "refuses"]
-)
-def test_keys_are_repeated_only_for_a_kernel_that_refuses_fewer_heads(kernel, heads, packing_with):
-    assert packing_with(kernel) == ((64, True), [], heads)
 
 
 def test_the_reason_against_attention_by_lengths_is_reported_once(packing_with):
     def fails(*_, enable_gqa=False, **__):
         raise RuntimeError("no kernel image is available for execution")
 
-    found, [(kind, message, _)], _ = packing_with(fails)
+    found, [(kind, message, _)] = packing_with(fails)
     assert (found, kind) == ((64, False), "attention changed")
     assert message == (
         "attention by lengths is not used because torch: RuntimeError: no kernel image is available for execution"

@@ -112,7 +112,7 @@ def test_a_paused_run_waits_until_it_is_resumed(tiny_config, ask_at, monkeypatch
 
 
 def test_a_run_stopped_before_its_first_step_is_resumed_from_any_folder(tiny_run, tmp_path, monkeypatch):
-    relative = {"data.path": "sheep.txt", "output.runs_dir": "runs"}
+    relative = {"data.path": "she*.txt", "output.runs_dir": "runs"}
     folder, outcome = tiny_run("early", relative, before=lambda run: controls.request(run.folder.control, "stop"))
     assert outcome.exit_code == EXIT_STOPPED and not folder.plan.exists()
     (tmp_path / "elsewhere").mkdir()

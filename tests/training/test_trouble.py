@@ -13,7 +13,7 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.reporting.facts import facts_of
-from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted, TextSampled
+from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint, checkpoint_folder, session
@@ -38,17 +38,6 @@ def saves_fail_at(monkeypatch):
 
     monkeypatch.setattr(checkpoint, "save_checkpoint", failing)
     return steps
-
-
-@pytest.mark.full
-def test_only_a_saved_evaluation_is_the_best(tiny_run, saves_fail_at):
-    whole, _ = tiny_run("whole", PATIENT)
-    best = min(of_kind(whole, EvalDone), key=lambda event: event.loss).step
-    saves_fail_at.add(best)
-    folder, outcome = tiny_run("failing", PATIENT)
-    assert outcome.exit_code == EXIT_DONE
-    assert "No space left" in of_kind(folder, RunProblem)[0].message
-    assert (folder.model / "model.safetensors").is_file()
 
 
 @pytest.fixture
@@ -161,17 +150,6 @@ def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_com
     assert "the final model could not be written" in outcome.failure
     assert "`tui-trainer resume full` goes on from there" in outcome.failure and "traceback" not in outcome.failure
     assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
-
-
-@pytest.mark.full
-def test_a_run_on_a_relative_glob_is_resumed(tiny_run, tmp_path, monkeypatch):
-    (tmp_path / "texts").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / "texts" / f"{name}.txt").write_text(f"{name} is a letter, and not a number at all.\n" * 20)
-    folder, _ = tiny_run("glob", {"data.path": "texts/*.txt"})
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
 
 
 @pytest.mark.full
