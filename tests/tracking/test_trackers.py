@@ -3,9 +3,11 @@
 import json
 import os
 import subprocess
+import sys
 import threading
 from dataclasses import replace
-from types import SimpleNamespace
+from importlib.machinery import ModuleSpec
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -232,7 +234,7 @@ def test_a_reader_that_cannot_be_started_is_a_problem(tiny_run, monkeypatch):
 
 
 def test_unknown_and_missing_trackers_are_refused_before_the_start(monkeypatch):
-    monkeypatch.setattr("tui_trainer.tracking.contract.find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "mlflow", None)
     loaded = load_config(Request(assignments=("logging.report_to=wandp, mlflow",)))
     first, second = setting_problems(loaded)
     assert first.key == "logging.report_to" and first.hint == "did you mean wandb?"
@@ -257,16 +259,26 @@ def test_a_run_or_tracker_that_cannot_be_used_is_refused(tmp_path, capsys, monke
 
 def test_an_ended_run_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch):
     folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
-    tracker = FakeTracker(failures=1)
-    monkeypatch.setattr("tui_trainer.tracking.contract.find_tracker", lambda _: tracker)
-    monkeypatch.setattr("tui_trainer.tracking.contract.tracker_problems", lambda _: [])
-    assert main(["track", "a", "--to", "fake"]) == 1
-    told = capsys.readouterr()
-    assert told.err.count("fake took nothing: no network") == 1 and not told.out
-    assert main(["track", "a", "--to", "fake"]) == 0
-    assert "fake: 4 events handed over" in capsys.readouterr().out and tracker.status == "finished"
-    assert main(["track", "a", "--to", "fake"]) == 0
-    assert "fake has all of it" in capsys.readouterr().out and tracker.calls.count("end") == 1
+    failures, logged, finished = [ConnectionError("no network")], [], []
+
+    def init(**_):
+        if failures:
+            raise failures.pop()
+
+    library = ModuleType("trackio")
+    library.__spec__ = ModuleSpec("trackio", None)
+    library.init, library.finish = init, lambda: finished.append(True)
+    library.log = lambda values, step=None: logged.append((step, values))
+    monkeypatch.setitem(sys.modules, "trackio", library)
+    assert main(["track", "a", "--to", "trackio"]) == 1
+    shown = capsys.readouterr()
+    assert shown.err.count("trackio took nothing: no network") == 1 and not shown.out
+    assert main(["track", "a", "--to", "trackio"]) == 0
+    assert "trackio: 4 events handed over" in capsys.readouterr().out
+    assert [step for step, values in logged if "train/loss" in values] == [1, 2]
+    assert logged[-1] == (None, {"status/finished": 1.0})
+    assert main(["track", "a", "--to", "trackio"]) == 0
+    assert "trackio has all of it" in capsys.readouterr().out and len(finished) == 1
     assert {path.stat().st_mode & 0o077 for path in (folder.root / "tracking").rglob("*")} == {0}
 
 
