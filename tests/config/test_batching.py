@@ -77,6 +77,7 @@ def test_three_numbers_that_disagree_are_reported_together(subtests):
     for words in ("32", NAMES["m"], NAMES["a"], "4 x 3 = 12"):
         assert words in found.message
     assert found.hint == "leave one of the three out"
+    # Numbers that agree or are missing are accepted.
     for user in AGREEING:
         with subtests.test(user=user):
             assert batch_problems(loaded(user, {"e": 7, "m": 2, "a": 2} if len(user) < 3 else None)) == []
@@ -107,8 +108,10 @@ def test_each_division_has_a_reason(subtests):
     for user, profile, fits, words in REASONS:
         with subtests.test(user=user, profile=profile, fits=fits):
             assert words in cut(user, profile, fits=fits).micro_reason
+    # A micro-batch is never larger than the effective batch.
     assert cut({"e": 8, "m": 8}).micro_reason == "from --set"
     assert "which says 9: no more than the effective batch" in cut({"e": 8, "m": 9}).micro_reason
+    # The effective batch has a reason too.
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"
 

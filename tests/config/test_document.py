@@ -101,6 +101,7 @@ def test_a_file_with_mistakes_opens_and_can_be_corrected():
     assert document.loaded is not None and [problem.key for problem in document.problems] == ["trainig"]
     document.undo()
     assert document.loaded is None and document.value(RATE) == "fast"
+    # A file that is not TOML opens with its problem.
     document = opened("learning_rate = = 3\n")
     assert "not valid TOML" in document.problems[0].message
 
@@ -132,6 +133,7 @@ def test_every_kind_of_change_is_undone_and_redone():
         assert document.redo().startswith("redid ")
         assert state(document) == expected
     assert document.redo() == ""
+    # A change after an undo ends what could be redone.
     document = opened()
     document.set(RATE, 1e-4)
     document.undo()
@@ -162,6 +164,7 @@ def test_reset_returns_to_the_preset():
     document.reset(RATE)
     assert document.value(RATE) == 3e-3 and document.unsaved() == {RATE: PRESET}
     assert document.loaded.origin(RATE) is Origin.RECIPE
+    # A reset of everything keeps the recipe.
     document = opened("profile = 'char-lm'\nhardware_profile = 'none'\n[training]\nlearning_rate = 1e-4\n")
     document.set(SEED, 1)
     document.reset_all()
@@ -190,6 +193,7 @@ def test_choosing_a_recipe_does_what_its_preview_shows(subtests):
             kept = (Change(key=RATE, old=1e-4, new=1e-3), Change(key=SEED, old=7, new=42))
             assert preview.stays == (kept if keep_own else ())
             assert document.value(RATE) == (1e-4 if keep_own else 1e-3)
+    # An unknown recipe has no preview.
     with pytest.raises(ConfigError, match="no recipe named"):
         opened().preview_recipe("quikstart")
 

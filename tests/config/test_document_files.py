@@ -145,6 +145,7 @@ def test_saving_makes_no_folder_and_never_replaces_a_file_with_mistakes(subtests
     Path("folder").mkdir()
     refused(document, Path("folder"), "cannot be written|Is a directory", force=True)
     assert not Path("nowhere").exists()
+    # A file with mistakes is not overwritten.
     for text in ["a = = 1\n", "[training]\nlearning_rat = 1\n"]:
         with subtests.test(text=text):
             path = own_file(text)

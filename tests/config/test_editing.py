@@ -59,6 +59,7 @@ def test_values_are_parsed_as_people_write_them(subtests):
         with subtests.test(key=key, text=text):
             found = parse(ALL[key], text)
             assert found == value and type(found) is type(value)
+    # True and false have several names.
     for yes, no in (("true", "false"), ("Yes", "no"), ("on", "OFF")):
         assert parse(THINGS["flag"], yes) is True and parse(THINGS["flag"], no) is False
 
@@ -103,6 +104,7 @@ def test_empty_values_lists_and_control_characters_are_displayed():
     setting = ALL["output.name"]
     assert (display_text(setting, ""), edit_text(setting, "")) == ("empty", "")
     assert display_text(setting, "a\x1b\nb") == "a\u241b\u23ceb"
+    # A list of a file is edited as one text.
     assert edit_text(ALL["data.path"], ["a.txt", "b,c.txt"]) == r"a.txt, b\,c.txt"
     assert display_text(ALL["data.weights"], [2, 0.5]) == edit_text(ALL["data.weights"], [2, 0.5]) == "2, 0.5"
     assert display_text(ALL["tuning.target_modules"], ["q_proj", "v_proj"]) == "q_proj, v_proj"
@@ -123,8 +125,10 @@ def test_numbers_are_written_short_without_losing_a_digit(subtests):
     for value, text in NUMBERS:
         with subtests.test(value=value):
             assert number_text(value) == text
+    # No digit is lost.
     for value in (0.1 + 0.2, 1 / 3e6, 5e-324, 1e22, 1.7e308, 123456.789):
         assert float(number_text(value)) == value
+    # A share of the steps has another unit than a number of steps.
     setting = ALL["training.warmup_steps"]
     assert [unit_text(setting, value) for value in (0.05, 20.0, 0.0)] == ["of all steps", "steps", ""]
     assert unit_text(ALL["training.per_device_train_batch_size"], "auto") == ""
@@ -159,6 +163,7 @@ def test_one_key_steps_to_the_next_value_and_stops_at_the_bounds(subtests):
                     value = bump(ALL[key], value, direction)
                     found.append(value)
                 assert found == expected and all(type(a) is type(b) for a, b in zip(found, expected, strict=True))
+    # Booleans toggle and shares stop at their bound.
     assert [bump(THINGS["flag"], value, 1) for value in (True, False)] == [False, True]
     assert bump(THINGS["share"], 0.29, 1) == 0.3 and bump(THINGS["share"], 0.3, 1) == 0.3
     assert choices(THINGS["flag"]) == (False, True) and choices(THINGS["colour"]) == ("red", "green")
@@ -188,6 +193,7 @@ def test_paths_are_completed(tmp_path):
     assert completions(path, f"{tmp_path}/.h") == [f"{tmp_path}/.hidden"]
     assert completions(path, "nowhere/") == [] == completions(path, "~nosuchuser/x") == completions(path, "a\0/")
     assert completions(path, "sample", names=["sample:python-reference"]) == ["sample:python-reference"]
+    # Profiles are completed.
     assert completions(ALL["profile"], "qui") == ["quickstart"]
     assert completions(ALL["hardware_profile"], "")[:2] == ["auto", "none"]
     assert completions(ALL["hardware_profile"], "c") == ["colab", "cpu"]

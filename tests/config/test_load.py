@@ -89,6 +89,7 @@ def test_quickstart_is_the_recipe_unless_a_file_is_given(place):
     bare = loaded(file="bare.toml")
     assert bare.recipe is None and bare.config == with_absolute_paths(Config())
     assert {bare.where(key) for key in all_settings()} == {"default"}
+    # A recipe on the command line replaces that of the file.
     (place / "other.toml").write_text("[training]\nweight_decay = 5.0\n")
     found = loaded(profile="other.toml")
     assert found.recipe is not None and found.recipe.name == "other"
@@ -147,7 +148,9 @@ def test_a_misspelt_key_is_corrected(subtests):
         with subtests.test(key=key):
             assert did_you_mean(key) == f"did you mean {meant}?"
             assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
+    # A key without a near one gets the way to the list.
     assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
+    # Names of other tools mean a setting and are none themselves.
     bare = {key.rpartition(".")[2] for key in all_settings()}
     assert set(MEANT.values()) <= set(all_settings())
     assert len(MEANT) > 80 and not bare & set(MEANT)
@@ -163,6 +166,7 @@ def test_a_mistake_names_its_layer_and_file(place):
     assert len(messages) == len(places)
     assert all(any(line.startswith(start) for line in messages) for start in places)
     (place / "my.toml").write_text(FILE)
+    # An unknown key names its file.
     (place / "recipe.toml").write_text(RECIPE + "batch = 1\n")
     assert [line.partition(";")[0] for line in problems()] == ["recipe.toml: training.batch: unknown setting"]
     # Tables of profiles are not settings of config files.

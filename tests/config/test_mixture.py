@@ -47,12 +47,15 @@ def test_paths_are_separated_by_commas(subtests, here):
     for text, paths in PATHS:
         with subtests.test(text=text):
             assert paths_in(text) == paths
+    # A file whose name has a comma is one path.
     (here / "a,b.txt").touch()
     assert paths_in("a,b.txt") == ("a,b.txt",)
     assert paths_in("a,c.txt") == ("a", "c.txt")
+    # Joined paths can be split again.
     for paths in [("a",), ("a", "b"), ("x,y/a", "b"), ("x, y/*.txt",)]:
         with subtests.test(paths=paths):
             assert paths_in(joined(paths)) == paths
+    # The path being typed is the last one.
     assert last_path("a.txt, b") == ("a.txt, ", "b")
     assert last_path("b") == ("", "b") and last_path("a,") == ("a,", "")
 
@@ -80,6 +83,7 @@ def test_weights_are_read_as_people_write_them(subtests):
     for assignment, found in WEIGHTS:
         with subtests.test(assignment=assignment):
             assert loaded("", assignment).config.data.weights == found
+    # Weights belong to the paths in their order.
     assert weights("2, 0.5") == (2.0, 0.5)
     assert weights("0.5", path="a") == (0.5,)
     assert weights("") == weights("1, 1.0") == (), "every row once is no weight"

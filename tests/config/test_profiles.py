@@ -83,6 +83,7 @@ def test_presets_of_the_user_replace_those_of_the_same_name_and_can_be_files(pla
     assert find_profile("mine", "recipes").title == "Mine"
     assert load(Request(profile="mine"), lambda requested: (None, "")).config.training.seed == 7
     assert load(Request(), lambda requested: (None, "")).config.training.seed == 8
+    # A preset can be given as a file.
     (place / "here.toml").write_text("[training]\nseed = 9\n")
     assert load(Request(profile="here.toml"), lambda requested: (None, "")).config.training.seed == 9
 

@@ -74,10 +74,12 @@ def test_only_the_users_values_and_the_recipe_are_saved(tmp_path):
     path.write_text(text)
     back = load(Request(config_file=path), lambda requested: (hardware, ""))
     assert back.config == loaded.config and to_toml(back) == text
+    # The recipe that nobody named is saved too.
     loaded = load(Request(), lambda requested: NONE)
     saved = reload(to_toml(loaded), tmp_path)
     assert saved.profile == "quickstart"
     assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()
+    # Whole numbers are written without a fraction.
     assignments = ("evaluation.eval_steps=128.0", "training.num_train_epochs=3", "training.max_grad_norm=1e30")
     loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda requested: NONE)
     lines = to_toml(loaded).splitlines()

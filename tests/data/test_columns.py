@@ -59,6 +59,7 @@ def test_an_unclear_choice_is_an_error_that_names_the_columns(subtests):
                 chosen(row)
             assert message in str(caught.value)
             assert str(caught.value).startswith("train.csv: ")
+    # Only text columns are proposed.
     with pytest.raises(DataError, match=r"data.text_column: title, notes$"):
         chosen({"id": 1, "title": "what?", "notes": "that."})
 
@@ -79,6 +80,7 @@ def test_missing_columns_are_reported_once_or_with_their_line(tmp_path):
     with pytest.raises(DataError) as caught:
         list(open_source(str(tmp_path), "text").documents())
     assert [problem.where for problem in caught.value.problems] == ["a.jsonl (2 times, also b.jsonl)"]
+    # A row without the column is reported with its line.
     path = write(tmp_path / "a.jsonl", {"text": "x"}, {"body": "y"}, {"text": "z"})
     with pytest.raises(DataError, match=r"a.jsonl, line 2: the row has no column 'text'; columns found: body"):
         list(open_source(str(path)).documents())
@@ -95,6 +97,7 @@ def test_notes_name_the_chosen_column_and_the_other_ones(tmp_path):
     (note,) = notes_of(path)
     assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
     assert notes_of(path, "content") == (note,)
+    # Rows that hold a text alone need no note.
     assert notes_of(write(tmp_path / "a.jsonl", {"text": "x"})) == ()
 
 

@@ -63,6 +63,7 @@ def test_input_and_context_become_part_of_the_question(subtests):
     for values, asked in WITH_CONTEXT:
         with subtests.test(values=values):
             assert [message["content"] for message in read_conversation(values).messages] == [asked, "T."]
+    # JSON lists of other things are plain text.
     asked, answered = '[{"name": "Ada"}] Who?', '[{"name": "Ada", "role": "author"}]'
     messages = read_conversation({"prompt": asked, "completion": answered}).messages
     assert [message["content"] for message in messages] == [asked, answered]
@@ -92,8 +93,10 @@ def test_a_tool_call_becomes_an_object_in_every_spelling(subtests):
             )
             assert conversation.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
             assert conversation.messages[2] == {"role": "tool", "content": "2"}
+    # Text that is not a call stays text.
     turn = {"from": "function_call", "value": "add(1)"}
     assert read_conversation({"conversations": [turn]}).messages == ({"role": "assistant", "content": "add(1)"},)
+    # A timestamp beside a message is accepted.
     turn = {**ANSWER, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
     assert "2024-01-01" in read_conversation({"messages": [QUESTION, turn]}).text
 
@@ -127,6 +130,7 @@ def test_a_row_that_is_not_a_conversation_is_reported_with_its_place(subtests):
                 columns.read(row(**values))
             for word in (WHERE, *words):
                 assert word in str(error.value)
+    # A null or empty answer is refused.
     columns = find_conversations([row(prompt="a", completion="b")])
     with pytest.raises(DataError, match="line 3: the column 'completion' is null, not a string"):
         columns.read(row(prompt="a", completion=None))
@@ -139,6 +143,7 @@ def test_wrong_columns_are_reported():
         find_conversations([row(messages=[QUESTION, ANSWER])], text_column="mesages")
     with pytest.raises(DataError, match=r"no column 'anwser'; did you mean 'answer'\?.*data.target_column"):
         find_conversations([row(question="a", answer="b")], target_column="anwser")
+    # Plain text is refused with the task that reads it.
     with pytest.raises(DataError, match=r'no column holds conversations; columns found: id, text; .*"causal_lm"'):
         find_conversations([row(id=1, text="Once upon a time.")])
 

@@ -164,6 +164,7 @@ def test_a_tokenizer_is_trained_on_the_training_side_and_special_names_stay_text
     held_out = rows_of(entry.eval_path)
     assert held_out[0][0] == BOS_ID
     assert sum(row.count(EOS_ID) for row in held_out) == 5
+    # Text that spells a special token stays text.
     path = write(tmp_path / "c.jsonl", ["say <eos> and <pad>"] * 20)
     entry = prepared(path, **{**TRAINED, "max_length": 100})
     assert all(row.count(EOS_ID) == 1 and 0 not in row for row in rows_of(entry.train_path))

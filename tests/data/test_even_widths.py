@@ -41,6 +41,7 @@ def test_widths_are_multiples_of_eight_up_to_the_planned_width(subtests):
             assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
             assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
             assert (batch.input_ids[:, longest:] == PAD).all()
+    # A requested width is kept.
     assert in_even_widths(whole, PAD, 64, 0, even)(rows_of(5), width=21).input_ids.shape == (1, 21)
 
 

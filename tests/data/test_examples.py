@@ -89,6 +89,7 @@ def test_repeated_and_leaked_rows_are_counted_and_removed_with_dedup(prepare):
     assert any("data.dedup = true leaves them out" in note for note in kept.notes)
     without = prepare(rows, dedup=True)
     assert texts_of(without.train_path) == ["a b", "c", "e\u0301"]
+    # Repeats on both sides of a split are leaks.
     rows = [{"text": str(index // 2)} for index in range(200)]
     assert prepare(rows, eval_fraction=0.3).counts.leaked_rows > 10
     assert prepare(rows, eval_fraction=0.3, dedup=True).counts.leaked_rows == 0
@@ -99,6 +100,7 @@ def test_bad_rows_can_be_skipped_but_not_the_rest_of_a_file(prepare, tmp_path):
     assert texts_of(data.train_path) == ["a", "b"]
     assert (data.counts.bad_rows, data.counts.rows_read) == (1, 3)
     assert any("1 row that cannot be used is left out: train.jsonl, line 2" in note for note in data.notes)
+    # `skip_bad_rows` does not skip the rest of a file.
     path = tmp_path / "train.jsonl.gz"
     whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
     path.write_bytes(whole[: len(whole) // 2])
@@ -135,10 +137,12 @@ def test_a_table_without_rows_labels_or_its_column_is_refused(prepare, mix):
     assert (data.counts.untrained_rows, data.counts.truncated_rows, data.counts.train_rows) == (1, 1, 2)
     with pytest.raises(DataError, match="none of the 2 training rows has a label within the first 8 tokens"):
         prepare([{"text": "- a"}, {"text": "- b"}])
+    # A table without rows or without its column is refused.
     with pytest.raises(DataError, match="there are no rows to learn from"):
         prepare([])
     with pytest.raises(DataError, match=r"eval\.jsonl"):
         prepare([{"text": "a"}], [])
+    # A missing column is reported once.
     with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to learn from"):
         mix(labelled(1, 5), [])
     with pytest.raises(DataError) as stopped:
@@ -241,6 +245,7 @@ def test_missing_and_broken_files_are_reported_together(tmp_path):
     with pytest.raises(DataError) as stopped:
         prepare_rows([source], Characters(), cut(), tmp_path / "cache")
     assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1 (all 2 rows of several files)"]
+    # All missing files are reported.
     with pytest.raises(DataError) as stopped:
         open_sources([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
     assert len(stopped.value.problems) == 2

@@ -26,6 +26,7 @@ def test_a_hub_path_is_parsed_and_written_again(subtests):
         with subtests.test(written=written):
             assert parse_hub_path(written) == meant
             assert parse_hub_path(str(meant)) == meant
+    # The revision of the config applies unless the path has one.
     assert parse_hub_path("org/d", "v2") == HubPath("org/d", "v2") == parse_hub_path("org/d@v2", "v2")
     with pytest.raises(DataError, match="org/d is asked for in two revisions"):
         parse_hub_path("org/d@v1", "v2")

@@ -77,6 +77,7 @@ def test_halving_a_pass_halves_its_rows_down_to_one(documents):
     layout = RowLayout(**ABOUT, rows=100)
     assert halvings(layout, documents) == [(8, 0), (4, 0), (2, 0), (1, 0)]
     assert halvings(layout, documents[:5]) == [(5, 0), (3, 0), (2, 0), (1, 0)]
+    # Rows of coarse widths are halved as well.
     layout = RowLayout(
         rows=4,
         packed_width=66,
@@ -99,6 +100,7 @@ def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(docu
     assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
     # Rows that are filled up to one width take no less where fewer documents share them.
     assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
+    # A document longer than a narrowed row gets its own row.
     layout = RowLayout(**ABOUT, rows=4, packed_width=8)
     passes = list(layout.passes(documents))
     assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1

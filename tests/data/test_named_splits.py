@@ -107,6 +107,7 @@ def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
         with subtests.test(names=names):
             doubt = tell_apart(names).trained()
             assert isinstance(doubt, str) and why in doubt
+    # Split folders beside loose texts need a decision.
     doubt = tell_apart(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
     assert doubt == "of vocabulary.txt nobody knows the split"
     assert "several places" in str(tell_apart(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
@@ -127,6 +128,7 @@ def test_texts_beside_split_tables_are_not_data():
     splits = tell_apart(["train.csv", "test.csv", "README.md", "load.py"])
     assert splits.beside == ("README.md", "load.py") and len(splits.parts) == 2
     assert is_about_the_data("README.md") and is_about_the_data("a/LICENSE") and not is_about_the_data("notes.md")
+    # Saved folders are splits under any name.
     names = "first/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"
     assert files_by_split(*names, saved=frozenset({"first", "train"})) == {"first": [names[0]], "train": [names[1]]}
 
@@ -161,4 +163,5 @@ def test_no_text_of_a_corpus_is_left_out_because_of_its_name(subtests):
             splits = tell_apart(names)
             assert not splits.parts and not splits.beside
             assert splits.remark.startswith(noticed) and bool(splits.remark) == bool(noticed)
+    # A single text file belongs to a split only if its whole name is one.
     assert [split_of_file(name) for name in ("test.txt", "test_utils.txt", "test_a.csv")] == ["test", None, "test"]

@@ -47,9 +47,11 @@ def test_a_longer_context_backs_off_to_the_shorter_one():
     assert probability([4, 4, 1], 2, 3) == pytest.approx(probability([1], 2, 1))
     assert probability([4, 0, 1], 2, 3) == pytest.approx(probability([0, 1], 2, 2))
     assert probability([0, 1], 2, 2) != pytest.approx(probability([1], 2, 1))
+    # A context that only ends the training text backs off.
     train = [0, 1, 2, 1, 0, 2, 2, 0, 0]
     each = [[losses(train, [0, 0, token], [False, False, True])[order] for token in range(6)] for order in (1, 2)]
     assert each[1] == pytest.approx(each[0])
+    # A text shorter than the order still gives a loss.
     assert losses([1], [1, 2, 3, 1], [True] * 4)[3] == pytest.approx(losses([1], [1, 2, 3, 1], [True] * 4)[1])
 
 

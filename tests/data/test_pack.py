@@ -43,9 +43,11 @@ def test_rows_are_those_of_best_fit_decreasing(subtests):
             )
             assert rows == sorted(sorted(row) for row in rows)
             assert rows == pack_rows(np.array(lengths, dtype=np.int32), capacity)
+    # Lengths that do not fit are refused.
     for lengths in ([0, 5], [11], [-1]):
         with pytest.raises(ValueError, match="do not fit"):
             pack_rows(lengths, 10)
+    # Many varied documents fill their rows.
     lengths = np.clip(np.random.default_rng(0).lognormal(5, 1, 100_000).astype(int), 1, 1024)
     assert lengths.sum() / (1024 * len(pack_rows(lengths, 1024))) > 0.999
 
@@ -57,6 +59,7 @@ def test_a_narrower_width_needs_no_more_rows(subtests):
             width = narrowest_width(lengths, capacity)
             assert width <= capacity
             assert len(pack_rows(lengths, width)) <= len(pack_rows(lengths, capacity))
+    # The width is the least possible.
     assert narrowest_width([6, 6], 10) == 6
     assert narrowest_width([4, 4, 3, 3], 10) == 7
     assert narrowest_width([10, 1], 10) == 10
@@ -127,6 +130,7 @@ def test_expected_padding_is_close_to_that_of_real_batches():
     assert expected.grouped == pytest.approx(grouped, abs=0.01)
     assert 0 <= expected.packed < 0.1 < expected.padded and expected.grouped < 0.03
     assert expected == padding_shares(lengths.tolist(), capacity=512, documents=64, micro_batch=8)
+    # Documents of one length need no packing.
     expected = padding_shares([512] * 10, capacity=512, documents=32, micro_batch=8)
     assert (expected.packed, expected.padded) == (0, 0)
     assert expected_packed_rows([512] * 10, 512, 32) == 32

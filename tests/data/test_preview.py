@@ -211,6 +211,7 @@ def test_words_keep_the_space_before_them_and_tags_begin_a_piece():
         ("<9>", 1, True, True),
         ("word8", 1, False, False),
     ]
+    # A tag begins a piece.
     found = Speller(Stripping()).pieces([0, 1, 2, 3], [False, True, False, True], ["", "O", "", "B-PER"])
     assert [(piece.text, piece.tag) for piece in found] == [("<s>", ""), ("the", "O"), (" cat", ""), (" sat", "B-PER")]
 

@@ -39,6 +39,7 @@ def test_text_files_and_rows_are_documents(tmp_path, subtests):
     for name in ["a.txt", "a.md", "a.rst", "a.py", "a.log", "LICENSE", "a.txt.gz"]:
         with subtests.test(name=name):
             assert texts(write(tmp_path / name, "één\ntwee\n".encode())) == ["één\ntwee\n"]
+    # A row is one document with its line.
     for name in ["a.jsonl", "a.ndjson", "a.jsonl.gz"]:
         with subtests.test(name=name):
             path = write(tmp_path / name, b'{"text": "one"}\n\n  \n{"x": 1, "text": "two"}')
@@ -47,6 +48,7 @@ def test_text_files_and_rows_are_documents(tmp_path, subtests):
                 ("one", f"{name}, line 1"),
                 ("two", f"{name}, line 4"),
             ]
+    # Documents can be read several times.
     source = open_source(str(write(tmp_path / "a.jsonl", GOOD_ROW * 3)))
     assert list(source.documents()) == list(source.documents())
     assert len(list(source.documents())) == 3
@@ -58,7 +60,9 @@ def test_byte_order_marks_and_windows_line_ends_change_nothing(tmp_path, subtest
             plain = b"one\ntwo\n" if name == "a.txt" else b'{"text": "one\\ntwo"}\n{"text": "3"}\n'
             clean = texts(write(tmp_path / name, plain))
             assert texts(write(tmp_path / name, b"\xef\xbb\xbf" + plain.replace(b"\n", b"\r\n"))) == clean
+    # Windows line ends inside a row become plain.
     assert texts(write(tmp_path / "a.jsonl", b'{"text": "one\\r\\ntwo"}')) == ["one\ntwo"]
+    # A line separator inside a row does not end it.
     assert texts(write(tmp_path / "a.jsonl", '{"text": "a\u2028b\x85c"}\n'.encode())) == ["a\u2028b\x85c"]
 
 
@@ -79,6 +83,7 @@ def test_a_glob_gives_its_matches_unless_a_file_has_that_name(tmp_path):
     for name in ("b.txt", "a.txt", "c.md"):
         write(tmp_path / name, name.encode())
     assert texts(tmp_path / "*.txt") == ["a.txt", "b.txt"]
+    # A file whose name looks like a glob is that file.
     write(tmp_path / "a1.txt", b"wrong")
     assert texts(write(tmp_path / "a[1].txt", b"right")) == ["right"]
 
@@ -121,12 +126,14 @@ def test_a_broken_gz_file_is_reported(tmp_path, subtests):
         with subtests.test(message=message):
             (tmp_path / "a.txt.gz").write_bytes(content)
             assert message in str(complaint(tmp_path / "a.txt.gz"))
+    # A truncated gz file is reported.
     for name in ["a.txt.gz", "a.jsonl.gz"]:
         with subtests.test(name=name):
             rows = [json.dumps({"text": os.urandom(40).hex()}).encode() for _ in range(200)]
             whole = gzip.compress(b"\n".join(rows))
             (tmp_path / name).write_bytes(whole[: len(whole) // 2])
             assert "cut short" in str(complaint(tmp_path / name))
+    # A damaged gz file is reported.
     whole = bytearray(gzip.compress(os.urandom(4000).hex().encode()))
     whole[len(whole) // 2] ^= 0xFF
     (tmp_path / "a.txt.gz").write_bytes(whole)
@@ -138,6 +145,7 @@ def test_messages_quote_files_and_json_without_control_characters(tmp_path):
     assert "oops" in message
     assert "\x1b" not in message
     assert len(message.split("\u00ab")[1].split("\u00bb")[0]) <= 40
+    # A file name is shown without control characters.
     path = tmp_path / "a\x1b[2J\n.txt"
     assert "a\u241b[2J\u23ce.txt" in str(complaint(write(path, b"\xff")))
 
@@ -151,15 +159,16 @@ def test_equal_problems_are_reported_once_and_five_kinds_are_shown(tmp_path):
         f"a.jsonl, line {n} (4 times, also {n + 6}, {n + 12}, ...)" for n in range(1, 6)
     }
     assert str(error.problems[-1]) == "and 4 more problems of other kinds"
+    # Problems of several files are reported together.
     write(tmp_path / "a.jsonl", b"oops\n")
     write(tmp_path / "b.txt", b"\xff")
-    # Problems of several files are reported together.
     assert [problem.where for problem in complaint(tmp_path).problems] == ["a.jsonl, line 1", "b.txt, line 1"]
 
 
 def test_the_character_limit_cuts_the_last_document(tmp_path):
     source = open_source(str(write(tmp_path / "a.jsonl", GOOD_ROW * 5)))
     assert [document.text for document in source.documents(max_chars=6)] == ["fine", "fi"]
+    # Problems before the limit are reported.
     path = write(tmp_path / "a.jsonl", b"oops\n" + GOOD_ROW * 5)
     with pytest.raises(DataError, match="line 1: broken JSON"):
         list(open_source(str(path)).documents(max_chars=6))
@@ -169,6 +178,7 @@ def test_limits_of_lines_and_unpacked_files_are_enforced(tmp_path, monkeypatch):
     monkeypatch.setattr(decoding, "MAX_LINE_BYTES", 100)
     path = write(tmp_path / "a.jsonl", GOOD_ROW + b'{"text": "' + b"x" * 100 + b'"}\n')
     assert "a.jsonl, line 2: the line is longer than 100 B" in str(complaint(path))
+    # A gzip bomb is refused.
     monkeypatch.setattr(reading, "MAX_DOCUMENT_BYTES", 1000)
     assert "one document of more than 1000 B" in str(complaint(write(tmp_path / "a.txt.gz", b"x" * 100_000)))
 
@@ -231,6 +241,7 @@ def test_the_fingerprint_depends_on_content_and_names(tmp_path):
     assert fingerprint("a.txt", b"one") == first
     assert fingerprint("a.txt", b"other") != first
     assert fingerprint("b.txt", b"one") != first
+    # A file is hashed again only after it changed.
     path = write(tmp_path / "a.txt", b"x" * 1000)
     reports: list[float] = []
     source = open_source(str(path))
@@ -256,6 +267,7 @@ def test_the_sample_is_read_without_repeats():
     assert found[0].where.startswith("topic '")
     assert all(together.count(document.text) == 1 for document in found)
     assert len({document.where for document in found}) == len(found)
+    # A misspelt sample is corrected.
     with pytest.raises(DataError, match="did you mean sample:python-reference"):
         open_source("sample:python-referense")
 

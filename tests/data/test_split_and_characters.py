@@ -35,9 +35,11 @@ def test_held_out_documents_come_near_the_requested_share(subtests):
             assert share == pytest.approx(fraction, rel=0.02)
             assert not split.tails
             assert not split.notes
+    # A share of zero holds nothing out.
     split = split_documents(LENGTHS, 0, 42)
     assert not split.held_out.any()
     assert not split.tails
+    # A giant document is never held out.
     for seed in range(20):
         with subtests.test(seed=seed):
             split = split_documents([3000, *[100] * 50], 0.1, seed)
@@ -49,6 +51,7 @@ def test_the_split_depends_on_the_seed_alone():
     first, again, other = (split_documents(LENGTHS, 0.1, seed).held_out for seed in (42, 42, 43))
     assert (first == again).all()
     assert (first != other).any()
+    # The split of a seed is the same on every machine.
     assert np.flatnonzero(split_documents([10] * 20, 0.2, 42).held_out).tolist() == [4, 8, 15, 17]
 
 
@@ -59,6 +62,7 @@ def test_the_tail_of_the_longest_document_is_held_out_if_whole_documents_cannot_
             assert not split.held_out.any()
             assert split.tails == {0: round(0.1 * sum(lengths))}
             assert len(split.notes) == 1
+    # Some text always remains for training.
     for fraction in [0.5, 0.9, 0.99]:
         for lengths in [[1, 1], [5, 5, 5], [2], [1], [9, 1]]:
             with subtests.test(lengths=lengths, fraction=fraction):
@@ -74,6 +78,7 @@ def test_the_tail_begins_at_the_nearest_line_break(subtests):
     assert text[tail_start(text, 6) :] == "dddd"
     assert text[tail_start(text, 8) :] == "cccc\ndddd"
     assert text[tail_start(text, 4) :] == "dddd"
+    # Neither side of a tail is empty.
     for text in ["x" * 100, "x" * 99 + "\n", "\n" * 100, "\n" + "x" * 99]:
         for tail in [1, 50, 99]:
             with subtests.test(text=text, tail=tail):
@@ -98,6 +103,7 @@ def test_each_known_character_is_one_token_and_decodes_to_itself(tmp_path):
     assert min(ids) > EOS_ID
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.decode(ids, skip_special_tokens=False) == TEXT
+    # A saved tokenizer encodes the names of special tokens as text.
     tokenizer = build_tokenizer(characters_of([TEXT]))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -109,8 +115,10 @@ def test_each_known_character_is_one_token_and_decodes_to_itself(tmp_path):
 def test_each_unknown_character_is_one_unknown_token():
     assert encode_text(character_ids(["a", "b"]), "a??b\u2603").tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
     assert build_tokenizer(["a", "b"]).encode("a??b\u2603").ids == [3, UNK_ID, UNK_ID, 4, UNK_ID]
+    # The alphabet is sorted and complete.
     assert characters_of(["b\U0001f600", "ab", "é"]) == ["a", "b", "é", "\U0001f600"]
     assert characters_of([]) == []
+    # Fast encoding agrees with the tokenizer.
     text = "ab\n<eos>é\U0001f600 " * 1000
     characters = characters_of([text])
     tokenizer, ids = build_tokenizer(characters), character_ids(characters)

@@ -57,6 +57,7 @@ def test_each_signature_has_one_sentence_and_none_repeats():
     assert all(3 <= len(row["output"].split()) <= 25 and "\n" not in row["output"] for row in rows)
     names = [(row["input"].partition("(")[0], row["output"]) for row in rows]
     assert len(set(names)) == len(names)
+    # A first sentence ends at a full stop or an empty line.
     assert first_sentence("\n  One thing.  Two things.") == "One thing."
     assert first_sentence("A heading\n\nMore of it.") == "A heading"
     assert first_sentence("Over two\n    lines! Yes.") == "Over two lines!"

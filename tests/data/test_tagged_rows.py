@@ -46,6 +46,7 @@ def test_a_conll_file_gives_its_sentences(tmp_path, subtests):
                     assert [row.values["tokens"] for row in rows] == [["EU", "rejects"], ["#", "hashtag"], ["Paris"]]
                     assert [row.values["ner_tags"] for row in rows] == [["B-ORG", "O"], ["O", "O"], ["B-LOC"]]
                     assert [row.where for row in rows] == [f"{name}, line {line}" for line in (3, 7, 11)]
+    # Tabs separate columns if there are any.
     (tmp_path / "a.bio").write_text("New York\tB-LOC\nof\tO\n\nold one\tO")
     rows, _ = rows_in(tmp_path / "a.bio")
     assert [row.values["tokens"] for row in rows] == [["New York", "of"], ["old one"]]
@@ -60,6 +61,7 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
         "a.conll, line 6: the line has 3 columns, the first one of the file 2",
         "a.conll, line 9: the line has a tag and no word",
     ]
+    # Latin 1 in a conll file is reported with its line.
     (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")
     _, problems = rows_in(tmp_path / "a.conll")
     assert problems.shown[0].where == "a.conll, line 3" and "Latin-1" in problems.shown[0].message
@@ -99,6 +101,7 @@ def test_columns_with_usual_names_are_found(subtests):
             found = find_tag_columns(head(row), "auto", "auto")
             assert (found.words, found.tags, found.spans) == (words, tags, spans)
             assert f"'{words}'" in found.note and f"'{tags}'" in found.note
+    # Named columns are used.
     rows = head({"tokens": ["a"], "ner_tags": ["O"], "mine": ["B-X"]})
     assert find_tag_columns(rows, "auto", "mine").tags == "mine"
     assert find_tag_columns(rows, "tokens", "mine").note == ""
@@ -150,6 +153,7 @@ def test_bad_rows_are_reported_with_their_place(subtests):
             columns = find_tag_columns(head(WORDS), "auto", "auto")
             with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{message}"):
                 columns.read(Row("a.jsonl, line 7", {"tokens": words, "ner_tags": tags}))
+    # A row without the column is reported.
     columns = find_tag_columns(head(WORDS), "auto", "auto")
     with pytest.raises(DataError, match=r"no column 'ner_tags'.*columns found: tokens"):
         columns.read(Row("a", {"tokens": ["a"]}))

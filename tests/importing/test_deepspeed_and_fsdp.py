@@ -57,6 +57,7 @@ def test_the_optimizer_and_schedule_of_deepspeed_are_imported(read):
         "optimizer.params.momentum": Why.REFUSED, "scheduler.params.warmup_min_lr": Why.ALWAYS,
         "scheduler.params.warmup_type": Why.REFUSED,
     }  # fmt: skip
+    # The floor of the cosine schedule is imported.
     cosine = read({"scheduler": {"type": "WarmupCosineLR", "params": {"cos_min_ratio": 0.1}}}, "deepspeed")
     assert cosine.values == {SCHEDULE: "cosine", "training.min_lr_rate": 0.1} and not cosine.left_out
 
