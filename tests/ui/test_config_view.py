@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from textual.events import Key, Paste
@@ -199,25 +198,6 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
 
 @pytest.mark.full
 @in_event_loop
-async def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
-    async with opened((120, 50)) as (screens, value, press):
-        shown = await press("p")
-        for _ in range(60):
-            if "\u25b8 char-lm" in shown:
-                break
-            shown = await press("down")
-        await screens.shows("char-lm", "It changes 12 settings", "max_chars", "2 settings of yours")
-        await press("space")
-        await screens.shows("your own values go", gone="settings of yours")
-        await press("space enter")
-        await screens.shows("recipe char-lm", gone="It changes")
-        assert value(RATE) == 2e-3
-        await press("u p escape")
-        assert screens.bench.document.recipe_name == "quickstart"
-
-
-@pytest.mark.full
-@in_event_loop
 async def test_the_plan_says_where_its_time_comes_from_and_why_it_moved(monkeypatch):
     reason = "measured here, from 1 measured run of such steps"
     async with opened((200, 50)) as (screens, _, _):
@@ -247,17 +227,6 @@ async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_grou
             assert setting.help.split()[0] in words and key in words
         await screens.resize(80, 24)
         await screens.shows("learning_rate", gone="Saved as")
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
-    async with opened() as (screens, value, press):
-        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: text + "[data]\nmax_chars = 77\n")
-        await press("e")
-        assert value("data.max_chars") == 77
-        await press("s enter")
-        assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not screens.bench.has_unsaved_edits
 
 
 @pytest.mark.full

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-from contextlib import nullcontext
-
 import pytest
 from rich.cells import cell_len
 
@@ -16,8 +13,6 @@ from tui_trainer.config.load import Request
 from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.ui import main
-from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
@@ -100,30 +95,6 @@ async def test_the_whole_screen_is_sent_again_when_it_is_asked_for(monkeypatch):
         sent = "".join(written)
         assert all(line.split()[0] in sent for line in screens.lines if line), "every line"
         assert len(sent) > 24 * 60
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_garbage_is_looked_for_again_once_the_screens_are_shown_or_have_failed(monkeypatch, tmp_path, fails):
-    seen = []
-
-    def run(app: TrainerApp, mouse: bool) -> None:
-        seen.append(gc.isenabled())
-        if fails:
-            raise RuntimeError
-        app.when_shown()
-        seen.append(gc.isenabled())
-        app.leave()
-
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
-    monkeypatch.setattr(TrainerApp, "run", run)
-    monkeypatch.setattr(main, "refuse_unfit", lambda *_: None)
-    monkeypatch.setattr(main, "TerminalGuard", lambda _: nullcontext())
-    try:
-        assert main.run_screens() == int(fails)
-        assert gc.isenabled() and seen == ([False] if fails else [False, True])
-    finally:
-        gc.enable()
-        gc.unfreeze()
 
 
 @pytest.mark.full
