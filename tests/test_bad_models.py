@@ -275,6 +275,7 @@ def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, 
     assert "set data.max_length = 128 or less" in message
 
 
+@pytest.mark.full
 def test_rows_of_a_recipe_are_shortened_to_the_learnt_positions_and_a_note_says_so(
     good_models, capsys, barred, subtests
 ):
@@ -325,6 +326,7 @@ def test_advice_for_a_plan_that_does_not_fit_makes_it_fit(
     assert plan["memory_bytes"]["value"] / MIB == pytest.approx(needed[-1], rel=0.05)
 
 
+@pytest.mark.full
 def test_refusal_names_the_largest_micro_batch_that_fits(good_models, capsys, monkeypatch, barred, long_text):
     settings = {key.replace(".", "__"): value for key, value in (LARGE | {"data.path": long_text}).items()}
     found = []
@@ -344,14 +346,6 @@ def test_machine_that_is_too_small_for_the_smallest_setup_is_reported(
     machine(monkeypatch, memory_bytes=2 * MIB)
     message = refused(capsys, train(good_models("llama"), data__max_length=2048, data__path=long_text))
     assert message.endswith("then none of this is enough: choose a smaller model\n")
-
-
-@pytest.mark.full
-def test_random_weights_are_not_advised_to_be_frozen(capsys, monkeypatch, barred):
-    machine(monkeypatch, memory_bytes=2 * MIB)
-    changes = {"model.init": "scratch", "model.scratch.vocab_size": 300}
-    message = refused(capsys, main(["--no-ui", "--task", "causal_lm", *words(SETTINGS | changes)]))
-    assert "in the order of what it costs" in message and "lora" not in message
 
 
 @pytest.mark.full
@@ -473,10 +467,3 @@ def test_architecture_that_transformers_does_not_know_is_reported_in_one_sentenc
     assert train(folder) == 2
     message = capsys.readouterr().err
     assert message.count("\n") == 1 and "does not know the architecture of_tomorrow; install a newer one" in message
-
-
-@pytest.mark.full
-def test_attention_kernel_that_is_not_installed_names_its_setting(good_models, capsys):
-    assert train(good_models("llama"), model__attn_implementation="flash_attention_2") == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1 and "--set: model.attn_implementation: " in message and "set it to auto" in message

@@ -73,6 +73,7 @@ def by_name(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in found["variants"]}
 
 
+@pytest.mark.full
 def test_classifier_predicts_the_same_in_batches_as_one_by_one(finished, here, capsys):
     run = finished("sequence_classification")
     asked = (run.root, "--rows", 6, "--rounds", 2, "--only", "in batches", "--only", "beams", "--only", "adapter")

@@ -60,6 +60,7 @@ def test_evaluation_repeats_the_last_figures_of_the_run_and_reads_a_file_as_its_
     assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
 
 
+@pytest.mark.full
 def test_adapter_is_compared_with_its_base_and_the_rows_that_changed_most(adapted_run, capsys):
     found = evaluated(capsys, adapted_run.name)
     base, model = found["reference"], found["models"][0]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -127,10 +126,6 @@ def adapted(adapted_run):
     return TrainedModel.of(adapted_run)
 
 
-def certificate_of(model: TrainedModel, name: str) -> dict:
-    return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
-
-
 @pytest.mark.full
 def test_merged_model_keeps_the_dtype_of_its_weights(trained):
     adapted = trained(dtype=torch.bfloat16)
@@ -169,26 +164,30 @@ def without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def test_export_that_differs_from_the_trained_model_fails_and_is_kept_under_another_name(adapted, monkeypatch, capsys):
-    write = merged.Merged.write
-    for spoil, words in (
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
         (swapped, "its logits differ"),
-        (without_tokenizer, "there is no tokenizer beside it"),
-        (without_weights, "it cannot be loaded again"),
-    ):
+        pytest.param(without_tokenizer, "there is no tokenizer beside it", marks=pytest.mark.full),
+        pytest.param(without_weights, "it cannot be loaded again", marks=pytest.mark.full),
+    ],
+)
+def test_export_that_differs_from_the_trained_model_fails_and_is_kept_under_another_name(
+    spoil, words, adapted, monkeypatch, capsys
+):
+    write = merged.Merged.write
 
-        def spoiled(self, trained, folder, tell, spoil=spoil) -> None:
-            write(self, trained, folder, tell)
-            spoil(folder)
+    def spoiled(self, trained, folder, tell) -> None:
+        write(self, trained, folder, tell)
+        spoil(folder)
 
-        monkeypatch.setattr(merged.Merged, "write", spoiled)
-        assert main(["export", adapted.run.name, "--to", "merged"]) == 1
-        shown = capsys.readouterr()
-        assert words in shown.out and "failed-" in shown.err
-        found = certificate_of(adapted, "failed-merged")
-        assert not found["is_good"] and any(words in fault for fault in found["faults"])
-        assert [path.name for path in (adapted.run.root / "export").iterdir()] == ["failed-merged"]
-        shutil.rmtree(adapted.run.root / "export")
+    monkeypatch.setattr(merged.Merged, "write", spoiled)
+    assert main(["export", adapted.run.name, "--to", "merged"]) == 1
+    printed = capsys.readouterr()
+    assert words in printed.out and "failed-" in printed.err
+    certificate = json.loads((adapted.run.exports / "failed-merged/certificate.json").read_text())
+    assert not certificate["is_good"] and any(words in fault for fault in certificate["faults"])
+    assert [path.name for path in adapted.run.exports.iterdir()] == ["failed-merged"]
 
 
 def test_certificate_is_valid_json_for_losses_that_are_not_finite():
@@ -498,6 +497,7 @@ def test_run_is_locked_during_an_export(adapted, tmp_path, monkeypatch, capsys):
     assert main(["delete", run.name, "--yes"]) == 0
 
 
+@pytest.mark.full
 def test_killed_export_does_not_block_the_next_one(adapted, monkeypatch):
     run = adapted.run
     killed = """

@@ -219,6 +219,7 @@ def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys,
     assert "cannot be measured" in printed and len(turns) == (2 if fails else 1)
 
 
+@pytest.mark.full
 def test_ctrl_c_keeps_the_measured_pairs_and_ends_with_code_3(asked, tmp_path, capsys, monkeypatch):
     ask = gains.ask_for_steps
 

@@ -106,6 +106,7 @@ def test_prepared_rows_are_used_although_the_data_and_the_preparation_changed(ru
     assert problems(runs / "full", "data changed") == [f"{message}began"]
 
 
+@pytest.mark.full
 def test_prepared_rows_are_used_although_the_data_is_gone(runs):
     shutil.rmtree(runs.parent / "data")
     assert main(["resume", "full", "--no-ui"]) == 0
@@ -236,6 +237,7 @@ def test_model_of_a_finished_run_evaluates_answers_and_predicts(runs, capsys):
     assert len(rows) == len(data.read_text().splitlines()) and all("prediction" in row for row in rows)
 
 
+@pytest.mark.full
 def test_export_of_a_finished_run_equals_the_earlier_export(runs, tmp_path, capsys):
     made = runs / "finished/export/merged/model.safetensors"
     assert main(["export", "finished", "--to", "merged", "--out", str(tmp_path / "again"), "--json"]) == 0
@@ -276,6 +278,7 @@ def test_removed_setting_that_changes_the_result_is_refused_in_a_stopped_run_and
     assert f"{key}: {REMOVED[key].reason}" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_removed_settings_that_do_not_change_the_result_are_ignored_with_a_warning(runs, capsys):
     removed = {"targets.deadline": "3h", "model.kernels": "hub"}
     for key, value in removed.items():

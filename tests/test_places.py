@@ -196,14 +196,13 @@ def start_in(start: Start, command: str, place: Path) -> None:
     assert not folder.exists() or runs_in(folder) == ["causal_lm"], "nothing was made"
 
 
-def test_plan_reports_a_missing_home_or_folder_without_a_traceback(tmp_path, finished, subtests):
-    for number, (name, start) in enumerate(STARTS.items()):
-        with subtests.test(name):
-            start_in(start, "plan", make_place(tmp_path / str(number), finished("causal_lm").root))
+@pytest.mark.parametrize("name", ["no home", "a folder that is not UTF-8", "a folder that is gone"])
+def test_plan_reports_a_missing_home_or_folder_without_a_traceback(name, place):
+    start_in(STARTS[name], "plan", place)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("command", [name for name in FEW if name != "plan"])
+@pytest.mark.parametrize("command", FEW)
 def test_common_commands_report_a_missing_home_or_folder(command, tmp_path, finished, subtests):
     for number, (name, start) in enumerate(STARTS.items()):
         with subtests.test(name):

@@ -59,6 +59,7 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(tiny_run, 
     assert "mine is finished; its model is in" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_resume_writes_the_missing_adapter_of_an_old_run_again(tmp_path):
     run = RunFolder.open(install(tmp_path) / "finished")
     before = (run.model / "adapter_model.safetensors").read_bytes()
