@@ -31,15 +31,10 @@ needs_exporter = pytest.mark.skipif(
     Version(version("transformers")) < Version(onnx._LEAST_TRANSFORMERS), reason="no exporter of whole models before it"
 )
 SETTINGS = {
-    "data.max_length": 64,
-    "data.eval_fraction": 0.2,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.05,
-    "training.max_steps": 6,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
+    "data.max_length": 64, "data.eval_fraction": 0.2, "training.effective_batch_size": 8,
+    "training.learning_rate": 0.05, "training.max_steps": 6, "evaluation.eval_steps": 0, "checkpoint.save_steps": 0,
     "logging.sample_steps": 0,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
