@@ -48,8 +48,7 @@ def squad(rows: list[dict]) -> dict:
     """Return the same rows in the format of SQuAD 2.0."""
     paragraphs = []
     for number, row in enumerate(rows):
-        pairs = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
-        answers = [{"text": text, "answer_start": start} for text, start in pairs]
+        answers = answer_objects(row["answers"])
         asked = {"id": str(number), "question": row["question"], "answers": answers, "is_impossible": not answers}
         paragraphs.append({"context": row["context"], "qas": [asked]})
     return {"version": "v2.0", "data": [{"title": "Hens", "paragraphs": paragraphs}]}
@@ -81,44 +80,40 @@ def small_bert(folder: Path, **changes) -> Path:
 # Rows and windows.
 
 
-def test_all_forms_of_answers_give_the_same_rows(tmp_path):
-    plain = [question(n) for n in range(12)]
-    first = [row["answers"] for row in plain]
-    forms = {
-        "objects": [
-            {
-                **row,
-                "answers": [{"text": text, "answer_start": start} for text, start in zip(*one.values(), strict=True)],
-            }
-            for row, one in zip(plain, first, strict=True)
-        ],
-        "JSON": [{**row, "answers": json.dumps(one)} for row, one in zip(plain, first, strict=True)],
-        "texts": [{**row, "answers": one["text"]} for row, one in zip(plain, first, strict=True)],
-        "a text": [{**row, "answers": "".join(one["text"])} for row, one in zip(plain, first, strict=True)],
-        "numbers with a point": [
-            {**row, "answers": "".join(one["text"]), "answer_start": next(map(float, one["answer_start"]), None)}
-            for row, one in zip(plain, first, strict=True)
-        ],
-        "another name": [
-            {"q": row["question"], "passage": row["context"], "answer": one}
-            for row, one in zip(plain, first, strict=True)
-        ],
-    }
+def answer_objects(answers: dict) -> list[dict]:
+    pairs = zip(*answers.values(), strict=True)
+    return [{"text": text, "answer_start": start} for text, start in pairs]
 
-    def rows_of(name, rows, changes=None):
-        (tmp_path / name).mkdir()
-        _, data = prepared(tmp_path / name, rows, {"data.eval_fraction": 0, **(changes or {})})
-        found = Rows(data.train_path)
-        return [(found.row(at).tolist(), found.example(at).labels.tolist()) for at in range(len(found))], data
 
-    wanted, data = rows_of("plain", plain)
-    assert len(wanted) == 12 and data.details["unanswerable"]
-    for name, rows in forms.items():
-        assert rows_of(name, rows, {"data.text_column": "q"} if name == "another name" else None)[0] == wanted, name
-    (tmp_path / "squad.json").write_text(json.dumps(squad(plain), indent=1))
-    config = loaded(tmp_path / "squad.json", {"data.eval_fraction": 0}).config
-    found = Rows(TASK.prepare(config, tmp_path / "squad", lambda *_: None).train_path)
-    assert [(found.row(at).tolist(), found.example(at).labels.tolist()) for at in range(len(found))] == wanted
+FORMS = {
+    "objects": lambda row, answers: {**row, "answers": answer_objects(answers)},
+    "JSON": lambda row, answers: {**row, "answers": json.dumps(answers)},
+    "texts": lambda row, answers: {**row, "answers": answers["text"]},
+    "a text": lambda row, answers: {**row, "answers": "".join(answers["text"])},
+    "numbers with a point": lambda row, answers: {
+        **row, "answers": "".join(answers["text"]), "answer_start": next(map(float, answers["answer_start"]), None),
+    },
+    "another name": lambda row, answers: {"q": row["question"], "passage": row["context"], "answer": answers},
+}  # fmt: skip
+
+
+def test_all_forms_of_answers_give_the_same_rows(tmp_path, subtests):
+    rows = [question(n) for n in range(12)]
+    whole = {"data.eval_fraction": 0}
+
+    def prepare(path, changes=whole):
+        data = TASK.prepare(loaded(path, changes).config, tmp_path / path.stem, lambda *_: None)
+        return [(row.tokens.tolist(), row.labels.tolist()) for row in examples(data.train_path)], data
+
+    expected, data = prepare(write_rows(tmp_path / "plain.jsonl", rows))
+    assert len(expected) == 12 and data.details["unanswerable"]
+    for name, form in FORMS.items():
+        with subtests.test(name):
+            path = write_rows(tmp_path / f"{name}.jsonl", [form(row, row["answers"]) for row in rows])
+            changes = whole | ({"data.text_column": "q"} if name == "another name" else {})
+            assert prepare(path, changes)[0] == expected
+    (tmp_path / "squad.json").write_text(json.dumps(squad(rows), indent=1))
+    assert prepare(tmp_path / "squad.json")[0] == expected
 
 
 @pytest.mark.parametrize(

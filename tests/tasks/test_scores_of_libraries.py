@@ -1,12 +1,11 @@
-"""Scores compared to those of rouge-score, SQuAD's script, scikit-learn, SciPy, seqeval and conlleval."""
+"""Scores compared to those of rouge-score, SQuAD's script, scikit-learn, SciPy and seqeval."""
 
 from __future__ import annotations
 
 import random
 import re
 import string
-from collections import Counter
-from itertools import chain, pairwise
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -20,24 +19,6 @@ from tui_trainer.data.samples import python_docstrings, python_tokens
 from tui_trainer.tasks.parts.scores import TagCounts, class_scores, mean_scores, normalised, number_scores
 
 pytestmark = pytest.mark.full
-
-# `startOfChunk` and `endOfChunk` of conlleval (version of 2004-01-26): tags before and now.
-STARTS = {"BB", "IB", "OB", "OI", "EE", "EI", "OE"}
-ENDS = {"BB", "BO", "IB", "IO", "EE", "EI", "EO"}
-
-
-def test_rouge_l_uses_the_longest_common_subsequence():
-    """Compared to the textbook's table of all prefixes."""
-    draw = random.Random(7)
-    for _ in range(200):
-        mine, theirs = ([draw.choice("abcd") for _ in range(draw.randrange(12))] for _ in range(2))
-        table = [[0] * (len(theirs) + 1) for _ in range(len(mine) + 1)]
-        for row, left in enumerate(mine, start=1):
-            for column, right in enumerate(theirs, start=1):
-                longer = max(table[row - 1][column], table[row][column - 1])
-                table[row][column] = table[row - 1][column - 1] + 1 if left == right else longer
-        expected = 2 * table[-1][-1] / max(len(mine) + len(theirs), 1)
-        assert mean_scores([" ".join(mine)], [" ".join(theirs)])["rougeL"] == pytest.approx(expected), (mine, theirs)
 
 
 def pairs_of_real_texts():
@@ -113,30 +94,9 @@ def damaged(tagged: list[list[str]], seed: int) -> list[list[str]]:
     return [[draw.choice(known) if draw.random() < 0.15 else tag for tag in tags] for tags in tagged]
 
 
-def conlleval(true: list[list[str]], predicted: list[list[str]]) -> dict[str, float]:
-    """Return precision, recall and F1 over all types, by the rules of the Perl script."""
-
-    def chunks(tags: list[str]) -> set[tuple[int, int, str]]:
-        found, start = set(), 0
-        for at, (before, now) in enumerate(pairwise(["O", *tags, "O"])):
-            (prefix, _, kind), (next_prefix, _, next_kind) = before.partition("-"), now.partition("-")
-            other = kind != next_kind
-            if prefix != "O" and (prefix + next_prefix in ENDS or other):
-                found.add((start, at, kind))
-            if next_prefix != "O" and (prefix + next_prefix in STARTS or other):
-                start = at
-        return found
-
-    count: Counter[str] = Counter()
-    for mine, theirs in zip(map(chunks, true), map(chunks, predicted), strict=True):
-        count += Counter(true=len(mine), predicted=len(theirs), right=len(mine & theirs))
-    precision, recall = count["right"] / count["predicted"], count["right"] / count["true"]
-    return {"precision": precision, "recall": recall, "f1": 2 * precision * recall / (precision + recall)}
-
-
 @pytest.mark.parametrize("scheme", ["IOB1", "IOB2", "BIOES"])
 @pytest.mark.parametrize("seed", [1, 2])
-def test_scores_of_entities_are_those_of_seqeval_and_conlleval(scheme, seed):
+def test_scores_of_entities_are_those_of_seqeval(scheme, seed):
     true = sentences(scheme)
     predicted = damaged(true, seed)
     counts = TagCounts("IOB2")
@@ -153,10 +113,6 @@ def test_scores_of_entities_are_those_of_seqeval_and_conlleval(scheme, seed):
     for kind in kinds:
         names = ("precision", "recall", "f1-score", "support")
         assert scores.table_rows[kind] == pytest.approx([report[kind][name] for name in names]), kind
-    if scheme != "BIOES":
-        assert conlleval(true, predicted) == pytest.approx(
-            {name: scores.values[name] for name in ("precision", "recall", "f1")}
-        )
 
 
 def test_scores_of_plain_tags_are_those_of_scikit_learn():
