@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +56,3 @@ class FakeProgram:
     def _write(self, name: str, told: tuple[str | dict[str, Any], ...]) -> None:
         lines = [one if isinstance(one, str) else json.dumps(one) for one in told]
         (self._folder / name).write_text("".join(f"{line}\n" for line in lines))
-
-
-@pytest.fixture
-def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProgram]:
-    made = FakeProgram(tmp_path / "program", monkeypatch)
-    yield made
-    made.close()

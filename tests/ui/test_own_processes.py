@@ -12,7 +12,6 @@ import pytest
 
 from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS, CannedRun, finding, open_canned, trained
-from tests.ui.fake_program import program
 from tests.ui.pictures import in_event_loop
 from tui_trainer.downloading.environment import installation
 from tui_trainer.errors import InputError
@@ -20,8 +19,6 @@ from tui_trainer.launching import export_process
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui.screens.runs import refusal
 from tui_trainer.units import MIB
-
-__all__ = ["program"]
 
 MICRO, ROWS, RATE = (
     f"training.{name}" for name in ("per_device_train_batch_size", "effective_batch_size", "learning_rate")
@@ -190,6 +187,7 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         assert program.commands[1:] == [f"evaluate {chat.root}", f"evaluate {chat.root} --gpu none"]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_predictions_go_into_a_new_file_beside_the_data(chat, program, tmp_path):
     (tmp_path / "a b.csv").write_text("text\nsome words\n")
@@ -243,6 +241,7 @@ SPEED = {
 }  # fmt: skip
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_speed_of_a_run_is_a_table_with_what_was_not_measured(chat, program):
     async with open_canned(size=(120, 40)) as screens:
@@ -293,6 +292,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         assert program.commands == [f"export {chat.root} --to adapter"]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_certificate_of_an_export_is_told_and_stands_there_when_the_dialog_is_opened_again(
     chat, program, forms
@@ -341,6 +341,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         assert screens.bench.exports.process.is_cancelled
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_marked_are_exported_one_after_another_and_each_result_is_told(tmp_path, program, forms):
     for name in "abc":
