@@ -15,7 +15,6 @@ from tui_trainer.config.save import document_text
 from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
-from tui_trainer.planning.planned import estimated
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.ui.keymap import Keymap
@@ -194,24 +193,6 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
         await screens.click(" name  ")
         await screens.shows("Enter edit", gone="[char_lm")
         assert first_row(screens.text) == "name"
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_the_plan_says_where_its_time_comes_from_and_why_it_moved(monkeypatch):
-    reason = "measured here, from 1 measured run of such steps"
-    async with opened((200, 50)) as (screens, _, _):
-        bench = screens.bench
-        monkeypatch.setattr(bench, "_check", lambda document: None)
-        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.138, "by numpy")}))
-        bench.notice = None
-        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.914, reason)}))
-        text = await screens.shows(f"a step is planned at 914 ms, and not 138 ms: {reason}")
-        assert f"a step takes 914 ms: {reason}" in text
-        bench.notice = None
-        other = {"step_seconds": estimated(0.5, reason), "shape_key": "of other steps"}
-        bench._planned(bench.plan.model_copy(update=other))
-        assert bench.notice is None, "other steps take another time"
 
 
 @pytest.mark.full

@@ -180,9 +180,9 @@ async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(mo
         screens.bench.run = run = CannedRun(trained(3), True)
         for focused in (True, False):
             run.alive, app.app_focus = True, focused
-            app._notify_of_the_end()
+            app.tick()
             run.alive = False
-            app._notify_of_the_end()
-            app._notify_of_the_end()
+            app.tick()
+            app.tick()
         told = [text for text in written if text.startswith("\x1b]9;")]
         assert told == ["\x1b]9;quickstart-20261120-180238: training\x07"], "once, and only where nobody looks"

@@ -13,7 +13,6 @@ from tui_trainer.config.load import Request
 from tui_trainer.runs.events import EvalDone, RunFailed, RunFinished, RunProblem
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
-from tui_trainer.ui.own_processes import Tool
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
 
@@ -123,40 +122,6 @@ async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyph
             await screens.press("escape")
         await screens.press("2", "p")
         await screens.shows("Choose a recipe", "Enter take it")
-
-
-class Ended:
-    """A process of a command that has ended by now."""
-
-    alive, is_cancelled, result, reason, lines, patch = True, False, None, "the disk is full", (), {}
-    part, progress, verdict = "", (0.0, None, ""), ("nothing failed", True)
-
-    def poll(self) -> bool:
-        was, self.alive = self.alive, False
-        return was
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_what_ends_on_a_screen_that_is_not_shown_is_told_and_marked_there():
-    """A rehearsal that was begun on Config, and a command of Runs, which fails."""
-    async with open_screens(bench=bench()) as screens:
-        command, tool = screens.bench.rehearsals, Tool(screens.bench, "evaluating chat", ["evaluate"])
-        screens.bench.tools[tool.what] = tool
-        for page, one in (("2", command), ("5", tool)):
-            await screens.press(page)
-            one._begin(Ended)
-        await screens.press("1")
-        await screens.shows("computes")
-        screens.app.tick()
-        await screens.shows("2 Config \u25cf", "5 Runs \u25cf", "nothing failed", "evaluating chat: the disk is full")
-        await screens.press("2")
-        await screens.shows("Enter edit", "5 Runs \u25cf", gone="2 Config \u25cf")
-        assert not screens.app._notifications or "full" not in screens.text, "a key takes the error away"
-        command._begin(Ended)
-        screens.app.tick()
-        await screens.shows("nothing failed")
-        assert screens.bench.unseen == {4} and "nothing failed" in screens.lines[-1], "it is seen there"
 
 
 @in_event_loop

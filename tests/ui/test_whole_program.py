@@ -59,20 +59,6 @@ def test_everything_by_keyboard(open_terminal, small_config):
     assert terminal.steps == list(range(1, len(terminal.steps) + 1))
 
 
-@pytest.mark.full
-def test_a_new_user_trains_after_two_keys(open_terminal):
-    terminal = open_terminal(
-        "--set", "training.max_steps=3", "--set", "data.max_chars=20000", "--set", "evaluation.max_eval_rows=8"
-    )
-    terminal.wait_for("t start")
-    terminal.press("t")
-    terminal.wait_for("Start quickstart?")
-    terminal.press("enter")
-    terminal.wait_for("finished", "try", seconds=120)
-    terminal.press("q")
-    assert terminal.wait_for_end() == 0
-
-
 @pytest.mark.e2e
 def test_keys_change_nothing_that_is_learnt(open_terminal, small_config, tmp_path, monkeypatch):
     path = small_config(steps=200)
