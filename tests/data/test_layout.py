@@ -12,9 +12,6 @@ from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed, p
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
 from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
-from tui_trainer.training.batches import Batches, Layout
-from tui_trainer.training.ranks import ALONE
-from tui_trainer.training.rehearsal import largest_pass
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
 ABOUT = {"collate": partial(collate, pad_id=0), "collate_packed": partial(collate_packed, pad_id=0)}
@@ -27,6 +24,8 @@ def documents() -> list[TokenRow]:
 
 
 def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
+    from tui_trainer.training.batches import Layout
+
     for packed_width, fixed_width, rows in product([0, 24], [0, 30], [1, 3, 100]):
         with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
             about = ABOUT | {"rows": rows}
@@ -138,6 +137,8 @@ def labels_with_inputs(layout, rows):
 
 
 def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(documents):
+    from tui_trainer.training.batches import Layout
+
     rows = rows_of_two_documents(documents)
     alone = labels_with_inputs(Layout(**ABOUT, rows=1), rows)
     assert [len(one) + len(two) for one, two in alone] and len(alone) == len(rows) == 4
@@ -163,6 +164,10 @@ def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(doc
 
 
 def test_the_largest_pass_counts_each_document_of_a_row_as_wide_as_the_longest(documents, tmp_path):
+    from tui_trainer.training.batches import Batches, Layout
+    from tui_trainer.training.ranks import ALONE
+    from tui_trainer.training.rehearsal import largest_pass
+
     rows = rows_of_two_documents(documents)
     with RowWriter(tmp_path / "train.arrow", (COLUMN, LABELS, DOCUMENT_LENGTHS)) as writer:
         for row in rows:
