@@ -174,17 +174,41 @@ def test_an_unmeasured_metric_is_refused_with_the_nearest_one(tmp_path):
 # What is compared, and how rows weigh
 
 
-def test_the_baseline_is_the_most_frequent_class_of_the_training_rows(tmp_path):
-    rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
-    held_out = [{"text": f"other {n}", "label": "no" if n < 3 else "yes"} for n in range(10)]
-    config, data = prepared(
-        write_rows(tmp_path / "rows.jsonl", rows), data__eval_path=write_rows(tmp_path / "held_out.jsonl", held_out)
-    )
-    baselines = TASK.baselines(config, data, range(10))
-    f1_of_no = 2 * 3 / (2 * 3 + 7)
-    assert baselines.scores == pytest.approx({
-        "accuracy of the most frequent class": 0.3, "macro_f1 of the most frequent class": f1_of_no / 2,
-    })  # fmt: skip
+# Labels of the training rows, of the held-out rows, and the scores of the same answer for all of these.
+BASELINES = {
+    "class": (
+        ["no" if n % 4 else "yes" for n in range(40)],
+        ["no" if n < 3 else "yes" for n in range(10)],
+        {"accuracy of the most frequent class": 0.3, "macro_f1 of the most frequent class": 2 * 3 / (2 * 3 + 7) / 2},
+    ),
+    "several labels": (
+        [["a"] * (n % 4 > 0) + ["b"] * (n % 4 == 1) for n in range(40)],
+        [["a"], ["a"], ["a", "b"], ["b"], []],
+        {
+            "exact_match of the most frequent answer for each class": 2 / 5,
+            "micro_f1 of the most frequent answer for each class": 2 * 3 / (2 * 3 + 2 + 2),
+            "macro_f1 of the most frequent answer for each class": 2 * 3 / (2 * 3 + 2) / 2,
+        },
+    ),
+    "number": (
+        [1.5 if n % 2 else 2.5 for n in range(40)],
+        [2.0, 3.0, 0.0, 1.0],
+        {"mse of the mean of the training rows": 6 / 4, "mae of the mean of the training rows": 4 / 4},
+    ),
+}
+
+
+def test_the_baseline_is_the_most_frequent_class_or_the_mean_of_the_training_rows(tmp_path, subtests):
+    for name, (*labels, scores) in BASELINES.items():
+        train, held_out = (
+            write_rows(
+                tmp_path / f"{name} {n}.jsonl", [{"text": f"{n} {m}", "label": one} for m, one in enumerate(some)]
+            )
+            for n, some in enumerate(labels)
+        )
+        with subtests.test(name):
+            config, data = prepared(train, data__eval_path=held_out)
+            assert TASK.baselines(config, data, range(len(labels[1]))).scores == pytest.approx(scores)
 
 
 def test_balanced_weights_have_a_mean_of_one(tmp_path):
