@@ -102,6 +102,17 @@ def test_rows_cover_the_stream_and_each_label_once(tmp_path, subtests):
                 assert rows.lengths.min() >= 2
 
 
+def test_chosen_rows_are_joined_to_the_stream_with_its_labels(data):
+    path = prepared(data).train_path
+    rows, whole = Rows(path), stream(path)
+    tokens, is_label = rows.stream(range(len(rows)))
+    assert tokens.tolist() == whole and is_label.tolist() == [False] + [True] * (len(whole) - 1)
+    # Row 2 is left out: the first token of row 3 is not a label.
+    tokens, is_label = rows.stream([0, 1, 3])
+    assert tokens.tolist() == whole[:33] + whole[48:65]
+    assert np.flatnonzero(~is_label).tolist() == [0, 33]
+
+
 def test_rows_are_views_into_the_file_and_can_be_pickled(data, tmp_path):
     rows = Rows(prepared(data).train_path)
     row = rows.row(3)
