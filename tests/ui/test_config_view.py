@@ -136,6 +136,7 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
             assert value("data.packing") == expected, "a switch that may be auto has three choices"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_keys_change_a_value_reset_it_and_say_where_they_end():
     async with opened() as (screens, value, press):

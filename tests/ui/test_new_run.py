@@ -95,6 +95,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.until(lambda: "data.path" not in screens.bench.document.own_values())
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_from_scratch_says_which_columns_it_does_not_read(folder):
     async with open_screens(size=(80, 24)) as screens:

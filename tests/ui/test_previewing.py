@@ -4,47 +4,39 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import pytest
-from tests.ui.bare_app import seen
 
 from tests.previews import PREVIEW
-from tests.ui.canned import open_canned
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError
 from tui_trainer.launching import preview as launching
-from tui_trainer.ui.screens.config_dialogs import PreviewDialog
-from tui_trainer.ui.spans import UNICODE, text_of
+from tui_trainer.ui.spans import ASCII, text_of
 
 
-class Loose:
-    """As much of a workbench as a dialog that is shown outside of the program."""
-
-    plan, glyphs = None, UNICODE
-    background = SimpleNamespace(do=lambda *_: None)
-
-
-class Made(PreviewDialog):
-    """A dialog whose preview is there at once."""
-
-    def __init__(self) -> None:
-        super().__init__(Loose(), None)
-        self._preview = PREVIEW
-
-
-def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_one_key_away():
-    keys = ["n", "n", "p", "down", "n", "a", *["pagedown"] * 3, "a"]
-    first, second, again, back, _, another, numbers, *others, samples = seen(Made(), *keys, size=(80, 14))
-    for text, number in ((first, 1), (second, 2), (again, 1), (back, 2), (another, 1), (samples, 1)):
-        assert f"sample {number} of 2" in text
-    assert "37 padding" in first and "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in first
-    assert "[[ An animal.{<eos>}]]" in seen(Made(), ascii_only=True)[0]
-    assert "900 to train, 90 held out, 20 left out" in numbers and "sample 1" not in numbers
-    assert "note: the conversations" not in numbers and "note: the conversations" in others[2]
+@in_event_loop
+async def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_one_key_away(monkeypatch):
+    monkeypatch.setattr(launching, "make_preview", lambda *_, **__: PREVIEW)
+    async with open_canned() as screens:
+        await screens.press("2", "v")
+        text = await screens.shows("sample 1 of 2", "37 padding")
+        assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in text
+        for key, words in (("n", "sample 2 of 2"), ("n", "sample 1 of 2"), ("p", "sample 2 of 2"),
+                           ("a", "900 to train, 90 held out, 20 left out")):  # fmt: skip
+            await screens.press(key)
+            await screens.shows(words)
+        assert "sample 2" not in screens.text
+        await screens.press("end")
+        await screens.shows("note: the conversations")
+        await screens.press("a")
+        await screens.shows("sample 2 of 2")
+    async with open_canned(CPU, ASCII) as screens:
+        await screens.press("2", "v")
+        await screens.shows("[[ An animal.{<eos>}]]")
 
 
 @in_event_loop

@@ -36,16 +36,14 @@ def request_of_seconds(tmp_path: Path) -> Request:
 
 
 @in_event_loop
-async def test_an_error_in_background_work_ends_the_screens_with_a_report(request_of_seconds, monkeypatch):
-    def broken(*_, **__):
-        raise ZeroDivisionError("nobody expects this")
-
-    monkeypatch.setattr("tui_trainer.advice.gather.gather", broken)
+async def test_an_error_in_background_work_ends_the_screens_with_a_report():
     with pytest.raises(ZeroDivisionError):
-        async with open_screens(request_of_seconds) as screens:
+        async with open_canned() as screens:
+            screens.bench.background.do("work", lambda: 1 / 0, print)
             await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_can_be_saved_first(request_of_seconds):
     async with open_screens(request_of_seconds) as screens:
@@ -125,6 +123,7 @@ async def test_a_question_of_the_program_waits_until_nobody_types():
         await screens.ticks("The run was refused")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_refused_leaves_nothing(
     request_of_seconds, tmp_path, monkeypatch
@@ -183,6 +182,7 @@ def request_of_a_model_elsewhere(request_of_seconds, tmp_path, monkeypatch) -> R
     return Request(assignments=settings, shortcuts={"model.model_name_or_path": "distilbert/distilgpt2"})
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start(
     request_of_a_model_elsewhere, tmp_path
