@@ -84,6 +84,14 @@ def test_rows_are_tokenized_with_the_prefix_before_the_input(loaded, tmp_path, t
         assert row.labels[-1] == tokenizer.eos_token_id and not row.more
 
 
+def test_answers_of_a_model_from_scratch_end_with_its_end_token(loaded, tmp_path):
+    config = loaded("t5", {"model.init": "scratch", "model.model_name_or_path": '""', "data.eval_fraction": 0}).config
+    data, rows = prepared(config, tmp_path)
+    tokenizer = TASK.load_tokenizer(config, data)
+    assert {row.labels[-1] for row in rows} == {tokenizer.eos_token_id}
+    assert tokenizer.decode(rows[0].labels[:-1]).strip() == pairs(1)[0]["summary"]
+
+
 def test_long_inputs_and_answers_lose_their_end_and_are_counted(loaded, tmp_path, tiny_folder):
     long = {"article": "goat " * 40, "summary": "the goat " * 20}
     rows = [*pairs(3), long, {**long, "summary": "short"}]
