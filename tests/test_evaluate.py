@@ -13,7 +13,6 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.exporting import evaluating
 from tui_trainer.exporting.evaluating import Candidate, _Look
 from tui_trainer.exporting.measured import prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
@@ -77,25 +76,6 @@ def test_adapter_is_compared_with_its_base_and_the_rows_that_changed_most(adapte
     assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
     assert lines[4].split()[1].startswith("-") and lines[6] == "changed most from base to causal_lm:"
     assert len(lines) == 7 + 2 * 3
-
-
-@pytest.mark.full
-def test_both_models_are_loaded_once_if_memory_allows(adapted_run, monkeypatch, capsys):
-    loaded, load = [], evaluating.load_model
-
-    def counted(folder, *rest, **more):
-        loaded.append(folder)
-        return load(folder, *rest, **more)
-
-    found = evaluated(capsys, adapted_run.name, "--changed", "3")
-    monkeypatch.setattr(evaluating, "load_model", counted)
-    for available_bytes, loads in ((2**40, 2), (0, 4)):
-        monkeypatch.setattr(evaluating, "memory_available_now", lambda available_bytes=available_bytes: available_bytes)
-        again = evaluated(capsys, adapted_run.name, "--changed", "3")
-        assert len(loaded) == loads and again["changed"] == found["changed"]
-        loaded.clear()
-    evaluated(capsys, adapted_run.name, "--changed", "0")
-    assert len(loaded) == 2
 
 
 @pytest.mark.full

@@ -88,9 +88,7 @@ def test_finished_run_leaves_all_free_memory(on_card, card, planned_peak):
         (20, 100, 0, "", True),  # it has taken all that it was planned to
     ],
 )
-def test_running_run_keeps_its_planned_peak(
-    free, held, seen, still, fits, on_card, card, planned_peak, monkeypatch
-):
+def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_card, card, planned_peak, monkeypatch):
     folder, machine = on_card
     planned_peak(100)
     card(free, held)

@@ -155,5 +155,3 @@ def test_sizes_are_printed_as_a_table(settings, monkeypatch, capsys):
 def test_missing_data_is_refused_in_one_sentence(settings, capsys):
     assert main(["tune", "--effective", *arguments(settings), "--gpu", "none", "--set", "data.path=no.jsonl"]) == 2
     assert "no.jsonl" in capsys.readouterr().err
-
-
