@@ -96,8 +96,8 @@ async def test_the_list_has_half_the_height_at_every_size(labelled):
         for width, height in ((80, 24), (60, 20), (120, 35), (200, 50)):
             await screens.resize(width, height)
             await screens.shows("It changes", "Esc back")
-            shown = screens.app.screen.query_one(LineList).size.height
-            assert abs(shown - height / 2) <= 1
+            list_of = screens.app.screen.query_one(LineList)
+            await screens.until(lambda half=height / 2, shown=list_of: abs(shown.size.height - half) <= 1)
 
 
 @in_event_loop

@@ -172,7 +172,7 @@ def test_tmux_has_a_mouse_only_where_its_user_said_so(tmp_path, monkeypatch, ans
 
 @pytest.mark.full
 @in_event_loop
-async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(monkeypatch):
+async def test_a_terminal_that_is_not_looked_at_is_reported_once_when_a_run_ended(monkeypatch):
     written: list[str] = []
     async with open_screens(bench=bench()) as screens:
         app = screens.app

@@ -172,7 +172,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
 
 
 @in_event_loop
-async def test_somebody_without_runs_is_told_how_to_begin(folder):
+async def test_without_runs_the_first_screen_says_how_to_begin(folder):
     async with open_screens() as screens:
         await screens.shows("begin here", "t  trains an example", "n  your own data")
         await screens.press("n")

@@ -58,7 +58,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
 
 
 @in_event_loop
-async def test_the_end_of_a_command_is_told_on_other_screens_with_its_reason_where_it_failed(program):
+async def test_the_end_of_a_command_is_reported_on_other_screens_with_its_reason_where_it_failed(program):
     async with open_canned(size=(100, 30)) as screens:
         program.says("tui-trainer: data.path is not there")
         for ends, words in (((), "data.path is not there"), (({**REHEARSAL, "is_ready": True, "faults": []},),
@@ -294,7 +294,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
 
 @pytest.mark.full
 @in_event_loop
-async def test_the_certificate_of_an_export_is_told_and_stands_there_when_the_dialog_is_opened_again(
+async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_the_dialog_is_opened_again(
     chat, program, forms
 ):
     async with open_canned(size=(100, 30)) as screens:
@@ -343,7 +343,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
 
 @pytest.mark.full
 @in_event_loop
-async def test_the_marked_are_exported_one_after_another_and_each_result_is_told(tmp_path, program, forms):
+async def test_the_marked_are_exported_one_after_another_and_each_result_is_reported(tmp_path, program, forms):
     for name in "abc":
         run_of(tmp_path / "runs", f"run-{name}", start(20), *steps(1, 20), *[end(20)] * (name != "c"))
     forms["run-c"] = "it is interrupted"

@@ -40,7 +40,9 @@ async def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_o
 
 
 @in_event_loop
-async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_up_and_a_refusal_is_told(monkeypatch):
+async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_up_and_a_refusal_is_reported(
+    monkeypatch,
+):
     began, go_on, given_up = threading.Event(), threading.Event(), threading.Event()
 
     def slow(loaded, count, progress, *, gpu):
@@ -91,7 +93,7 @@ async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
 
 @pytest.mark.full
 @in_event_loop
-async def test_bad_rows_are_told_in_the_same_words_by_plan_start_preview_and_lines(tmp_path, capsys):
+async def test_bad_rows_are_reported_in_the_same_words_by_plan_start_preview_and_lines(tmp_path, capsys):
     turns = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]
     bad = [turns[0], {"role": "critic", "content": "\x1b[31mBad."}]
     rows = [{"id": n, "messages": bad if n in (3, 20, 29) else turns} for n in range(30)]

@@ -125,7 +125,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window(size, glyph
 
 
 @in_event_loop
-async def test_a_watched_run_whose_process_was_killed_is_told_until_a_key_and_train_says_how_to_go_on(tmp_path):
+async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_and_train_says_how_to_go_on(tmp_path):
     folder = run_of(tmp_path, "chat", *trained(120))
     run = WatchedRun(folder)
     async with open_screens(bench=bench()) as screens:
@@ -163,7 +163,7 @@ async def test_one_that_ends_with_a_word_is_not_told_as_killed(tmp_path):
 
 
 @in_event_loop
-async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_until_it_is_looked_at():
+async def test_what_happens_on_a_screen_that_is_not_shown_is_reported_and_marked_until_it_is_looked_at():
     async with open_screens(bench=bench()) as screens:
         screens.bench.run = run = NewsRun(trained(60), True)
         await screens.press("2")
@@ -189,7 +189,7 @@ async def test_what_happens_on_a_screen_that_is_not_shown_is_told_and_marked_unt
     [("done", ("the run finished after 61 steps,", "held-out loss 1.4000")), ("stopped", ("stopped at step 61",))],
 )
 @in_event_loop
-async def test_that_a_run_ended_is_told_on_another_screen_however_soon_after_other_news(reason, words):
+async def test_that_a_run_ended_is_reported_on_another_screen_however_soon_after_other_news(reason, words):
     async with open_screens(bench=bench()) as screens:
         screens.bench.run = run = NewsRun(trained(60), True)
         await screens.press("2")

@@ -149,7 +149,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
 
 @pytest.mark.full
 @in_event_loop
-async def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
+async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
     request_of_seconds, tmp_path, capsys
 ):
     endless = Request(assignments=(*request_of_seconds.assignments, "training.max_steps=1000000"))
