@@ -40,7 +40,7 @@ async def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_o
 
 
 @in_event_loop
-async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_up_and_a_refusal_is_reported(
+async def test_keys_work_while_a_preview_is_made_closing_gives_it_up_and_a_refusal_is_shown(
     monkeypatch,
 ):
     began, go_on, given_up = threading.Event(), threading.Event(), threading.Event()

@@ -1,7 +1,7 @@
 """Every screen as text, as it was looked at and found good: all at 80x24, each page also at 200x50, two in ASCII.
 
 The machine, the plan, the checks and the run are made up (`canned.py`), so nothing depends on where the tests run.
-`UPDATE_SNAPSHOTS=1 uv run pytest -m "" tests/ui/test_snapshots.py` writes the files anew; `git diff` shows what changed.
+`UPDATE_SNAPSHOTS=1 uv run pytest -m "" tests/ui/test_snapshots.py` writes the files; `git diff` shows what changed.
 """
 
 from __future__ import annotations
