@@ -32,7 +32,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import due
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
@@ -395,7 +395,8 @@ class Session:
             self._problem("host memory", warning, HINT)
         elif warning:
             saved = self.save("memory runs out")
-            kept = f"step {self.position.step} is saved, `tui-trainer resume {self.job.folder.name}` goes on from it"
+            resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
+            kept = f"step {self.position.step} is saved, {resume} goes on from it"
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:
