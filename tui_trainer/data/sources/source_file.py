@@ -1,5 +1,6 @@
 """One file of a source: what its name promises, and how it is opened so that nothing hangs."""
 
+import errno
 import gzip
 import os
 import stat
@@ -7,14 +8,15 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from tui_trainer.errors import DataError, system_reason
 from tui_trainer.files.hub_layout import network_errors, network_reason
 from tui_trainer.terminal.safe_text import one_line
 
+T = TypeVar("T")
 Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 
 FORMS: dict[str, Form] = {
@@ -140,13 +142,29 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
+class _Readable(FileIO):
+    """A file that raises BlockingIOError where a file of /proc has nothing to read. FileIO gives None for that."""
+
+    def readinto(self, buffer: Any) -> int:
+        return _some(super().readinto(buffer))
+
+    def readall(self) -> bytes:
+        return _some(super().readall())
+
+
+def _some(found: T | None) -> T:
+    if found is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return found
+
+
 def _opened(file: SourceFile) -> BinaryIO:
     if file.remote:
         from huggingface_hub import HfFileSystem
 
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    raw = os.fdopen(os.open(file.path, flags), "rb")
+    raw = BufferedReader(_Readable(os.open(file.path, flags)))
     if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
         raw.close()
         raise DataError("not a regular file", where=file.label)
