@@ -61,7 +61,7 @@ class ConfigFields:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LARGEST:
                 raise bad_model(
-                    f"config.json: {alias} is {one_line(repr(value), 40)}, not a positive whole number",
+                    f"config.json: {alias} is {one_line(repr(value), 40)}, not a whole number from 1 to {_LARGEST - 1:,}",
                     hint="the file is damaged: copy it again",
                 )
             return value
