@@ -231,10 +231,10 @@ def better_before(state: RunState) -> str | None:
     """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
     if (best := best_before(state)) is None:
         return None
-    return (
-        f"{better_words(best)}. This model has the weights of the last step; "
-        "evaluation.early_stopping_patience = 3 stops in time and keeps the best"
-    )
+    words = f"{better_words(best)}. This model has the weights of the last step"
+    if state.plan and state.plan.early_stopping_patience:
+        return words
+    return f"{words}; evaluation.early_stopping_patience = 3 stops in time and keeps the best"
 
 
 _ADDED = "what training adds to a process with its libraries loaded"
