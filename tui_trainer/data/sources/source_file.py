@@ -146,7 +146,8 @@ class _Readable(FileIO):
     """A file that raises BlockingIOError where a file of /proc has nothing to read. FileIO gives None for that."""
 
     def readinto(self, buffer: Any) -> int:
-        return _some(super().readinto(buffer))
+        count: int | None = super().readinto(buffer)
+        return _some(count)
 
     def readall(self) -> bytes:
         return _some(super().readall())
