@@ -17,6 +17,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.columns.usual_names import TAG_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.decoding import text_lines_of
 from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.source_file import ENTITY_TAG
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -31,7 +32,6 @@ _HINT = "one word a line with its tag behind it, and a blank line after each sen
 _UNIVERSAL_COLUMNS = 10  # of CoNLL-U, and of CoNLL-X with the same ones at these places
 _UNIVERSAL = {WORDS: 1, "upos": 3, "xpos": 4}
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-_ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
 _BRACKETS = re.compile(r"\(?[^()*]*\*\)?")
 
 Sentence = list[tuple[int, list[str]]]  # (line, fields) of each word
@@ -133,7 +133,7 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
     if any(_BRACKETS.fullmatch(fields[-1]) for fields in lines):
         hint = "write B-PER, I-PER and O"
         raise DataError("the tags are brackets, such as (PERSON*", where=where, hint=hint)
-    before, behind = ([bool(_ENTITY_TAG.fullmatch(fields[place])) for fields in lines] for place in (0, -1))
+    before, behind = ([bool(ENTITY_TAG.fullmatch(fields[place])) for fields in lines] for place in (0, -1))
     if columns == 2 and len(lines) > 1 and all(before) and not all(behind):
         choices.remark(f"{label}: the tag is in the first column, and the word in the second")
         return _Layout(columns, {WORDS: 1, TAGS: 0})

@@ -51,12 +51,12 @@ from tui_trainer.data.sources.reading import (
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
     SourceFile,
-    can_be_used,
     candidate,
     form_of,
     named_file,
     open_bytes,
     refuse_unsupported,
+    usable,
 )
 from tui_trainer.data.sources.splits import (
     NamedSplits,
@@ -627,8 +627,8 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
     for path in sorted(paths, key=str):
         name = path.relative_to(asked.place).as_posix()
         file = candidate(path, str(path) if whole_paths else name)
-        if file is not None and can_be_used(file):
-            files[name] = file
+        if file is not None and (read := usable(file)):
+            files[name] = read
         elif path.is_symlink() and form_of(path) != "unknown":
             unreadable.append(f"{one_line(name, 80)} is a link to nothing")
         elif form_of(path) == "unsupported":
