@@ -335,9 +335,7 @@ class _Preparation:
         notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut)]
         if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
             example = train.inexact_example or held_out.inexact_example
-            notes.append(
-                f"{inexact:,} answers begin or end inside a token and are learned with its other characters: {example}"
-            )
+            notes.append(f"the tokens cannot represent {inexact:,} rows exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
         lengths: tuple[int, ...] = ()
