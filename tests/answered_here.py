@@ -1,4 +1,4 @@
-"""Questions to a worker, answered in the process of the test."""
+"""Replacements of `worker.asking.ask` that answer in the process of the test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tui_trainer.worker.questions import QUESTIONS
 
 
 def answered_here(question: str, asked: Any, *, progress: Callable[[dict], None] | None = None, **_: Any) -> Any:
-    """In the place of `worker.asking.ask`, with the same JSON."""
+    """Answer a question in this process, with the same JSON."""
     module, _, function = QUESTIONS[question].partition(":")
     answer = getattr(import_module(module), function)
     given = json.loads(json.dumps(asked))
@@ -19,7 +19,7 @@ def answered_here(question: str, asked: Any, *, progress: Callable[[dict], None]
 
 
 def answered_by(answers: Callable[[dict[str, Any]], Iterable[dict[str, Any]]]) -> Callable[..., None]:
-    """A stand-in for `worker.asking.ask`: for a question it yields what is reported, and may raise."""
+    """Return a replacement of `ask` that reports what `answers` yields for a question. `answers` may raise."""
 
     def ask(question: str, asked: Any, *, progress: Callable[[dict], None], **_: Any) -> None:
         for told in answers(json.loads(json.dumps(asked))):

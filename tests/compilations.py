@@ -1,4 +1,4 @@
-"""Graphs that torch's compiler makes in each part of a run: code that is made anew is time that nobody sees."""
+"""Count the graphs that the compiler of torch makes in each part of a run."""
 
 from __future__ import annotations
 
@@ -16,8 +16,10 @@ PARTS = ("__init__", "take_step", "evaluate", "sample")
 
 @contextmanager
 def counted_compilations(*, carried_out: bool = True) -> Iterator[dict[str, list[int]]]:
-    """Graphs that each call of a part made, in their order. `carried_out` False: they are made, and what they stand for
-    is computed as without the compiler."""
+    """Yield the numbers of graphs by part, one for each call.
+
+    With `carried_out` False, graphs are traced and then computed without compiled code.
+    """
     found: dict[str, list[int]] = defaultdict(list)
     with ExitStack() as stack:
         for name in PARTS:

@@ -1,4 +1,4 @@
-"""`python -m tests.limited_rehearsal`: a rehearsal that has little address space left once its model is built."""
+"""`python -m tests.limited_rehearsal`: a rehearsal with little address space left once its model is built."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Runs that an earlier program made (`tests/fixtures/old_runs`), put into a folder in which they are found.
+"""Install the runs of an earlier version (`tests/fixtures/old_runs`) in a folder, and resume them.
 
-Paths stand in their files as PLACE. `python tests/fixtures/make_old_runs.py` says how they were made.
+Their files hold PLACE instead of paths. `tests/fixtures/make_old_runs.py` made them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STOPPED = ("full", "lora")
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What a run measured, by step: training and held-out loss in nats a token, and scores."""
+    """Training and held-out losses in nats per token and scores of a run, by step."""
 
     losses: dict[int, float] = field(default_factory=dict)
     evaluations: dict[int, float] = field(default_factory=dict)
@@ -33,7 +33,7 @@ class Curve:
 
     @classmethod
     def of(cls, run: Path) -> Curve:
-        """Read off a journal, without any program: what came after the step that a run went on from is forgotten."""
+        """Read a journal without the program. Steps after the one that a run was resumed from are dropped."""
         found = cls()
         for event in events(run):
             step = event["step"]
@@ -69,7 +69,7 @@ def events(run: Path) -> Iterator[dict[str, Any]]:
 
 
 def install(place: Path, fixture: Path = FIXTURE) -> Path:
-    """Copy the fixture to `place`, as a program would have left it there, and return the folder of its runs.
+    """Copy the fixture to `place` as the program would have left it there, and return the folder of its runs.
 
     The home of the program is then `place/home`.
     """
@@ -82,7 +82,7 @@ def install(place: Path, fixture: Path = FIXTURE) -> Path:
 
 
 def lift(place: Path) -> None:
-    """The other way round: a place that programs ran in becomes a fixture."""
+    """Turn a folder that programs ran in into a fixture."""
     _replace(place, str(place).encode(), PLACE)
 
 
@@ -99,7 +99,7 @@ def _replace(place: Path, old: bytes, new: bytes) -> None:
 
 
 def program(checkout: Path, place: Path, *arguments: str) -> subprocess.Popen[bytes]:
-    """The program of a checkout with an environment of its own, started in `place`, computing on one thread."""
+    """Start the program of a checkout with its own environment in `place`, on one thread."""
     python = checkout / ".venv" / "bin" / "python"
     environment = {
         **os.environ,
@@ -115,7 +115,7 @@ def program(checkout: Path, place: Path, *arguments: str) -> subprocess.Popen[by
 
 
 def resume(checkout: Path, place: Path, name: str) -> Curve:
-    """Let the program of a checkout go on with an installed run to its end."""
+    """Resume an installed run to its end by the program of a checkout."""
     run = place / "runs" / name
     code = program(checkout, place, "resume", str(run), "--no-ui").wait(600)
     assert code == 0, f"{name} ended with code {code} in {checkout}"

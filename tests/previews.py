@@ -1,5 +1,4 @@
-"""A preview that is made up: two documents of a conversation packed into a row, and one with wide and foreign signs;
-and how the command is asked for one."""
+"""A made-up preview: packed documents of a conversation, one of them with wide characters; and `preview` commands."""
 
 from __future__ import annotations
 
@@ -65,12 +64,12 @@ PREVIEW = Preview(
 
 
 def table(name: str, rows: list[dict[str, Any]]) -> str:
-    """A file with these rows in the folder of the test."""
+    """Write these rows to a file in the folder of the test."""
     Path(name).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     return name
 
 
 def scratch(task: str, path: str, *settings: str) -> list[str]:
-    """The command for a small model from random weights that trains on all rows."""
+    """Return the command for a small model from scratch that trains on all rows."""
     own = ("model.init=scratch", "tuning.method=full", "model.scratch.vocab_size=300", "data.eval_fraction=0")
     return ["preview", "--task", task, "--data", path, *(word for one in (*own, *settings) for word in ("--set", one))]

@@ -96,11 +96,7 @@ def run(finished, tmp_path, monkeypatch) -> RunFolder:
     monkeypatch.setattr("sys.stdin", io.StringIO("The\n"))
     monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
     write_rows(tmp_path / "rows.jsonl", [asked_row("causal_lm", n) for n in range(3)])
-    return copied(finished, tmp_path / "runs/mine")
-
-
-def copied(finished: Callable[..., RunFolder], root: Path) -> RunFolder:
-    shutil.copytree(finished("causal_lm").root, root)
+    root = shutil.copytree(finished("causal_lm").root, tmp_path / "runs/mine")
     assert remember(root) is None
     return RunFolder.open(root)
 
@@ -123,21 +119,29 @@ def assert_refused(arguments: list[str], words: str, place: Path, capsys: pytest
     assert files(place) == before
 
 
+def check_damage(spoil: Callable[[RunFolder], str], run: RunFolder, place: Path, capsys, subtests) -> None:
+    """Damage a run, and check which commands refuse it. A report needs the journal alone, so it is always written."""
+    words = spoil(run)
+    for command in COMMANDS:
+        if command in FAULTS[spoil]:
+            with subtests.test(command):
+                assert_refused([command, run.name, *COMMANDS[command]], words, place, capsys)
+    with subtests.test("report"):
+        assert main(["report", run.name, "--out", str(place / "report")]) == 0
+        assert (place / "report/report.html").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("spoil", [without_model, of_another_version, with_torn_weights])
 def test_damaged_run_is_refused_in_one_sentence_by_everything_that_needs_the_damaged_part(
-    run, finished, tmp_path, capsys, subtests
+    spoil, run, tmp_path, capsys, subtests
 ):
-    for spoil, commands in FAULTS.items():
-        damaged = copied(finished, tmp_path / "runs" / spoil.__name__)
-        words = spoil(damaged)
-        for command in COMMANDS:
-            if command in commands:
-                with subtests.test(f"{command}, {spoil.__name__}"):
-                    assert_refused([command, damaged.name, *COMMANDS[command]], words, tmp_path, capsys)
-        with subtests.test(f"report, {spoil.__name__}"):
-            report = tmp_path / f"report-{spoil.__name__}"
-            assert main(["report", damaged.name, "--out", str(report)]) == 0
-            assert main(["report", damaged.name, "--json"]) == 0
-            assert (report / "report.html").stat().st_size > 10_000
+    check_damage(spoil, run, tmp_path, capsys, subtests)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("spoil", [with_a_torn_plan, without_weights, without_a_tokenizer, with_a_torn_config])
+def test_run_with_other_damage_is_refused_in_one_sentence(spoil, run, tmp_path, capsys, subtests):
+    check_damage(spoil, run, tmp_path, capsys, subtests)
 
 
 ARGUMENTS: list[tuple[list[str], str]] = [

@@ -1,4 +1,4 @@
-"""A trained model and training, measured variant by variant: in turns, each in a process of its own."""
+"""`tui-trainer bench`: variants of inference and of training, measured in turns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VARIANTS = [Variant(name=name, question={"name": name}) for name in ("plain", "f
 NOT_HERE = Variant(name="other", reason="not on this machine")
 
 
-def test_variants_take_turns_and_one_that_fails_ends_only_its_line():
+def test_variants_take_turns_and_a_failing_one_does_not_stop_the_others():
     asked: list[tuple[str, bool]] = []
 
     def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
@@ -40,7 +40,7 @@ def test_variants_take_turns_and_one_that_fails_ends_only_its_line():
     assert (other.answers, other.reason) == ([], "not on this machine")
 
 
-def test_what_was_measured_stays_when_it_is_interrupted_or_the_time_is_over():
+def test_measurements_are_kept_at_ctrl_c_and_at_the_time_limit():
     def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
         if variant.name == "fast":
             raise KeyboardInterrupt
@@ -55,7 +55,7 @@ def test_what_was_measured_stays_when_it_is_interrupted_or_the_time_is_over():
 
 @pytest.fixture
 def here(monkeypatch):
-    """This process answers."""
+    """Measure in this process."""
     monkeypatch.setattr(inference, "ask", answered_here)
     monkeypatch.setattr(training, "ask", answered_here)
     monkeypatch.setattr(starting, "ask", answered_here)
@@ -73,7 +73,8 @@ def by_name(found: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     return {row["name"]: row for row in found["variants"]}
 
 
-def test_a_classifier_in_batches_predicts_what_it_does_one_by_one(finished, here, capsys):
+@pytest.mark.full
+def test_classifier_predicts_the_same_in_batches_as_one_by_one(finished, here, capsys):
     run = finished("sequence_classification")
     asked = (run.root, "--rows", 6, "--rounds", 2, "--only", "in batches", "--only", "beams", "--only", "adapter")
     rows = by_name(measured(capsys, *asked))
@@ -87,7 +88,8 @@ def test_a_classifier_in_batches_predicts_what_it_does_one_by_one(finished, here
     assert "no adapter" in rows["adapter not merged"]["reason"]
 
 
-def test_of_a_model_that_writes_the_written_tokens_count(finished, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_rate_of_a_generating_model_counts_its_new_tokens(finished, here, capsys, monkeypatch):
     monkeypatch.setattr(inference, "NEW_TOKENS", 5)
     only = ("--only", "beams", "--only", "no KV cache")
     found = measured(capsys, finished("causal_lm").root, "--rows", 3, "--rounds", 1, *only)
@@ -100,8 +102,7 @@ def test_of_a_model_that_writes_the_written_tokens_count(finished, here, capsys,
 
 
 @pytest.mark.e2e
-def test_variants_in_processes_of_their_own(finished, capsys):
-    """ONNX among them, whose line says why not where it is not installed."""
+def test_variants_run_in_processes_of_their_own(finished, capsys):
     only = ("--only", "in batches", "--only", "onnx")
     rows = by_name(measured(capsys, finished("causal_lm").root, "--rows", 2, "--rounds", 1, *only))
     assert rows["in batches"]["turns"] == 1 and rows["onnx, one by one"]["turns"] + bool(
@@ -117,7 +118,7 @@ def config(place) -> list[str]:
 
 
 @pytest.mark.e2e
-def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, capsys):
+def test_training_variants_are_compared_at_equal_steps(tmp_path, here, capsys):
     only = ["--only", "packing", "--only", "accumulation", "--only", "TF32", "--only", "batch 8"]
     found = measured(capsys, "train", *config(tmp_path), "--gpu", "none", "--steps", 3, "--rounds", 1, *only)
     rows = by_name(found)
@@ -136,7 +137,7 @@ def test_training_is_measured_switch_by_switch_at_equal_steps(tmp_path, here, ca
 
 
 @pytest.mark.e2e
-def test_the_whole_run_is_trained_with_each_batch_and_its_time_and_loss_are_those_of_the_end(tmp_path, here, capsys):
+def test_whole_runs_are_compared_by_their_time_and_last_loss(tmp_path, here, capsys):
     only = ["--whole", "--only", "batch 16", "--only", "smaller", "--only", "fused AdamW", "--only", "Unsloth"]
     found = measured(capsys, "train", *config(tmp_path), "--set", "model.scratch.num_hidden_layers=2", "--gpu", "none",
                      *only, "--only", "cuDNN", "--only", "larger")  # fmt: skip
@@ -158,7 +159,7 @@ def test_the_whole_run_is_trained_with_each_batch_and_its_time_and_loss_are_thos
     assert whole["others_cores"] is None or whole["others_cores"] >= 0
 
 
-def test_what_the_figures_do_not_show_is_said():
+def test_unclear_busy_and_slowed_measurements_are_reported():
     row = {"name": "a", "is_clear": None, "others_cores": 0.1, "slowed_by": ""}
     assert training.doubts([row], 2) == []
     loud = [row, {**row, "name": "b", "is_clear": False, "others_cores": 1.5}, {**row, "slowed_by": "heat"}]
@@ -166,7 +167,7 @@ def test_what_the_figures_do_not_show_is_said():
     assert unclear.endswith(": b") and "0.1 to 1.5 of 2 cores" in busy and "slowed down by heat" in slowed
 
 
-def test_a_gain_within_what_turns_vary_by_is_none():
+def test_gain_within_the_spread_of_the_turns_is_marked_as_unclear():
     def turns(name: str, *milliseconds: int) -> rounds.Measured:
         answers = [
             {"step_seconds": one / 1000, "samples_per_second": 1.0, "tokens_per_second": 1e5 / one,
@@ -182,7 +183,8 @@ def test_a_gain_within_what_turns_vary_by_is_none():
     assert cells[0] == "1.00" and cells[1].endswith("?") and not cells[2].endswith("?")
 
 
-def test_tokens_and_weights_are_timed_one_way_and_the_other(tmp_path, here, capsys):
+@pytest.mark.full
+def test_preparation_and_loading_are_measured_both_ways(tmp_path, here, capsys):
     folder = save_tiny_model(tmp_path / "model", "llama")
     arguments = [*config(tmp_path), "--set", "model.init=pretrained", "--model", folder, "--gpu", "none"]
     only = ["--only", "tokens made", "--only", "tokens from", "--only", "weights"]
@@ -196,7 +198,8 @@ def test_tokens_and_weights_are_timed_one_way_and_the_other(tmp_path, here, caps
     assert anew["speed_up"] is None and beside["speed_up"] is None
 
 
-def test_what_a_run_is_meant_to_answer_in_a_second_is_measured_by_bench(here, capsys, tmp_path):
+@pytest.mark.full
+def test_target_rate_of_a_run_is_compared_with_the_measured_one(here, capsys, tmp_path):
     run = train(tmp_path, "sequence_classification", {"targets.inference_samples_per_second": 0.001})
     found = measured(capsys, run.root, "--rows", 4, "--rounds", 1, "--only", "in batches")
     assert found["inference_samples_per_second"]["met"] is True
@@ -204,8 +207,9 @@ def test_what_a_run_is_meant_to_answer_in_a_second_is_measured_by_bench(here, ca
     assert "in batches (at least 0.001): met" in capsys.readouterr().out
 
 
-def test_a_slow_model_takes_as_few_steps_as_let_each_variant_have_its_turn(monkeypatch):
-    """At 4 s for a child and 1 s a step; one of three variants has steps of four times the rows."""
+@pytest.mark.full
+def test_steps_are_reduced_so_that_every_variant_has_a_turn_in_time(monkeypatch):
+    """A process takes 4 s and a step 1 s on a made-up clock; one variant has steps of four times the rows."""
     now = [0.0]
 
     def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
@@ -231,15 +235,12 @@ def test_a_slow_model_takes_as_few_steps_as_let_each_variant_have_its_turn(monke
     assert taken == {70.0: 4, 120.0: 10, 600.0: 12}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_impossible_measurement_is_refused_in_one_sentence(capsys):
+    for arguments, words in (
         (["no-such-run"], "no-such-run"),
         (["train", "--set", "training.nonsense=1"], "training.nonsense"),
         (["train", "--only", "nonsense"], "no variant has nonsense in its name"),
         (["train", "--gpu", "x"], "--gpu takes the number of a card"),
-    ],
-)
-def test_what_cannot_be_measured_is_refused_in_a_sentence(arguments, words, capsys):
-    assert main(["bench", *arguments]) == 2
-    assert words in capsys.readouterr().err
+    ):
+        assert main(["bench", *arguments]) == 2
+        assert words in capsys.readouterr().err

@@ -1,32 +1,28 @@
-"""Pretrained models from a folder, trained through the program's own doors: full and LoRA, for every family."""
+"""Causal language models from a folder: families, random weights, switches and the compiler."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
-import shutil
-import signal
 from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import numpy as np
 import pytest
 import torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
-from tests.programs import run_program
 from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again, open_new
+from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models import modules as logits
-from tui_trainer.runs.events import DataPrepared, EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
+
+pytestmark = pytest.mark.full
 
 SETTINGS = {
     "data.max_length": 64,
@@ -44,7 +40,7 @@ SETTINGS = {
 
 @pytest.fixture(scope="session")
 def tiny_folder(tmp_path_factory):
-    """`tiny_folder(family)`: the folder of a tiny model, made once."""
+    """Return `tiny_folder(family)`: the folder of a tiny model, made once."""
     root = tmp_path_factory.mktemp("models")
 
     def folder(family: str) -> Path:
@@ -64,7 +60,7 @@ def documents(tmp_path) -> Path:
 
 @pytest.fixture
 def tune(tmp_path, tiny_folder, documents):
-    """`tune(family, method, changes)`: carries a run out; its folder and the outcome."""
+    """Return `tune(family, method, changes)`, which trains and returns the run folder and the outcome."""
 
     def run(family: str, method: str = "full", changes: dict | None = None):
         settings = {**SETTINGS, "tuning.method": method, "output.runs_dir": tmp_path / "runs", **(changes or {})}
@@ -90,7 +86,7 @@ def continue_a_prompt(model, folder) -> str:
 
 
 @pytest.mark.parametrize(("family", "method"), [("gpt2", "lora"), ("gemma", "full")])
-def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, method, tune, tiny_folder):
+def test_family_learns_and_its_result_loads_with_transformers_and_peft(family, method, tune, tiny_folder):
     folder, outcome = tune(family, method)
     assert outcome.exit_code == 0, outcome
     steps, evaluations = of_kind(folder, StepDone), of_kind(folder, EvalDone)
@@ -109,64 +105,7 @@ def test_every_family_learns_and_its_result_loads_with_plain_libraries(family, m
     assert plan.packing.value
 
 
-@pytest.mark.parametrize("family", ["bloom", "mamba"])
-def test_families_that_mix_documents_run_unpacked(family, tune):
-    folder, outcome = tune(family, changes={"training.max_steps": 3})
-    assert outcome.exit_code == 0, outcome
-    assert not read_plan(folder).packing.value
-
-
-def test_packed_and_padded_runs_learn_the_same(tune):
-    packed, _ = tune("llama", changes={"output.name": "packed"})
-    padded, _ = tune("llama", changes={"output.name": "padded", "data.packing": "false"})
-    assert read_plan(packed).packing.value and not read_plan(padded).packing.value
-    ends = [of_kind(folder, EvalDone)[-1].loss for folder in (packed, padded)]
-    assert ends[0] == pytest.approx(ends[1], rel=1e-4)
-    tokens = [[step.tokens for step in of_kind(folder, StepDone)] for folder in (packed, padded)]
-    assert tokens[0] == tokens[1], "the same documents in every step"
-
-
-def test_the_column_is_found_and_told(tune):
-    folder, _ = tune("llama", changes={"training.max_steps": 1})
-    assert any("content" in note for note in of_kind(folder, DataPrepared)[0].notes)
-
-
-def test_a_config_file_gives_the_same_run_as_the_command_line(tune, tmp_path, tiny_folder, documents):
-    by_hand, _ = tune("llama", "lora", {"output.name": "by-hand"})
-    config = tmp_path / "my.toml"
-    config.write_text(
-        f"""
-        [model]
-        model_name_or_path = "{tiny_folder("llama")}"
-        [data]
-        path = "{documents}"
-        max_length = 64
-        eval_fraction = 0.2
-        [tuning]
-        method = "lora"
-        target_modules = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-        [training]
-        effective_batch_size = 8
-        learning_rate = 0.01
-        lr_scheduler_type = "constant"
-        max_steps = 12
-        warmup_steps = 0.03
-        [evaluation]
-        eval_steps = 0.5
-        [logging]
-        sample_steps = 0
-        [output]
-        runs_dir = "{tmp_path / "runs"}"
-        name = "by-file"
-        """
-    )
-    opened = open_new(load_config(Request(config_file=config)))
-    assert carry_out(opened).exit_code == 0
-    losses = [[step.loss_sum for step in of_kind(folder, StepDone)] for folder in (by_hand, opened.folder)]
-    assert losses[0] == losses[1]
-
-
-def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tune, tiny_folder):
+def test_random_weights_in_the_shape_of_a_model_get_a_new_tokenizer(tune, tiny_folder):
     changes = {"model.init": "scratch", "model.scratch.vocab_size": 300, "data.max_length": 48}
     folder, outcome = tune("qwen2", changes=changes)
     assert outcome.exit_code == 0, outcome
@@ -182,7 +121,7 @@ def test_random_weights_in_the_shape_of_a_folder_get_a_tokenizer_of_their_own(tu
 
 @pytest.fixture
 def losses(tune):
-    """`losses(method, changes)`: nats a token of each step, and the folder of the run."""
+    """Return `losses(method, changes)`, which trains and returns the losses in nats per token and the run folder."""
 
     def run(method: str, changes: dict):
         folder, outcome = tune("llama", method, {"training.max_steps": 6, **changes})
@@ -203,14 +142,14 @@ def losses(tune):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_a_switch_changes_time_or_memory_and_not_what_is_learnt(method, switch, tolerance, losses, bf16_on_the_cpu):
+def test_switch_for_time_or_memory_does_not_change_the_losses(method, switch, tolerance, losses, bf16_on_the_cpu):
     plain, _ = losses(method, {"output.name": "plain"})
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)
     assert found[-1] < found[0]
 
 
-def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_cap_is_not_known(tune, monkeypatch):
+def test_model_with_capped_logits_learns_the_same_in_chunks_unless_its_cap_is_unknown(tune, monkeypatch):
     settings = {"training.max_steps": 4, "checkpoint.save_steps": 0}
     chunks = settings | {"training.loss_chunk_tokens": 16}
     runs = [tune("gemma2", changes=settings | {"output.name": "plain"})]
@@ -226,77 +165,16 @@ def test_a_capped_model_learns_the_same_in_chunks_and_is_not_chunked_where_its_c
     assert problems == [[], [], ["loss not in chunks"]]
 
 
-def test_another_optimizer_learns_and_resumes_to_the_same_bits(tune, tmp_path):
-    changes = {"training.optim": "adafactor", "training.learning_rate": 0.02, "training.max_steps": 8}
-    whole, outcome = tune("llama", changes={**changes, "output.name": "whole"})
-    assert outcome.exit_code == 0, outcome
-    steps = of_kind(whole, StepDone)
-    assert steps[-1].loss < steps[0].loss
-    parted, _ = tune("llama", changes={**changes, "output.name": "parted"})
-    for name in ("step-8", "model"):
-        target = parted.checkpoints / name if name != "model" else parted.model
-        shutil.rmtree(target)
-    again = open_again(parted)
-    assert carry_out(again).exit_code == 0
-    assert hashes(parted.model) == hashes(whole.model)
-
-
-def test_batches_of_similar_length_need_less_padding(tune):
-    changes = {"data.packing": "false", "training.max_steps": 6, "training.per_device_train_batch_size": 8}
-    plain, _ = tune("llama", changes={**changes, "output.name": "plain"})
-    grouped, _ = tune("llama", changes={**changes, "output.name": "grouped", "data.group_by_length": "true"})
-    spread = []
-    for folder in (plain, grouped):
-        spread.append(np.std([step.tokens for step in of_kind(folder, StepDone)]))
-    assert spread[1] > 1.5 * spread[0], "documents of one length come together"
-
-
-_KILLED = """
-import os, signal
-from tui_trainer.training import session
-plain = session.Session.take_step
-def take_step(self, step):
-    if step == 10 and os.environ.get("KILL"):
-        self.flush()
-        os.kill(os.getpid(), signal.SIGKILL)
-    plain(self, step)
-session.Session.take_step = take_step
-"""
-
-
-def hashes(folder: Path) -> dict[str, str]:
-    names = sorted(path.name for path in folder.iterdir() if path.suffix == ".safetensors")
-    return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
-
-
-@pytest.mark.e2e
-def test_a_killed_run_ends_with_the_same_bits(tmp_path, tune, tiny_folder, documents):
-    changes = {"tuning.lora_dropout": 0.2, "output.name": "whole"}
-    whole, _ = tune("gemma", "lora", changes)
-    settings = {**SETTINGS, **changes, "tuning.method": "lora", "output.runs_dir": tmp_path / "runs"}
-    settings["output.name"] = "killed"
-    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
-    asked = ["--no-ui", "--model", str(tiny_folder("gemma")), "--data", str(documents), *words]
-    first = run_program(asked, prelude=_KILLED, environment={**os.environ, "KILL": "1"})
-    assert first.returncode == -signal.SIGKILL, first.stderr[-2000:]
-    again = run_program(["resume", str(tmp_path / "runs" / "killed"), "--no-ui"], prelude=_KILLED)
-    assert again.returncode == 0, again.stderr[-2000:]
-    killed = tmp_path / "runs" / "killed"
-    wanted = hashes(whole.model)
-    assert wanted and hashes(killed / "model") == wanted
-    assert hashes(killed / "checkpoints" / "step-12") == hashes(whole.checkpoints / "step-12")
-
-
 @pytest.mark.slow
 @pytest.mark.versions
 @pytest.mark.filterwarnings("default")  # the compiler warns about itself
-def test_compiled_layers_learn_the_same_and_the_time_is_told(losses):
+def test_compiled_layers_learn_the_same_and_the_compile_time_is_reported(losses):
     plain, _ = losses("full", {"output.name": "plain"})
     found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-3)
-    told = of_kind(folder, RunProblem)
-    assert [problem.kind for problem in told] == ["compiled"], told
-    assert "2 layers were compiled in" in told[0].message
+    problems = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in problems] == ["compiled"], problems
+    assert "2 layers were compiled in" in problems[0].message
 
 
 def no_compiler():
@@ -304,13 +182,13 @@ def no_compiler():
 
 
 def compiler_that_does_nothing():
-    """TORCH_COMPILE_DISABLE=1"""
+    """As with TORCH_COMPILE_DISABLE=1."""
     return torch._dynamo.config.patch(disable=True)
 
 
 @contextmanager
 def compiler_that_swallows_its_errors():
-    """TORCHDYNAMO_SUPPRESS_ERRORS=1"""
+    """As with TORCHDYNAMO_SUPPRESS_ERRORS=1."""
     with (
         torch._dynamo.config.patch(suppress_errors=True),
         patch("torch._dynamo.output_graph.OutputGraph.call_user_compiler", side_effect=RuntimeError("no compiler")),
@@ -328,27 +206,11 @@ def compiler_that_swallows_its_errors():
         (compiler_that_swallows_its_errors, "TORCHDYNAMO_SUPPRESS_ERRORS"),
     ],
 )
-def test_a_compiler_that_fails_is_told_and_the_run_goes_on(fault, reason, losses):
+def test_failing_compiler_is_reported_and_the_run_continues(fault, reason, losses):
     plain, _ = losses("full", {"output.name": "plain"})
     with fault():
         found, folder = losses("full", {"output.name": "compiled", "training.torch_compile": "true"})
     assert found == pytest.approx(plain, rel=1e-4)
-    told = of_kind(folder, RunProblem)
-    assert [problem.kind for problem in told] == ["not compiled"]
-    assert reason in told[0].message
-
-
-def test_a_run_does_not_go_on_with_another_model(tune, tmp_path, tiny_folder):
-    folder, _ = tune("phi", "lora")
-    shutil.rmtree(folder.checkpoints / "step-12")
-    shutil.rmtree(folder.model)
-    weights = tiny_folder("phi") / "model.safetensors"
-    before = weights.read_bytes()
-    try:
-        weights.write_bytes(before[:-8] + bytes(8))
-        outcome = carry_out(open_again(folder))
-        assert outcome.exit_code == 2
-        assert "the model changed since this run began" in str(outcome.problems[0])
-    finally:
-        weights.write_bytes(before)
-    assert carry_out(open_again(folder)).exit_code == 0
+    problems = of_kind(folder, RunProblem)
+    assert [problem.kind for problem in problems] == ["not compiled"]
+    assert reason in problems[0].message

@@ -19,7 +19,7 @@ SAMPLING = Sampling(max_new_tokens=9, temperature=0.5, seed=3)
 
 
 class FakeWriter:
-    """Answers with what it was asked, as told."""
+    """A model that gives a fixed answer and records the questions."""
 
     def __init__(self, answer: str = "so", error: BaseException | None = None, left_out: int = 0) -> None:
         self.answer, self.error, self.left_out = answer, error, left_out
@@ -35,16 +35,16 @@ class FakeWriter:
 
 @pytest.fixture
 def holding():
-    """`holding({"tuned": FakeWriter()}, "line", "line")`: (what was written, what was told)."""
+    """Return `holding(writers, *lines)`, which holds a conversation and returns its text and its notes."""
 
     def hold_it(writers, *lines: str, system: str = "") -> tuple[str, str]:
-        shown, told = [], []
-        conversation = ChatSession(writers, SAMPLING, system, show=shown.append, tell=told.append)
+        shown, notes = [], []
+        conversation = ChatSession(writers, SAMPLING, system, show=shown.append, tell=notes.append)
         for line in lines:
             if not conversation.take(line):
-                told.append("LEFT")
+                notes.append("LEFT")
                 break
-        return "".join(shown), "\n".join(told)
+        return "".join(shown), "\n".join(notes)
 
     return hold_it
 
@@ -53,7 +53,7 @@ def roles(messages: list[dict]) -> list[tuple[str, str]]:
     return [(one["role"], one["content"]) for one in messages]
 
 
-def test_a_question_goes_behind_all_that_was_said(holding):
+def test_question_follows_the_whole_history(holding):
     writer = FakeWriter("be\x1b[2Jcause")
     shown, _ = holding({"tuned": writer}, "why?", "", "and now?", system="Be short.")
     assert shown == "be\u241b[2Jcause\n" * 2
@@ -63,17 +63,17 @@ def test_a_question_goes_behind_all_that_was_said(holding):
     assert [sampling.seed for _, sampling in writer.asked] == [4, 5]
 
 
-def test_two_models_answer_one_after_the_other_each_with_its_own_history(holding):
+def test_two_models_answer_with_separate_histories(holding):
     base, tuned = FakeWriter("old"), FakeWriter("new")
     shown, _ = holding({"base": base, "tuned": tuned}, "a", "b")
     assert shown == "[base] old\n[tuned] new\n" * 2
     assert [roles(one.asked[1][0])[1] for one in (base, tuned)] == [("assistant", "old"), ("assistant", "new")]
 
 
-def test_commands_change_what_comes_next(holding, tmp_path):
+def test_commands_change_the_following_answers(holding, tmp_path):
     writer, file = FakeWriter(), tmp_path / "said.jsonl"
     lines = ["one", "/undo", "/undo", "/temperature 0", "/max 30", "two", f"/save {file}", "/system Rhyme.", "three"]
-    _, told = holding({"tuned": writer}, *lines, f"/save {file}", "//path", "/reset", "four", "/quit", "five")
+    _, notes = holding({"tuned": writer}, *lines, f"/save {file}", "//path", "/reset", "four", "/quit", "five")
     assert [roles(messages)[-1][1] for messages, _ in writer.asked] == ["one", "two", "three", "/path", "four"]
     assert roles(writer.asked[1][0]) == [("user", "two")], "the first question was taken back"
     assert roles(writer.asked[2][0]) == [("system", "Rhyme."), ("user", "three")]
@@ -81,10 +81,10 @@ def test_commands_change_what_comes_next(holding, tmp_path):
     assert (writer.asked[1][1].temperature, writer.asked[1][1].max_new_tokens) == (0, 30)
     saved = [json.loads(line)["messages"] for line in file.read_text().splitlines()]
     assert [roles(one)[-1] for one in saved] == [("assistant", "so")] * 2 and len(saved[1]) == 3
-    assert "there is nothing to take back" in told and told.endswith("LEFT")
+    assert "there is nothing to take back" in notes and notes.endswith("LEFT")
 
 
-def test_what_is_no_command_is_said_and_nothing_is_asked(holding, tmp_path):
+def test_bad_command_is_reported_without_asking_the_model(holding, tmp_path):
     writer = FakeWriter()
     for line, words in {
         "/nope": "there is no command /nope",
@@ -95,8 +95,8 @@ def test_what_is_no_command_is_said_and_nothing_is_asked(holding, tmp_path):
     }.items():
         assert words in holding({"tuned": writer}, line)[1]
     assert "Is a directory" in holding({"tuned": FakeWriter()}, "hi", f"/save {tmp_path}")[1]
-    told = holding({"tuned": writer}, "/help")[1]
-    assert all(form in told for form in COMMANDS)
+    notes = holding({"tuned": writer}, "/help")[1]
+    assert all(form in notes for form in COMMANDS)
     assert not writer.asked
 
 
@@ -107,13 +107,13 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(holding):
     assert roles(writer.asked[1][0])[:2] == [("user", "a"), ("assistant", "half of")]
 
 
-def test_a_question_that_cannot_be_asked_is_no_part_of_the_conversation(holding):
+def test_refused_question_is_not_kept_in_the_history(holding):
     writer = FakeWriter("", DataError("the chat template does not take this conversation"))
-    _, told = holding({"tuned": writer}, "a", "b")
-    assert told.count("does not take") == 2 and roles(writer.asked[1][0]) == [("user", "b")]
+    _, notes = holding({"tuned": writer}, "a", "b")
+    assert notes.count("does not take") == 2 and roles(writer.asked[1][0]) == [("user", "b")]
 
 
-def test_lines_from_a_pipe_are_questions_and_nothing_else_is_printed(finished, monkeypatch, capsys):
+def test_lines_of_a_pipe_are_questions_and_only_answers_are_printed(finished, monkeypatch, capsys):
     run = finished("chat")
     monkeypatch.setattr("sys.stdin", io.StringIO("The sheep runs home 4\n/max 1\nThe hen home 5\n"))
     monkeypatch.setattr(Writer, "_write", lambda self, context, new_tokens, sampling, show: show(f"{new_tokens} new"))
@@ -123,7 +123,7 @@ def test_lines_from_a_pipe_are_questions_and_nothing_else_is_printed(finished, m
     assert "Ctrl+D leaves" in shown.err and "at the most" in shown.err
 
 
-def test_at_a_terminal_ctrl_c_at_the_prompt_says_how_to_leave(monkeypatch, capsys):
+def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
     lines = iter(["a", KeyboardInterrupt(), EOFError()])
 
     def typed(prompt):
@@ -139,7 +139,7 @@ def test_at_a_terminal_ctrl_c_at_the_prompt_says_how_to_leave(monkeypatch, capsy
     assert "/quit or Ctrl+D leaves" in capsys.readouterr().err
 
 
-def test_a_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(finished):
+def test_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(finished):
     writer = Writer(finished("chat"))
     messages = [{"role": "system", "content": "S"}]
     for number in range(40):
@@ -153,7 +153,7 @@ def test_a_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(
     assert "S" in text.split("user")[0] and "last" in text and "Q0 " not in text
 
 
-def test_a_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsys):
+def test_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", io.StringIO("The sheep\n"))
     greedy = ["--temperature", "0", "--max-new-tokens", "12", "--gpu", "none"]
     assert main(["chat", adapted_run.name, "--against", "base", *greedy]) == 0
@@ -161,7 +161,7 @@ def test_a_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, cap
     assert lines[0].startswith("[base] ") and lines[0].removeprefix("[base] ") != lines[1]
 
 
-def test_runs_that_hold_no_conversation_are_refused_in_a_sentence(finished, capsys):
+def test_runs_without_conversations_are_refused_in_one_sentence(finished, capsys):
     for arguments, words in [
         ((finished("sequence_classification").root,), "which holds no conversation"),
         ((finished("chat").root, "--against", "base"), "trained from scratch: it has no base model"),
@@ -169,11 +169,11 @@ def test_runs_that_hold_no_conversation_are_refused_in_a_sentence(finished, caps
         (("nobody",), "nobody"),
     ]:
         assert main(["chat", *map(str, arguments)]) == 2
-        told = capsys.readouterr().err
-        assert words in told and told.count("\n") == 1
+        message = capsys.readouterr().err
+        assert words in message and message.count("\n") == 1
 
 
-def test_a_question_is_the_tokens_that_were_learnt_and_cannot_end_its_own_turn(finished):
+def test_question_gets_the_tokens_of_training_and_cannot_end_its_own_turn(finished):
     trained = TrainedModel.of(finished("chat"))
     tokenizer = load_tokenizer(trained)
     reader = trained.task.input_reader(trained.plan.config, tokenizer)

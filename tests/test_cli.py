@@ -1,4 +1,4 @@
-"""The first things that a person types."""
+"""The first commands of a new user, and the lines that commands print."""
 
 import sys
 from dataclasses import replace
@@ -34,15 +34,16 @@ FACTS = DataFacts(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("words", [["help"], ["-h"], ["--help"]])
-def test_help_is_shown_as_it_is(words, capsys):
-    assert main(words) == 0
-    shown = capsys.readouterr()
-    assert shown.out.startswith("Usage: tui-trainer")
-    assert shown.err == ""
+def test_help_is_printed_for_every_way_of_asking(capsys):
+    for words in (["help"], ["-h"], ["--help"]):
+        assert main(words) == 0
+        printed = capsys.readouterr()
+        assert printed.out.startswith("Usage: tui-trainer") and printed.err == ""
+    assert main(["help", "plan"]) == 0
+    assert capsys.readouterr().out.startswith("Usage: tui-trainer plan")
 
 
-def test_help_shows_every_command_once_with_its_first_sentence_in_full(capsys):
+def test_help_lists_every_command_once_with_its_whole_first_sentence(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
     below = shown[shown.index("To train:") :]
@@ -51,103 +52,98 @@ def test_help_shows_every_command_once_with_its_first_sentence_in_full(capsys):
     assert "..." not in below and max(map(len, below.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(("words", "hint"), [
-    (["preview", "--rows", "1"], "`tui-trainer preview --help` lists its options"),
-    (["bench", "train", "--step", "1"], "`tui-trainer bench train --help` lists its options"),
-    (["--nope"], "`tui-trainer train --help` lists its options"),
-])  # fmt: skip
-def test_an_option_that_there_is_not_names_the_help_of_its_command(words, hint, capsys):
-    assert main(words) == 2
-    assert hint in capsys.readouterr().err
+def test_unknown_option_names_the_help_of_its_command(capsys):
+    for words, hint in (
+        (["preview", "--rows", "1"], "`tui-trainer preview --help` lists its options"),
+        (["bench", "train", "--step", "1"], "`tui-trainer bench train --help` lists its options"),
+        (["--nope"], "`tui-trainer train --help` lists its options"),
+    ):
+        assert main(words) == 2
+        assert hint in capsys.readouterr().err
 
 
-def test_the_version_is_printed(capsys):
+def test_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.count(".") == 2
 
 
-@pytest.mark.parametrize("option", [["--profile", "quickstart"], ["--task", "char_lm"], ["--set", "training.seed=1"]])
-def test_options_may_come_first(option, capsys):
-    assert main([*option, "--json"]) == 2
-    assert "add --no-ui" in capsys.readouterr().err
+def test_options_of_train_may_come_first(capsys):
+    for option in (["--profile", "quickstart"], ["--task", "char_lm"], ["--set", "training.seed=1"]):
+        assert main([*option, "--json"]) == 2
+        assert "add --no-ui" in capsys.readouterr().err
 
 
-def test_without_a_terminal_the_way_without_screens_is_named(capsys, monkeypatch):
+def test_start_without_a_terminal_names_no_ui(capsys, monkeypatch):
     monkeypatch.setattr("os.isatty", lambda number: False)
     assert main([]) == 2
     assert "tui-trainer --no-ui" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("term", ["dumb", "", "unknown"])
-def test_a_terminal_that_cannot_place_a_cursor_is_refused(term, capsys, monkeypatch):
+def test_terminal_that_cannot_place_a_cursor_is_refused(capsys, monkeypatch):
     monkeypatch.setattr("os.isatty", lambda number: True)
-    monkeypatch.setenv("TERM", term)
-    assert main([]) == 2
-    told = capsys.readouterr().err
-    assert "TERM" in told and "--no-ui" in told
+    for term in ("dumb", "", "unknown"):
+        monkeypatch.setenv("TERM", term)
+        assert main([]) == 2
+        message = capsys.readouterr().err
+        assert "TERM" in message and "--no-ui" in message
 
 
-def test_data_in_the_place_of_a_config_is_told_apart(tmp_path, capsys):
+def test_data_given_as_a_config_is_recognised(tmp_path, capsys):
     (tmp_path / "texts").mkdir()
     assert main(["--no-ui", "texts"]) == 2
     assert "--data texts" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("task", "command"), [("chat", "chat"), ("causal_lm", "generate")])
-def test_what_has_learnt_to_converse_is_tried_in_a_conversation(task, command):
-    state = RunState(task=task)
-    state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=1.0, seconds=9.0, model_path="model"))
-    assert f"try it         tui-trainer {command} run" in lines.end_lines(state, "run", "/runs/run")
+def test_end_of_a_run_proposes_chat_or_generate():
+    for task, command in (("chat", "chat"), ("causal_lm", "generate")):
+        state = RunState(task=task)
+        state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=1.0, seconds=9.0, model_path="model"))
+        assert f"try it         tui-trainer {command} run" in lines.end_lines(state, "run", "/runs/run")
 
 
-@pytest.mark.parametrize(("last", "warned"), [(1.0, False), (1.3, True)])
-def test_a_run_that_was_clearly_better_before_says_so(last, warned):
-    state = RunState()
-    for step, loss in ((10, 1.0), (20, last)):
-        state.apply(EvalDone(step=step, loss_sum=loss, tokens=1, loss=loss, seconds=1, scheduled=True, best=False))
-    state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=last, seconds=9.0, model_path="model"))
-    told = [line for line in lines.end_lines(state, "run", "/runs/run") if "better before" in line]
-    assert bool(told) == warned
-    assert not warned or "step 10" in told[0]
+def test_end_of_a_run_that_was_clearly_better_before_says_so():
+    for last, is_warned in ((1.0, False), (1.3, True)):
+        state = RunState()
+        for step, loss in ((10, 1.0), (20, last)):
+            state.apply(EvalDone(step=step, loss_sum=loss, tokens=1, loss=loss, seconds=1, scheduled=True, best=False))
+        state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=last, seconds=9.0, model_path="model"))
+        warnings = [line for line in lines.end_lines(state, "run", "/runs/run") if "better before" in line]
+        assert bool(warnings) == is_warned and all("step 10" in line for line in warnings)
 
 
 NOW = datetime(2026, 11, 21, 18, 2, 38, tzinfo=UTC)
 
 
-@pytest.mark.parametrize(("width", "has_folder"), [(80, False), (1000, True)])
-def test_the_table_of_runs_fits_the_terminal(width, has_folder):
+def test_table_of_runs_fits_the_terminal():
     run = RunOverview(
         name="quickstart-20261120-180238", path=Path("/data/runs/quickstart-20261120-180238"), status="interrupted",
         step=100000, total_steps=200000, loss=1.5, started_at="2026-11-20T18:02:38.000Z",
         last_event_at="2026-11-20T18:02:38.000Z",
     )  # fmt: skip
-    table = lines.run_lines([run], width, NOW)
-    assert max(map(len, table)) <= width
-    assert ("/data/runs" in table[1]) == has_folder
-    assert "100000/200000" in table[1]
+    for width, has_folder in ((80, False), (1000, True)):
+        table = lines.run_lines([run], width, NOW)
+        assert max(map(len, table)) <= width
+        assert ("/data/runs" in table[1]) == has_folder and "100000/200000" in table[1]
 
 
-@pytest.mark.parametrize(
-    ("at", "words"),
-    [
-        ("2026-11-21T15:02:38.000Z", "3 h 00 min"),
-        ("2026-11-21T18:02:50.000Z", "0 ms"),
-        ("2026-11-21T18:04:00.000Z", "clock ahead"),
-        ("", "--"),
-        ("yesterday", "--"),
-        ("2026-11-21T18:02:50", "--"),
-    ],
-)
-def test_an_age_is_never_below_zero(at, words):
-    run = RunOverview(name="a", path=Path("a"), status="finished", last_event_at=at)
-    assert lines.age_words(run, NOW) == words
+def test_age_of_a_run_is_never_negative():
+    for at, words in {
+        "2026-11-21T15:02:38.000Z": "3 h 00 min",
+        "2026-11-21T18:02:50.000Z": "0 ms",
+        "2026-11-21T18:04:00.000Z": "clock ahead",
+        "": "--",
+        "yesterday": "--",
+        "2026-11-21T18:02:50": "--",
+    }.items():
+        run = RunOverview(name="a", path=Path("a"), status="finished", last_event_at=at)
+        assert lines.age_words(run, NOW) == words, at
 
 
 def planned(recipe: str, machine: Hardware) -> planning.Plan:
     return planning.make(load_config(Request(profile=recipe)), machine, FACTS)
 
 
-def test_the_greeting_says_where_it_trains_in_what_numbers_and_how_much_moves():
+def test_first_lines_name_the_device_the_precision_and_the_trainable_share():
     on_card = lines.start_lines("run", "/runs/run", planned("tinyllama-lora", replace(MACHINE, gpus=(CARD,))))
     assert "trains on GPU 0, Tesla T4 in fp16; 12.6 M of 1.1 G parameters (1.1 %) are trainable" in on_card
     on_cpu = lines.start_lines("run", "/runs/run", planned("quickstart", MACHINE))
@@ -155,10 +151,10 @@ def test_the_greeting_says_where_it_trains_in_what_numbers_and_how_much_moves():
     assert any(line.startswith(words) and line.endswith("are trainable") for line in on_cpu)
 
 
-def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off():
+def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
     on_card = lines.plan_lines(planned("tinyllama-lora", replace(MACHINE, gpus=(CARD,))))
     on_cpu = lines.plan_lines(planned("quickstart", MACHINE))
-    told = {
+    choices = {
         "packing": "yes ~",
         "trained parameters": "12.6 M = 1.15% of the model",
         "precision": "fp16 = compute capability 7.5",
@@ -167,7 +163,7 @@ def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off()
         "tokens of a loss": "2,048 = ",
         "loader threads": "1 = ",
     }
-    for label, shown in told.items():
+    for label, shown in choices.items():
         (line,) = [line for line in on_card if line.startswith(f"{label} ")]
         assert shown in line
     assert on_card[-1].endswith("memory is that of the card") and "with its libraries loaded" in on_cpu[-1]
@@ -175,7 +171,7 @@ def test_the_plan_tells_each_choice_with_its_reason_and_leaves_out_what_is_off()
         assert not any(line.startswith(label) for line in on_cpu)
 
 
-def test_large_counts_of_data_and_steps_have_their_thousands_apart():
+def test_large_counts_have_thousands_separators():
     prepared = DataPrepared(
         from_cache=True, rows=2626, eval_rows=1292, tokens=336_000, eval_tokens=1, documents=1045, eval_documents=1012,
         vocabulary=30522, seconds=0.2,
@@ -186,12 +182,7 @@ def test_large_counts_of_data_and_steps_have_their_thousands_apart():
     )
 
 
-def test_help_of_a_command_is_its_own(capsys):
-    assert main(["help", "plan"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: tui-trainer plan")
-
-
-def test_a_folder_that_was_deleted_is_told_in_a_sentence(tmp_path, monkeypatch, capsys):
+def test_start_in_a_deleted_folder_is_refused(tmp_path, monkeypatch, capsys):
     (folder := tmp_path / "gone").mkdir()
     monkeypatch.chdir(folder)
     folder.rmdir()
@@ -199,7 +190,7 @@ def test_a_folder_that_was_deleted_is_told_in_a_sentence(tmp_path, monkeypatch, 
     assert "was deleted" in capsys.readouterr().err
 
 
-def test_an_output_without_room_is_told_in_a_sentence(monkeypatch, capsys):
+def test_full_disk_under_standard_output_is_reported(monkeypatch, capsys):
     with Path("/dev/full").open("w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["profiles"]) == 1
@@ -207,6 +198,6 @@ def test_an_output_without_room_is_told_in_a_sentence(monkeypatch, capsys):
     assert "cannot be written: the disk is full (No space left" in capsys.readouterr().err
 
 
-def test_a_file_in_a_folder_that_there_is_not_is_refused_before_the_work(tmp_path):
+def test_output_file_in_a_missing_folder_is_refused_before_the_work(tmp_path):
     with pytest.raises(InputError, match="its folder does not exist"):
         refuse_existing(tmp_path / "nothing" / "tuned.toml", "--write")

@@ -1,11 +1,10 @@
-"""Models measured beside each other: as their run measured, on other data, and against the base model."""
+"""`tui-trainer evaluate`: on the rows of the run, on other data, and against the base model."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,11 +27,18 @@ def evaluated(capsys, *arguments: object) -> dict:
     code = main(["evaluate", *map(str, arguments), "--json"])
     shown = capsys.readouterr()
     assert code == 0, shown.err
-    return json.loads(shown.out) | {"told": shown.err}
+    return json.loads(shown.out) | {"stderr": shown.err}
 
 
-@pytest.mark.parametrize("task", ["char_lm", "seq2seq", "token_classification"])
-def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data_was(task, finished, capsys):
+@pytest.mark.parametrize(
+    "task",
+    [
+        "char_lm",
+        pytest.param("seq2seq", marks=pytest.mark.full),
+        pytest.param("token_classification", marks=pytest.mark.full),
+    ],
+)
+def test_evaluation_repeats_the_last_figures_of_the_run_and_reads_a_file_as_its_data(task, finished, capsys):
     run = finished(task)
     found = evaluated(capsys, run.root)
     [model] = found["models"]
@@ -54,7 +60,8 @@ def test_held_out_rows_give_what_the_run_measured_and_a_file_is_read_as_its_data
     assert sorted(of_file["row_losses"]) == pytest.approx(sorted(losses), abs=1e-4)
 
 
-def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapted_run, capsys):
+@pytest.mark.full
+def test_adapter_is_compared_with_its_base_and_the_rows_that_changed_most(adapted_run, capsys):
     found = evaluated(capsys, adapted_run.name)
     base, model = found["reference"], found["models"][0]
     assert (base["name"], model["name"]) == ("base", "causal_lm") and model["loss"] < base["loss"]
@@ -72,7 +79,8 @@ def test_an_adapter_stands_beside_its_base_with_the_rows_that_changed_most(adapt
     assert len(lines) == 7 + 2 * 3
 
 
-def test_both_models_are_loaded_once_where_there_is_room_for_them(adapted_run, monkeypatch, capsys):
+@pytest.mark.full
+def test_both_models_are_loaded_once_if_memory_allows(adapted_run, monkeypatch, capsys):
     loaded, load = [], evaluating.load_model
 
     def counted(folder, *rest, **more):
@@ -90,7 +98,8 @@ def test_both_models_are_loaded_once_where_there_is_room_for_them(adapted_run, m
     assert len(loaded) == 2
 
 
-def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(tmp_path, capsys):
+@pytest.mark.full
+def test_fully_tuned_model_is_evaluated_without_its_missing_base(tmp_path, capsys):
     task, family = "sequence_classification", "bert"
     save_tiny_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / family}
@@ -100,16 +109,16 @@ def test_a_fully_tuned_model_is_measured_where_its_base_is_gone(tmp_path, capsys
     shutil.rmtree(tmp_path / family)
     found = evaluated(capsys, run.name)
     assert found["models"] == before["models"] and found["reference"] is None
-    assert "is not on this disk: left out" in found["told"]
+    assert "is not on this disk: left out" in found["stderr"]
     of_file = evaluated(capsys, run.name, "--data", tmp_path / f"{task}.jsonl")
-    assert of_file["rows"] == 60 and "is not on this disk: left out" in of_file["told"]
+    assert of_file["rows"] == 60 and "is not on this disk: left out" in of_file["stderr"]
     shutil.rmtree(prepared_data_folder())
     assert main(["evaluate", run.name]) == 2
-    assert "the prepared data of" in (told := capsys.readouterr().err) and told.count("\n") == 1, told
+    assert "the prepared data of" in (message := capsys.readouterr().err) and message.count("\n") == 1, message
 
 
 @pytest.mark.e2e
-def test_a_folder_of_an_export_stands_beside_its_run(adapted_run, capsys):
+def test_exported_folder_is_compared_with_its_run(adapted_run, capsys):
     assert main(["export", adapted_run.name, "--to", "merged"]) == 0
     merged = adapted_run.root / "export/merged"
     found = evaluated(capsys, adapted_run.name, merged, "--against", "none", "--rows", "7")
@@ -119,15 +128,16 @@ def test_a_folder_of_an_export_stands_beside_its_run(adapted_run, capsys):
     assert evaluated(capsys, merged, "--against", adapted_run.name, "--rows", "3")["reference"]["name"] == "causal_lm"
 
 
-def test_a_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
+@pytest.mark.full
+def test_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
     save_tiny_model(tmp_path / "bert", "bert")
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "bert", "training.max_steps": 2}
     run = train(tmp_path, "sequence_classification", changes)
     found = evaluated(capsys, run.name)
-    assert found["reference"] is None and "no head for these labels: left out" in found["told"]
+    assert found["reference"] is None and "no head for these labels: left out" in found["stderr"]
 
 
-def test_what_cannot_be_measured_is_refused_in_a_sentence(finished, tmp_path, capsys):
+def test_impossible_evaluation_is_refused_in_one_sentence(finished, tmp_path, capsys):
     run, other = finished("sequence_classification"), finished("token_classification")
     unknown = write_rows(tmp_path / "unknown.jsonl", [{"text": "The goat runs", "label": "goat"}])
     plain = write_rows(tmp_path / "plain.jsonl", [training_row("causal_lm", 1)])
@@ -144,19 +154,11 @@ def test_what_cannot_be_measured_is_refused_in_a_sentence(finished, tmp_path, ca
     ]:
         capsys.readouterr()
         assert main(["evaluate", *map(str, arguments)]) == 2, arguments
-        told = capsys.readouterr().err
-        assert sentence in told and "Traceback" not in told and told.count("\n") == 1, told
+        message = capsys.readouterr().err
+        assert sentence in message and "Traceback" not in message and message.count("\n") == 1, message
 
 
-def test_a_folder_is_told_from_a_run_by_what_lies_in_it(finished):
-    from tui_trainer.exporting.evaluating import run_of
-
-    run = finished("causal_lm")
-    assert run_of(str(run.model)).root == run.root == run_of(str(run.root)).root
-    assert isinstance(run.root, Path)
-
-
-def test_of_a_folder_with_splits_the_one_to_evaluate_on_is_measured_and_predicted(finished, tmp_path, capsys):
+def test_test_split_of_a_folder_is_evaluated_and_predicted(finished, tmp_path, capsys):
     run, folder = finished("sequence_classification"), tmp_path / "splits"
     folder.mkdir()
     for name, rows in (("train", range(9)), ("test", range(9, 14))):

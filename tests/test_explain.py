@@ -1,4 +1,4 @@
-"""`explain` says what every word of the program means, in that word's own declaration."""
+"""`tui-trainer explain`: checks, findings, commands, settings and exit codes."""
 
 from __future__ import annotations
 
@@ -16,31 +16,50 @@ def explained(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_every_check_is_explained_by_its_name_and_by_its_title(capsys):
-    assert len(all_checks()) > 40
+def test_check_and_finding_are_explained_by_name_and_by_title(capsys):
+    check, finding = all_checks()[0], all_symptoms()[0]
+    assert_check_is_explained(check, capsys)
+    assert_finding_is_explained(finding, capsys)
+    assert f"{check.name} (a check" in explained(capsys, *check.title.split())
+    assert f"{finding.name} (a finding of the doctor" in explained(capsys, finding.title.upper())
+
+
+@pytest.mark.full
+def test_every_check_and_finding_is_explained(capsys, subtests):
+    assert len(all_checks()) > 40 and len(all_symptoms()) > 20
     for check in all_checks():
-        by_name = explained(capsys, check.name)
-        assert f"{check.name} (a check: {check.title})\n  {check.why}\n" in by_name
-        assert all(key in by_name for key in check.settings)
-        assert f"{check.name} (a check" in explained(capsys, *check.title.split())
+        with subtests.test(check.name):
+            assert_check_is_explained(check, capsys)
+    for finding in all_symptoms():
+        with subtests.test(finding.name):
+            assert_finding_is_explained(finding, capsys)
 
 
-def test_every_finding_of_the_doctor_is_explained_by_its_name_and_by_its_title(capsys):
-    assert len(all_symptoms()) > 20
-    for one in all_symptoms():
-        assert f"{one.name} (a finding of the doctor: {one.title})" in explained(capsys, one.name)
-        assert f"{one.name} (a finding of the doctor" in explained(capsys, one.title.upper())
+def assert_check_is_explained(check, capsys):
+    explanation = explained(capsys, check.name)
+    assert f"{check.name} (a check: {check.title})\n  {check.why}\n" in explanation
+    assert all(key in explanation for key in check.settings)
 
 
-def test_every_command_is_explained_by_its_help(capsys):
+def assert_finding_is_explained(finding, capsys):
+    assert f"{finding.name} (a finding of the doctor: {finding.title})" in explained(capsys, finding.name)
+
+
+@pytest.mark.full
+def test_every_command_is_explained_by_its_help(capsys, subtests):
     names = explained(capsys, "commands").split("\n")[:-1]
     assert len(names) > 30 and "bench train" in names
     for name in names:
-        shown = explained(capsys, *name.split())
-        assert main([*name.split(), "--help"]) == 0
-        helped = capsys.readouterr().out
-        assert f"{name} (a command)\n" in shown
-        assert helped.split("Options:")[0].split() == shown.split("(a command)")[1].split("Options:")[0].split()
+        with subtests.test(name):
+            explanation = explained(capsys, *name.split())
+            assert main([*name.split(), "--help"]) == 0
+            help_text = capsys.readouterr().out
+            assert f"{name} (a command)\n" in explanation
+            assert options_of(help_text) == options_of(explanation.split("(a command)")[1])
+
+
+def options_of(text: str) -> list[str]:
+    return text.split("Options:")[0].split()
 
 
 def test_every_exit_code_is_explained(capsys):
@@ -52,38 +71,33 @@ def test_every_exit_code_is_explained(capsys):
     assert "SIGKILL" in explained(capsys, "137") and "SIGTERM" in explained(capsys, "143")
 
 
-def test_a_word_of_several_kinds_is_explained_as_each(capsys):
+def test_name_of_a_setting_and_a_check_is_explained_as_both(capsys):
     found = explained(capsys, "learning_rate", "--set", "training.learning_rate=0.25")
     assert found.index("now:     0.25  (from --set)") < found.index("learning_rate (a check:")
 
 
-def test_several_words_are_explained_each_where_they_are_none_together(capsys):
+def test_several_words_are_explained_one_by_one(capsys):
     found = explained(capsys, "training.seed", "padding", "3")
     assert found.startswith("training.seed\n") and "padding (a check" in found and "3 (an exit code)" in found
     assert main(["explain", "training.seed", "paddin"]) == 2
     assert "'training.seed paddin'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("word", "meant"),
-    [
+def test_unknown_word_is_refused_with_similar_ones_of_every_kind(capsys, subtests):
+    for word, suggestion in (
         ("learning_rat", "did you mean training.learning_rate, the check learning_rate or"),
         ("trian", "the command train"),
         ("waiting_for_dat", "the finding waiting_for_data"),
         ("micro-batch keep the core busy", "the check micro-batch keeps the cores busy"),
         ("99", "lists all settings"),
         ("\x1b[2Jzz", "lists all settings"),
-    ],
-)
-def test_an_unknown_word_is_answered_with_near_ones_of_every_kind(capsys, word, meant):
-    assert main(["explain", word]) == 2
-    said = capsys.readouterr().err
-    assert meant in said and "\x1b" not in said
+    ):
+        with subtests.test(ascii(word)):
+            assert main(["explain", word]) == 2
+            message = capsys.readouterr().err
+            assert suggestion in message and "\x1b" not in message
 
 
-@pytest.mark.parametrize(
-    ("kind", "names"),
-    [("checks", [one.name for one in all_checks()]), ("findings", [one.name for one in all_symptoms()])],
-)
-def test_all_of_a_kind_are_listed(capsys, kind, names):
-    assert [line.split(":")[0] for line in explained(capsys, kind).splitlines()] == names
+def test_all_checks_and_findings_are_listed(capsys):
+    for kind, items in (("checks", all_checks()), ("findings", all_symptoms())):
+        assert [line.split(":")[0] for line in explained(capsys, kind).splitlines()] == [one.name for one in items]

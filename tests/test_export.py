@@ -1,14 +1,12 @@
-"""Exports: what is written is loaded again in a fresh process, and is what was trained."""
+"""Exports: each format is loaded again and compared with the trained model."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,7 +18,6 @@ from packaging.version import Version
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from tests.combinations import in_the_sweep
 from tests.programs import run_program
 from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.cli import main
@@ -34,20 +31,15 @@ needs_exporter = pytest.mark.skipif(
     Version(version("transformers")) < Version(onnx._LEAST_TRANSFORMERS), reason="no exporter of whole models before it"
 )
 SETTINGS = {
-    "data.max_length": 64,
-    "data.eval_fraction": 0.2,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.05,
-    "training.max_steps": 6,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
+    "data.max_length": 64, "data.eval_fraction": 0.2, "training.effective_batch_size": 8,
+    "training.learning_rate": 0.05, "training.max_steps": 6, "evaluation.eval_steps": 0, "checkpoint.save_steps": 0,
     "logging.sample_steps": 0,
-}
+}  # fmt: skip
 
 
 @pytest.fixture
 def trained(tmp_path, sheep):
-    """`trained("llama", "lora", {...})`: a tiny run that is finished, by its name."""
+    """Return `trained("llama", "lora", {...})`: the model of a tiny finished run."""
 
     def train(
         family: str = "llama",
@@ -84,7 +76,7 @@ def trained(tmp_path, sheep):
 
 @pytest.fixture
 def classified(trained, tmp_path):
-    """A run that tells two kinds of texts apart."""
+    """A finished classifier of two kinds of texts."""
     rows = [{"text": f"{word} and {n}", "label": word} for n in range(12) for word in ("sheep", "goat")]
     data = tmp_path / "kinds.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))
@@ -97,23 +89,20 @@ def logits(model) -> torch.Tensor:
         return model.eval()(input_ids=ids).logits
 
 
+MERGED = {
+    "llama": {"tuning.modules_to_save": "embed_tokens"},
+    "gpt2": {"tuning.use_rslora": "true"},
+    "qwen2": {"tuning.use_dora": "true"},
+    "gemma2": {},
+    "mistral": {"tuning.modules_to_save": "lm_head"},
+}
+
+
 @pytest.mark.parametrize(
-    ("family", "changes"),
-    [
-        ("llama", {"tuning.modules_to_save": "embed_tokens"}),
-        in_the_sweep("gpt2", {"tuning.use_rslora": "true"}),
-        in_the_sweep("qwen2", {"tuning.use_dora": "true"}),
-        *(
-            pytest.param(family, changes, marks=pytest.mark.e2e)
-            for family, changes in {
-                "gemma2": {},
-                "mistral": {"tuning.modules_to_save": "lm_head"},
-            }.items()
-        ),
-    ],
+    "family", [pytest.param(family, marks=[] if family == "llama" else pytest.mark.full) for family in MERGED]
 )
-def test_a_merged_model_is_the_adapted_one_and_loads_with_transformers_alone(family, changes, trained, tmp_path):
-    model = trained(family, "lora", changes)
+def test_merged_model_equals_the_adapted_one_and_loads_with_transformers_alone(family, trained, tmp_path):
+    model = trained(family, "lora", MERGED[family])
     assert main(["export", model.run.name, "--to", "merged"]) == 0
     folder = model.run.root / "export/merged"
     found = AutoModelForCausalLM.from_pretrained(folder)
@@ -128,15 +117,12 @@ def test_a_merged_model_is_the_adapted_one_and_loads_with_transformers_alone(fam
 
 @pytest.fixture
 def adapted(adapted_run):
-    """A run of the simplest kind."""
+    """A finished adapter of the simplest kind."""
     return TrainedModel.of(adapted_run)
 
 
-def certificate_of(model: TrainedModel, name: str) -> dict:
-    return json.loads((model.run.root / "export" / name / "certificate.json").read_text())
-
-
-def test_a_merged_model_says_the_type_that_its_weights_have(trained):
+@pytest.mark.full
+def test_merged_model_keeps_the_dtype_of_its_weights(trained):
     adapted = trained(dtype=torch.bfloat16)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0
     folder = adapted.run.root / "export/merged"
@@ -145,7 +131,8 @@ def test_a_merged_model_says_the_type_that_its_weights_have(trained):
     assert AutoModelForCausalLM.from_pretrained(folder).dtype == torch.bfloat16
 
 
-def test_a_merge_holds_one_file_of_the_result_at_a_time(adapted, monkeypatch):
+@pytest.mark.full
+def test_merged_model_is_written_in_several_files(adapted, monkeypatch):
     monkeypatch.setattr(shards, "SHARD_BYTES", 20_000)
     assert main(["export", adapted.run.name, "--to", "merged"]) == 0
     folder = adapted.run.root / "export/merged"
@@ -172,29 +159,33 @@ def without_weights(folder: Path) -> None:
     (folder / "model.safetensors").unlink()
 
 
-def test_what_is_not_the_trained_model_is_found_kept_and_marked(adapted, monkeypatch, capsys):
-    write = merged.Merged.write
-    for spoil, words in (
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
         (swapped, "its logits differ"),
-        (without_tokenizer, "there is no tokenizer beside it"),
-        (without_weights, "it cannot be loaded again"),
-    ):
+        pytest.param(without_tokenizer, "there is no tokenizer beside it", marks=pytest.mark.full),
+        pytest.param(without_weights, "it cannot be loaded again", marks=pytest.mark.full),
+    ],
+)
+def test_export_that_differs_from_the_trained_model_fails_and_is_kept_under_another_name(
+    spoil, words, adapted, monkeypatch, capsys
+):
+    write = merged.Merged.write
 
-        def spoiled(self, trained, folder, tell, spoil=spoil) -> None:
-            write(self, trained, folder, tell)
-            spoil(folder)
+    def spoiled(self, trained, folder, tell) -> None:
+        write(self, trained, folder, tell)
+        spoil(folder)
 
-        monkeypatch.setattr(merged.Merged, "write", spoiled)
-        assert main(["export", adapted.run.name, "--to", "merged"]) == 1
-        shown = capsys.readouterr()
-        assert words in shown.out and "failed-" in shown.err
-        found = certificate_of(adapted, "failed-merged")
-        assert not found["is_good"] and any(words in fault for fault in found["faults"])
-        assert [path.name for path in (adapted.run.root / "export").iterdir()] == ["failed-merged"]
-        shutil.rmtree(adapted.run.root / "export")
+    monkeypatch.setattr(merged.Merged, "write", spoiled)
+    assert main(["export", adapted.run.name, "--to", "merged"]) == 1
+    printed = capsys.readouterr()
+    assert words in printed.out and "failed-" in printed.err
+    certificate = json.loads((adapted.run.exports / "failed-merged/certificate.json").read_text())
+    assert not certificate["is_good"] and any(words in fault for fault in certificate["faults"])
+    assert [path.name for path in adapted.run.exports.iterdir()] == ["failed-merged"]
 
 
-def test_a_certificate_is_json_for_programs_where_a_model_gives_no_numbers():
+def test_certificate_is_valid_json_for_losses_that_are_not_finite():
     before, after = (MeasuredExport(loss=loss, scores={}, seconds_per_row=0.1, bytes=9) for loss in (2.5, float("nan")))
     found = Certificate(
         format="int8", rows=3, logit_difference=float("inf"), tolerance=Tolerance(logits=0.25, loss=0.05),
@@ -204,7 +195,8 @@ def test_a_certificate_is_json_for_programs_where_a_model_gives_no_numbers():
     assert (read["is_good"], read["logit_difference"], read["exported"]["loss"]) == (False, "Infinity", "NaN")
 
 
-def test_labels_in_another_order_are_found(classified, monkeypatch, capsys):
+@pytest.mark.full
+def test_export_with_another_order_of_labels_fails(classified, monkeypatch, capsys):
     write = merged.Merged.write
 
     def spoiled(self, trained, folder, tell) -> None:
@@ -221,7 +213,7 @@ def test_labels_in_another_order_are_found(classified, monkeypatch, capsys):
     assert "its labels are" in capsys.readouterr().out
 
 
-def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(adapted, tmp_path, monkeypatch, capsys):
+def test_impossible_export_is_refused_in_one_sentence_and_leaves_nothing(adapted, tmp_path, monkeypatch, capsys):
     name, full = adapted.run.name, adapted.run.root / "full"
     full.write_text("a file")
     before = sorted(path.name for path in adapted.run.root.iterdir())
@@ -246,24 +238,8 @@ def test_what_cannot_be_exported_is_refused_in_a_sentence_and_leaves_nothing(ada
     assert "there are no weights" in capsys.readouterr().err
 
 
-def test_how_long_it_takes_is_known_from_earlier_exports_of_such_a_model_alone(adapted):
-    form = format_of("adapter")
-    assert expected_seconds(adapted, form) is None
-    certificates = {
-        "adapter": {"format": "adapter", "seconds": 7.0},
-        "other": {"format": "merged", "seconds": 1},
-        "torn": {"format": "adapter", "seconds": "soon"},
-    }
-    for name, certificate in certificates.items():
-        (adapted.run.exports / name).mkdir(parents=True)
-        (adapted.run.exports / name / "certificate.json").write_text(json.dumps(certificate))
-    assert expected_seconds(adapted, form) == 7.0
-    of_another_task = adapted.plan.shape_key.replace(adapted.plan.config.task.type, "seq2seq", 1)
-    other = replace(adapted, plan=adapted.plan.model_copy(update={"shape_key": of_another_task}))
-    assert expected_seconds(other, form) is None
-
-
-def test_a_merged_model_ends_its_turns_as_the_adapted_one(trained, tmp_path):
+@pytest.mark.full
+def test_merged_chat_model_keeps_the_stop_token_of_the_adapted_one(trained, tmp_path):
     turns = [(f"{n} and {n}?", f"{2 * n}") for n in range(24)]
     rows = [[{"role": "user", "content": one}, {"role": "assistant", "content": two}] for one, two in turns]
     data = tmp_path / "sums.jsonl"
@@ -277,7 +253,7 @@ def test_a_merged_model_ends_its_turns_as_the_adapted_one(trained, tmp_path):
     assert merged_model.generation_config.eos_token_id == model.load(merge=True).generation_config.eos_token_id == ends
 
 
-def test_a_failure_in_the_middle_leaves_nothing(adapted, monkeypatch, capsys):
+def test_export_that_fails_midway_leaves_nothing(adapted, monkeypatch, capsys):
     def fails(*_):
         raise MemoryError("no room")
 
@@ -287,27 +263,25 @@ def test_a_failure_in_the_middle_leaves_nothing(adapted, monkeypatch, capsys):
     assert list((adapted.run.root / "export").iterdir()) == []
 
 
-def test_an_adapter_in_its_own_folder_is_the_trained_one_and_a_full_run_has_none(trained, capsys):
-    model = trained()
-    assert main(["export", model.run.name, "--to", "adapter", "--json"]) == 0
+def test_adapter_is_exported_and_a_fully_tuned_model_has_none(adapted, finished, capsys):
+    assert main(["export", adapted.run.name, "--to", "adapter", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["is_good"] and found["logit_difference"] == 0 and found["folder"].endswith("export/adapter")
-    whole = trained("gpt2", "full")
+    whole = finished("causal_lm").root
     for name in ("adapter", "merged"):
-        assert main(["export", whole.run.name, "--to", name]) == 2
+        assert main(["export", str(whole), "--to", name]) == 2
         assert "trained all weights" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["onnx", "onnx-int8"])
-def test_a_transformers_without_exporters_is_refused_before_anything_is_written(name, trained, monkeypatch, capsys):
-    model = trained()
+def test_onnx_export_needs_a_transformers_with_exporters(adapted, monkeypatch, capsys):
     monkeypatch.setattr(onnx, "version", lambda _: "5.17.0")
-    assert main(["export", model.run.name, "--to", name]) == 2
-    assert "transformers 5.17.0 has no exporter" in capsys.readouterr().err
-    assert not (model.run.root / "export" / name).exists()
+    for name in ("onnx", "onnx-int8"):
+        assert main(["export", adapted.run.name, "--to", name]) == 2
+        assert "transformers 5.17.0 has no exporter" in capsys.readouterr().err
+        assert not (adapted.run.exports / name).exists()
 
 
-def test_each_file_is_one_format_and_the_help_names_them(capsys):
+def test_help_names_every_export_format(capsys):
     assert {"merged", "adapter", "onnx"} <= set(format_names())
     assert main(["export", "--help"]) == 0
     help_text = " ".join(capsys.readouterr().out.split())
@@ -331,13 +305,13 @@ print(json.dumps(found))
 
 
 def answers_alone(folder: str) -> dict:
-    """Of the graphs, in a process with ONNX Runtime and without torch."""
+    """Return the answers of the graphs in a process with ONNX Runtime and without torch."""
     command = [sys.executable, "-c", ALONE.format(folder=folder)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
 
 def written_by(model) -> list[int]:
-    """What the trained model writes, the likeliest token at a time, without the end."""
+    """Return the greedy continuation of the trained model, without the stop token."""
     ids = torch.arange(3, 23)[None]
     end = model.generation_config.eos_token_id
     new = model.generate(
@@ -362,7 +336,7 @@ WITH_MASTERS = {"model.dtype": "bfloat16", "training.mixed_precision": "bf16"}
         pytest.param("opt", "full", {}, marks=pytest.mark.slow),
     ],
 )
-def test_a_graph_answers_as_the_trained_model_in_onnx_runtime_alone(family, method, config, trained, capsys):
+def test_onnx_graph_gives_the_logits_of_the_trained_model_without_torch(family, method, config, trained, capsys):
     model = trained(family, method, **config)
     assert main(["export", model.run.name, "--to", "onnx", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
@@ -403,7 +377,9 @@ TEXT_ONLY = {"model.text_only": "true"}
         ),
     ],
 )
-def test_new_tokens_and_text_models_are_in_every_format(family, method, changes, formats, trained, tmp_path, capsys):
+def test_every_format_keeps_new_tokens_and_takes_text_only_models(
+    family, method, changes, formats, trained, tmp_path, capsys
+):
     if family in TOWERS:
         base = save_tiny_model_with_towers(tmp_path / f"{family}-with-towers", family)
         changes = changes | {"model.model_name_or_path": base}
@@ -425,7 +401,7 @@ def test_new_tokens_and_text_models_are_in_every_format(family, method, changes,
 @pytest.mark.parametrize(
     "family", [pytest.param("t5", marks=pytest.mark.e2e), pytest.param("bart", marks=pytest.mark.slow)]
 )
-def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_model(family, trained, tmp_path, capsys):
+def test_encoder_decoder_becomes_three_graphs_that_write_as_the_trained_model(family, trained, tmp_path, capsys):
     rows = [{"source": f"{n} and {n}", "target": f"{2 * n} in all"} for n in range(24)]
     data = tmp_path / "sums.jsonl"
     data.write_text("\n".join(map(json.dumps, rows)))
@@ -442,7 +418,7 @@ def test_an_encoder_with_a_decoder_is_three_graphs_that_write_as_the_trained_mod
 
 @needs_exporter
 @pytest.mark.e2e
-def test_a_classifier_in_int8_is_a_quarter_and_answers_with_its_labels(classified, capsys):
+def test_int8_classifier_answers_with_its_labels(classified, capsys):
     formats = ["onnx-int8", *(["int8"] if find_spec("torchao") else [])]
     for name in formats:
         assert main(["export", classified.run.name, "--to", name, "--json"]) == 0
@@ -457,15 +433,17 @@ def test_a_classifier_in_int8_is_a_quarter_and_answers_with_its_labels(classifie
     assert re.fullmatch(r"(sheep|goat) 0\.\d\d, (sheep|goat) 0\.\d\d\n", run.stdout)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(find_spec("torchao") is None, reason="needs torchao")
-def test_what_torchao_cannot_quantise_is_refused_and_leaves_nothing(trained, capsys):
+def test_model_without_linear_layers_is_refused_by_int8(trained, capsys):
     model = trained("gpt2", "full")
     assert main(["export", model.run.name, "--to", "int8"]) == 2
     assert "no linear layers" in capsys.readouterr().err
     assert list((model.run.root / "export").iterdir()) == []
 
 
-def test_gguf_names_the_command_that_gets_the_converter(adapted, classified, monkeypatch, capsys):
+@pytest.mark.full
+def test_gguf_without_its_converter_names_the_command_that_downloads_it(adapted, classified, monkeypatch, capsys):
     monkeypatch.setenv("LLAMA_CPP_DIR", "/nowhere")
     monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 2
@@ -474,7 +452,7 @@ def test_gguf_names_the_command_that_gets_the_converter(adapted, classified, mon
     assert "no classifiers" in capsys.readouterr().err
 
 
-def test_a_converter_that_fails_is_told_with_its_last_words(adapted, tmp_path, monkeypatch, capsys):
+def test_last_line_of_a_failing_converter_is_reported(adapted, tmp_path, monkeypatch, capsys):
     words = "Traceback\nNotImplementedError: unknown tokenizer"
     (tmp_path / "convert_hf_to_gguf.py").write_text(f"import sys\nprint({words!r}, file=sys.stderr)\nsys.exit(1)")
     monkeypatch.setenv("LLAMA_CPP_DIR", str(tmp_path))
@@ -484,12 +462,12 @@ def test_a_converter_that_fails_is_told_with_its_last_words(adapted, tmp_path, m
     assert list((adapted.run.root / "export").iterdir()) == []
 
 
-def test_one_process_exports_a_run_to_a_format_and_nobody_deletes_it_meanwhile(adapted, tmp_path, monkeypatch, capsys):
-    """Also while an export is loaded again, and to a place outside of the run."""
+@pytest.mark.full
+def test_run_is_locked_during_an_export(adapted, tmp_path, monkeypatch, capsys):
     run, out, refused = adapted.run, tmp_path / "elsewhere", []
     write = merged.Merged.write
 
-    def and_others_come(self, *args):
+    def write_while_others_start(self, *args):
         write(self, *args)
         for command in (
             ["export", run.name, "--to", "merged", *(["--out", str(out)] if refused else [])],
@@ -498,7 +476,7 @@ def test_one_process_exports_a_run_to_a_format_and_nobody_deletes_it_meanwhile(a
         ):
             refused.append(run_program(command))
 
-    monkeypatch.setattr(merged.Merged, "write", and_others_come)
+    monkeypatch.setattr(merged.Merged, "write", write_while_others_start)
     assert main(["export", run.name, "--to", "merged"]) == 0
     assert main(["export", run.name, "--to", "merged", "--out", str(out)]) == 0
     for done in refused:
@@ -514,7 +492,8 @@ def test_one_process_exports_a_run_to_a_format_and_nobody_deletes_it_meanwhile(a
     assert main(["delete", run.name, "--yes"]) == 0
 
 
-def test_what_a_killed_export_left_keeps_nobody_out(adapted, monkeypatch):
+@pytest.mark.full
+def test_killed_export_does_not_block_the_next_one(adapted, monkeypatch):
     run = adapted.run
     killed = """
 from tui_trainer.exporting.formats import merged

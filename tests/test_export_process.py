@@ -1,4 +1,4 @@
-"""Exports and measurings that the screens begin: a process of its own, read without waiting, ended without a rest."""
+"""Exports and measurements that the screens start as processes: their progress, outcome and cancellation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.bench.rehearsal import GainProcess
+from tui_trainer.bench.rehearsal import GainProcess, SizesProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
 from tui_trainer.launching import command_process
@@ -20,7 +20,7 @@ from tui_trainer.runs.folder import RunFolder
 
 
 def program(place: Path, script: str) -> Path:
-    """A shell script in the place of the program."""
+    """Write a shell script that stands in for the program."""
     path = place / "program"
     path.write_text(f"#!/bin/sh\n{script}\n")
     path.chmod(0o700)
@@ -29,7 +29,7 @@ def program(place: Path, script: str) -> Path:
 
 @pytest.fixture
 def exporting(tmp_path, monkeypatch):
-    """`exporting(script)`: an export of a run to `merged`, by a shell script in the place of the program."""
+    """Return `exporting(script)`, which starts an export to `merged` by a shell script."""
 
     def begin(script: str) -> ExportProcess:
         monkeypatch.setattr(sys, "executable", str(program(tmp_path, script)))
@@ -40,25 +40,24 @@ def exporting(tmp_path, monkeypatch):
 
 @pytest.fixture
 def measuring(tmp_path, monkeypatch):
-    """The same for a measuring of two checks."""
+    """Return `measuring(kind, script)`, which starts a measurement of one kind by a shell script."""
 
-    def begin(script: str) -> GainProcess:
+    def begin(kind, script: str, *arguments: object):
         loaded = load_config(Request(assignments=("training.weight_decay=0.5", "output.name=a 'b'")))
         monkeypatch.setattr(sys, "executable", str(program(tmp_path, script)))
-        return GainProcess(loaded, ("padding", "tf32"), "none")
+        return kind(loaded, *arguments, "none")
 
     return begin
 
 
-def until(true) -> None:
-    for _ in range(3000):
-        if true():
-            return
+def until(condition) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.01)
-    raise AssertionError("it did not come")
 
 
-def test_it_is_the_command_of_the_program_and_its_last_words_are_the_outcome(exporting, tmp_path):
+def test_export_runs_the_command_and_reads_its_outcome(exporting, tmp_path):
     result = {"folder": "/runs/run/export/merged", "words": ["compared on 3 rows"], "is_good": True}
     process = exporting(f"echo \"$@\" > {tmp_path}/asked\necho a warning of some library\necho '{json.dumps(result)}'")
     assert process.alive
@@ -69,9 +68,9 @@ def test_it_is_the_command_of_the_program_and_its_last_words_are_the_outcome(exp
     assert not process.poll() and not process.alive, "its end is new once"
 
 
-def test_how_far_it_is_is_known_while_it_goes_on(exporting, tmp_path):
-    told = {"what": "writing", "done": 3, "total": 12, "unit": "tensors"}
-    process = exporting(f"echo '{json.dumps(told)}' >&2; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
+def test_progress_is_known_during_the_export(exporting, tmp_path):
+    progress = {"what": "writing", "done": 3, "total": 12, "unit": "tensors"}
+    process = exporting(f"echo '{json.dumps(progress)}' >&2; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
     until(lambda: process.poll() or process.progress == ("writing", 3.0, 12, "tensors"))
     assert process.alive
     (tmp_path / "go").touch()
@@ -79,13 +78,13 @@ def test_how_far_it_is_is_known_while_it_goes_on(exporting, tmp_path):
     assert not process.outcome.is_good and "exit code 0" in process.outcome.words[0]
 
 
-def test_its_own_sentence_is_the_reason_and_not_the_warnings_around_it(exporting):
+def test_failure_is_the_message_of_the_program_and_not_a_warning(exporting):
     process = exporting("echo noise; echo 'tui-trainer: the disk is full' >&2; echo more noise; exit 1")
     until(process.poll)
     assert process.outcome.words == ("the disk is full",) and not process.outcome.folder
 
 
-def test_a_cancel_ends_the_whole_group_also_what_does_not_listen_and_leaves_nothing(exporting, tmp_path, monkeypatch):
+def test_cancel_ends_all_processes_also_those_that_ignore_it_and_leaves_nothing(exporting, tmp_path, monkeypatch):
     monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.05)
     half = tmp_path / "run/export/.writing-merged"
     half.mkdir(parents=True)
@@ -99,7 +98,7 @@ def test_a_cancel_ends_the_whole_group_also_what_does_not_listen_and_leaves_noth
     until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
 
-def test_one_that_nobody_reads_goes_on_to_its_end(exporting, tmp_path):
+def test_export_that_is_let_go_continues_to_its_end(exporting, tmp_path):
     process = exporting(
         f"trap '' PIPE; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done; echo words; touch {tmp_path}/done"
     )
@@ -109,10 +108,12 @@ def test_one_that_nobody_reads_goes_on_to_its_end(exporting, tmp_path):
     process._process.wait()
 
 
-def test_a_measuring_is_check_with_the_settings_of_now_and_its_last_sentence_is_known(measuring, tmp_path):
+def test_measurement_of_checks_runs_the_command_with_the_settings_of_the_screens(measuring, tmp_path):
     process = measuring(
+        GainProcess,
         f"printf '%s\\n' \"$@\" > {tmp_path}/asked\n"
-        "echo 'tui-trainer: padding: round 1 of 3: as it is' >&2\necho '{}'\necho a warning >&2; exit 1"
+        "echo 'tui-trainer: padding: round 1 of 3: as it is' >&2\necho '{}'\necho a warning >&2; exit 1",
+        ("padding", "tf32"),
     )
     until(process.poll)
     asked = (tmp_path / "asked").read_text().splitlines()
@@ -126,12 +127,21 @@ def test_a_measuring_is_check_with_the_settings_of_now_and_its_last_sentence_is_
     assert process.exit_code == 1 and not process.alive
 
 
-def test_a_run_without_a_final_model_has_no_choices(tmp_path):
+def test_measurement_of_batch_sizes_runs_the_command_and_reads_its_patch(measuring, tmp_path):
+    result = {"sentence": "done", "patch": {"training.effective_batch_size": 64}}
+    process = measuring(SizesProcess, f"printf '%s\\n' \"$@\" > {tmp_path}/asked\necho '{json.dumps(result)}'")
+    until(process.poll)
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert asked[3] == "tune" and "--effective" in asked and asked[-1] == "--json"
+    assert process.patch == result["patch"] and process.verdict == ("done", True)
+
+
+def test_run_without_a_final_model_has_no_exports_to_choose(tmp_path):
     with pytest.raises(FolderError, match="no final model yet"):
         choices(RunFolder(tmp_path))
 
 
-def test_one_that_is_deaf_to_its_end_is_killed_though_nobody_looks_any_more(exporting, monkeypatch):
+def test_process_that_ignores_its_end_is_killed(exporting, monkeypatch):
     monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.1)
     process = exporting("trap '' INT; echo '{\"part\": \"deaf\"}'; while :; do sleep 1; done")
     heard: list[str] = []

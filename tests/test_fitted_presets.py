@@ -1,10 +1,11 @@
-"""Which task one command trains: what model and rows ask for, where nobody named it."""
+"""Task, recipe and columns that follow from the model and the rows if the user names none."""
 
 from __future__ import annotations
 
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -51,7 +52,7 @@ CASES = [
     ("t5", ASKED, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
-    # Nothing suits: what is wrong is told by the nearest task.
+    # Nothing fits: the nearest task reports what is wrong.
     ("bert", {"text": "a sheep"}, "sequence_classification", "BertModel is an encoder"),
     ("bert", {"messages": TURNS}, "sequence_classification", "BertModel is an encoder"),
     ("t5", {"text": "a sheep"}, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
@@ -61,25 +62,26 @@ CASES = [
 ]
 
 
-def request(tmp_path, model: str, row: object, **more: str) -> Request:
-    folder = tmp_path / model
-    folder.mkdir()
-    (folder / "config.json").write_text(json.dumps(MODELS[model]))
-    data = tmp_path / "rows.jsonl"
+def request(folder: Path, model: str, row: object, **more: str) -> Request:
+    """Return the request of a user who names a model and a file with this row nine times."""
+    (folder / model).mkdir(parents=True)
+    (folder / model / "config.json").write_text(json.dumps(MODELS[model]))
+    data = folder / "rows.jsonl"
     data.write_text((json.dumps(row) + "\n") * 9)
-    return Request(shortcuts={"model.model_name_or_path": str(folder), "data.path": str(data), **more})
+    return Request(shortcuts={"model.model_name_or_path": str(folder / model), "data.path": str(data), **more})
 
 
-@pytest.mark.parametrize(("model", "row", "task", "why"), CASES)
-def test_the_task_is_what_model_and_rows_ask_for(model, row, task, why, tmp_path):
-    loaded = load_config(request(tmp_path, model, row))
-    assert loaded.config.task.type == task
-    notes = [note for note in loaded.notes if note.startswith("task.type")]
-    assert len(notes) == bool(why)
-    assert all(f"is {task} and not causal_lm (recipe finetune): {why}" in note for note in notes)
+def test_task_follows_from_model_and_rows(tmp_path, subtests):
+    for number, (model, row, task, reason) in enumerate(CASES):
+        with subtests.test(f"{model}, {', '.join(row)}: {task}"):
+            loaded = load_config(request(tmp_path / str(number), model, row))
+            assert loaded.config.task.type == task
+            notes = [note for note in loaded.notes if note.startswith("task.type")]
+            assert len(notes) == bool(reason)
+            assert all(f"is {task} and not causal_lm (recipe finetune): {reason}" in note for note in notes)
 
 
-def test_one_bad_row_does_not_decide(tmp_path):
+def test_one_bad_row_does_not_decide_the_task(tmp_path):
     asked = request(tmp_path, "llama", {"prompt": "Sheep?", "completion": " None.", "label": True})
     rows = (tmp_path / "rows.jsonl").read_text()
     (tmp_path / "rows.jsonl").write_text(rows.replace("true", "false", 1))
@@ -87,7 +89,7 @@ def test_one_bad_row_does_not_decide(tmp_path):
 
 
 @pytest.mark.parametrize("named", ["d/a.jsonl", "d/a.jsonl, d/b.jsonl", "d", "d/*.jsonl"])
-def test_rows_are_read_once_until_the_file_is_written_anew(named, tmp_path, monkeypatch):
+def test_rows_are_read_once_until_a_file_changes(named, tmp_path, monkeypatch):
     asked, looks = request(tmp_path, "llama", {"messages": TURNS}), []
     files = [tmp_path / "d" / name for name in ("a.jsonl", "b.jsonl")]
     files[0].parent.mkdir()
@@ -106,40 +108,23 @@ def test_rows_are_read_once_until_the_file_is_written_anew(named, tmp_path, monk
     assert len(looks) == 2
 
 
-def test_a_slow_disk_is_waited_for_and_told(tmp_path, monkeypatch):
-    """The task that was taken once depended on how fast the first rows came."""
-    asked, told = request(tmp_path, "llama", {"messages": TURNS}), Event()
+def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
+    asked, reported = request(tmp_path, "llama", {"messages": TURNS}), Event()
     monkeypatch.setattr(application, "_SLOW_SECONDS", 0.0)
-    monkeypatch.setattr(application, "tell", lambda sentence: told.set())
-    monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (told.wait(60), head_of(rows))[1])
+    monkeypatch.setattr(application, "tell", lambda sentence: reported.set())
+    monkeypatch.setattr(fitted_presets, "head_of", lambda rows: (reported.wait(60), head_of(rows))[1])
     model, data = (asked.shortcuts[key] for key in ("model.model_name_or_path", "data.path"))
     assert application.Asked(model=model, data=data).load().config.task.type == "chat"
-    assert told.is_set()
+    assert reported.is_set()
 
 
-def test_a_task_that_was_named_is_never_changed(tmp_path):
+def test_named_task_is_never_changed(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS}, **{"task.type": "causal_lm"})
     assert load_config(asked).config.task.type == "causal_lm"
 
 
-def test_the_screens_choose_as_lines_do_and_follow_the_data(tmp_path):
-    asked = request(tmp_path, "llama", {"messages": TURNS})
-    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
-    document.take_fitted(*fitted(document.plain))
-    assert document.value("task.type") == "chat" and not document.is_changed("task.type")
-    assert document.where("task.type") == "recipe finetune, but the rows are conversations"
-    text = tmp_path / "plain.txt"
-    text.write_text("Sheep.\n" * 9)
-    document.set("data.path", str(text))
-    document.take_fitted(*fitted(document.plain))
-    assert document.value("task.type") == "causal_lm" and document.where("task.type") == "recipe finetune"
-    document.undo()
-    document.set("task.type", "causal_lm")
-    assert document.loaded is not None and document.loaded.config.task.type == "causal_lm"
-
-
 def refitted(document):
-    """As the screens do it in the background after each change."""
+    """Fit the document to model and data, as the screens do in the background after each change."""
     document.take_fitted(*fitted(document.plain))
     return document.loaded
 
@@ -150,8 +135,7 @@ def opened(asked: Request):
     return document
 
 
-def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_line_makes(tmp_path):
-    """Quickstart's values under an encoder and a table were refused with "set task.type = causal_lm"."""
+def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line(tmp_path):
     asked = request(tmp_path, "bert", LABELLED)
     by_command = load_config(asked)
     document = opened(Request())
@@ -184,7 +168,7 @@ def test_a_model_and_data_that_are_named_on_the_screens_make_what_the_command_li
     assert document.value("task.type") == "sequence_classification"
 
 
-def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_path):
+def test_named_task_or_recipe_stays_whatever_the_data_is(tmp_path):
     asked = request(tmp_path, "bert", LABELLED)
     document = opened(Request(profile="quickstart"))
     for key, value in asked.shortcuts.items():
@@ -204,31 +188,7 @@ def test_a_task_or_a_recipe_that_the_user_named_stays_whatever_the_data_is(tmp_p
     assert followed_words(before, document.loaded) == words
 
 
-def test_other_data_is_said_to_have_changed_the_task(tmp_path):
-    document = opened(request(tmp_path, "llama", {"messages": TURNS}))
-    before, text = document.loaded, tmp_path / "plain.txt"
-    text.write_text("Sheep.\n" * 9)
-    document.set("data.path", str(text))
-    after = refitted(document)
-    assert followed_words(before, after) == "the task is now causal_lm, as recipe finetune says"
-    document.undo()
-    words = "the task is now chat, as the columns of rows.jsonl say; columns: text messages"
-    assert followed_words(after, refitted(document)) == words
-
-
-def test_another_recipe_is_shown_as_it_will_be_fitted(tmp_path):
-    asked = request(tmp_path, "llama", {"messages": TURNS})
-    document = Workbench(lambda: asked, probe(), UNICODE)._open_document()
-    document.take_fitted(*fitted(document.plain))
-    preview = document.preview_recipe("qwen-lora", fit=lambda plain: fitted(plain)[0])
-    shown = {change.key: change.new for change in preview.changes}
-    assert "task.type" not in shown
-    assert document.choose_recipe("qwen-lora") is None
-    document.take_fitted(*fitted(document.plain))
-    assert {key: document.value(key) for key in shown} == shown and document.value("task.type") == "chat"
-
-
-def test_data_that_cannot_be_read_chooses_nothing(tmp_path):
+def test_unreadable_data_chooses_nothing(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS})
     (tmp_path / "rows.jsonl").write_bytes(b"\xff\xfe{}")
     assert load_config(asked).config.task.type == "causal_lm"
@@ -237,26 +197,27 @@ def test_data_that_cannot_be_read_chooses_nothing(tmp_path):
 PAIR = {"premise": "It rains.", "hypothesis": "It is wet.", "label": "yes"}
 
 
-@pytest.mark.parametrize(
-    ("model", "row", "columns"),
-    [
-        ("llama", {"body": "a sheep"}, {"text": "body"}),
-        ("llama", {"messages": TURNS}, {"text": "messages"}),
-        ("llama", ALPACA, {"text": "instruction", "text_pair": "input", "target": "output"}),
-        ("bert", LABELLED, {"text": "text", "label": "label"}),
-        ("bert", PAIR, {"text": "premise", "text_pair": "hypothesis", "label": "label"}),
-        ("bert", ASKED, {"text": "question", "text_pair": "context", "target": "answers"}),
-        ("bert", SPANS, {"text": "text", "label": "entities"}),
-        ("t5", {"document": "Many sheep.", "summary": "Sheep."}, {"text": "document", "target": "summary"}),
-        ("t5", {"text": "a sheep"}, {}),
-    ],
-)
-def test_the_columns_that_a_task_finds_are_known_by_their_settings(model, row, columns, tmp_path):
-    loaded = with_columns_found(load_config(request(tmp_path, model, row)))
-    assert loaded.columns == {f"data.{role}_column": name for role, name in columns.items()}
+COLUMNS = [
+    ("llama", {"body": "a sheep"}, {"text": "body"}),
+    ("llama", {"messages": TURNS}, {"text": "messages"}),
+    ("llama", ALPACA, {"text": "instruction", "text_pair": "input", "target": "output"}),
+    ("bert", LABELLED, {"text": "text", "label": "label"}),
+    ("bert", PAIR, {"text": "premise", "text_pair": "hypothesis", "label": "label"}),
+    ("bert", ASKED, {"text": "question", "text_pair": "context", "target": "answers"}),
+    ("bert", SPANS, {"text": "text", "label": "entities"}),
+    ("t5", {"document": "Many sheep.", "summary": "Sheep."}, {"text": "document", "target": "summary"}),
+    ("t5", {"text": "a sheep"}, {}),
+]
 
 
-def test_other_data_names_its_columns_in_the_same_line_and_a_column_that_was_named_stays(tmp_path):
+def test_found_columns_are_named_by_their_settings(tmp_path, subtests):
+    for number, (model, row, columns) in enumerate(COLUMNS):
+        with subtests.test(f"{model}, {', '.join(row)}"):
+            loaded = with_columns_found(load_config(request(tmp_path / str(number), model, row)))
+            assert loaded.columns == {f"data.{role}_column": name for role, name in columns.items()}
+
+
+def test_columns_of_other_data_are_reported_and_a_named_column_stays(tmp_path):
     document = opened(request(tmp_path, "bert", LABELLED))
     before, pairs = document.loaded, tmp_path / "pairs.jsonl"
     pairs.write_text((json.dumps(PAIR) + "\n") * 9)
@@ -276,7 +237,7 @@ def test_other_data_names_its_columns_in_the_same_line_and_a_column_that_was_nam
     assert document.where("data.text_column") == "edited here" and not document.loaded.columns
 
 
-def test_a_recipe_says_why_it_does_not_go_with_model_and_data(tmp_path):
+def test_recipe_that_does_not_fit_names_its_reason(tmp_path):
     (tmp_path / "rows.jsonl").write_text((json.dumps(LABELLED) + "\n") * 9)
     model = save_tiny_model(tmp_path / "bert", "bert")
     named = {"model.model_name_or_path": str(model), "data.path": str(tmp_path / "rows.jsonl")}
@@ -292,7 +253,7 @@ def test_a_recipe_says_why_it_does_not_go_with_model_and_data(tmp_path):
     assert {name: misfit(fitted(document.with_recipe(name))[0]) for name in reasons} == reasons
 
 
-def test_texts_and_a_model_that_is_missing_are_reasons_too(tmp_path):
+def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document = opened(Request(shortcuts={"data.path": str(text)}))
@@ -305,7 +266,7 @@ def test_texts_and_a_model_that_is_missing_are_reasons_too(tmp_path):
     assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"
 
 
-def test_what_the_user_wrote_and_the_run_does_not_read_is_named_with_the_reason_once_for_each():
+def test_settings_that_the_run_does_not_read_are_noted_once_per_reason():
     asked = ("tuning.r=12", "tuning.use_dora=true", "tuning.lora_dropout=0.0", "task.doc_stride=9")
     loaded = load_config(Request(profile="quickstart", assignments=asked))
     assert loaded.notes[-2:] == (
@@ -315,7 +276,7 @@ def test_what_the_user_wrote_and_the_run_does_not_read_is_named_with_the_reason_
     assert load_config(Request(profile="quickstart")).notes == ()
 
 
-def test_a_column_that_a_model_of_characters_does_not_read_is_refused():
+def test_column_that_the_task_does_not_read_is_refused():
     loaded = load_config(Request(profile="quickstart", assignments=("data.label_column=kind",)))
     (problem,) = setting_problems(loaded)
     assert "'kind', and the task char_lm does not read it" in str(problem)

@@ -1,10 +1,9 @@
-"""What the switches of the checklist gain: measured in pairs, kept by settings and shape, and shown where it holds."""
+"""`tui-trainer check --measure`: gains of switches, measured in pairs and kept by settings, shape and versions."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 
@@ -18,9 +17,7 @@ from tui_trainer.bench.training import steps_variant
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
-from tui_trainer.launching import prepare
 from tui_trainer.launching.open_run import load_config
-from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember
@@ -37,7 +34,7 @@ def other_side() -> Measurable:
     return replace(HERE, settings={**HERE.settings, **PACKED}, shape_key="packed")
 
 
-def test_a_gain_is_found_from_both_sides_and_only_with_these_settings_this_shape_and_this_torch():
+def test_kept_gain_is_found_from_both_sides_and_only_for_equal_settings_shape_and_versions():
     keep_gain(HERE, PACKED, "packed", MEASURED)
     assert KeptGains.read(HERE).find(PACKED) == MEASURED
     back = KeptGains.read(other_side()).find({"data.packing": False})
@@ -55,14 +52,14 @@ def test_a_gain_is_found_from_both_sides_and_only_with_these_settings_this_shape
     assert KeptGains.read(HERE).find(PACKED).ratios == (1.0,)
 
 
-def test_a_damaged_record_is_no_gain():
+def test_damaged_record_is_no_gain():
     keep_record(GAIN, Key(device="a CPU"), {"ratios": ["fast"]}, part="-".join(sorted(map(HERE.digest, ({}, PACKED)))))
     assert KeptGains.read(HERE).find(PACKED) is None
     keep_gain(HERE, PACKED, "packed", MEASURED)
     assert KeptGains.read(HERE).find(PACKED) == MEASURED
 
 
-def test_words_have_the_median_the_spread_the_date_and_what_else_changed():
+def test_gain_is_described_with_median_spread_date_and_side_effects():
     assert MEASURED.words() == (
         "1.80 times as fast (measured here 2026-11-23, 3 pairs, +-4 %); memory 1.0 GiB -> 512.0 MiB"
     )
@@ -73,23 +70,21 @@ def test_words_have_the_median_the_spread_the_date_and_what_else_changed():
     )
 
 
-@pytest.mark.parametrize(
-    ("ratios", "is_difference"),
-    [
+def test_gain_within_the_spread_of_its_pairs_is_no_difference():
+    for ratios, is_difference in (
         ((0.9, 1.05, 1.1), False),
         ((1.01, 1.01, 1.015), False),
         ((1.01, 1.1, 1.4), False),
         ((1.05, 1.06, 1.08), True),
         ((0.5, 0.6, 0.55), True),
-    ],
-)
-def test_no_difference_is_said_where_pairs_differ_more_among_themselves(ratios, is_difference):
-    gain = replace(MEASURED, ratios=ratios, memory_bytes=(1, 1))
-    assert gain.is_difference == is_difference
-    assert gain.words().startswith("no difference in speed (measured here") != is_difference
+    ):
+        gain = replace(MEASURED, ratios=ratios, memory_bytes=(1, 1))
+        assert gain.is_difference == is_difference, ratios
+        assert gain.words().startswith("no difference in speed (measured here") != is_difference, ratios
 
 
-def test_a_check_without_steps_to_measure_says_so_and_each_other_switch_can_be_measured():
+@pytest.mark.full
+def test_checks_without_a_measurable_switch_say_so():
     loaded = load_config(Request(profile="char-lm", assignments=("training.weight_decay=0", "training.max_steps=3")))
     found = {one.name: one for one in run_checks(gather(loaded))}
     assert "no speed to measure" in found["steps"].gain_words and found["steps"].fix
@@ -101,7 +96,7 @@ def test_a_check_without_steps_to_measure_says_so_and_each_other_switch_can_be_m
 
 
 def uneven(place, **settings) -> list[str]:
-    """Mostly short texts, each sixteenth of them long: padding is most of a pass."""
+    """Return the words of a command whose texts are short but for every 16th, so that most of a pass is padding."""
     lengths = [600 if n % 16 == 0 else 8 for n in range(320)]
     texts = [" ".join(f"word{(n * k) % 97}" for k in range(length)) for n, length in enumerate(lengths)]
     data = write_rows(place / "rows.jsonl", [{"text": text} for text in texts])
@@ -120,7 +115,7 @@ def uneven(place, **settings) -> list[str]:
 
 @pytest.fixture
 def asked(monkeypatch):
-    """Children that are not there: packed steps are twice as fast and take half of the memory."""
+    """Made-up measurements: packed steps are twice as fast and take half of the memory. Returns the questions."""
     turns: list[dict] = []
 
     def ask(variant, is_first, seconds):
@@ -140,14 +135,14 @@ def checked(capsys, *arguments: str, code: int = 0):
     return {one["check"]: one for one in json.loads(shown.out)["findings"]}, shown.err
 
 
-def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(asked, tmp_path, capsys):
+def test_check_measures_a_fix_and_shows_its_gain_from_then_on(asked, tmp_path, capsys):
     config = uneven(tmp_path)
-    found, told = checked(capsys, *config, "--measure", "padding")
+    found, printed = checked(capsys, *config, "--measure", "padding")
     assert found["padding"]["measured_gain"] == 2.0 and found["padding"]["measured"]["fix"] == {"data.packing": "auto"}
     assert [turn["patch"] for turn in asked] == [{}, {"data.packing": "auto"}] * 3
     assert [turn["steps"] for turn in asked[1:]] == [7] * 5 and asked[0]["steps"] > 7, "as many as the first has taken"
     assert [turn.get("seconds") for turn in asked] == [50.0, *[None] * 5] and found["padding"]["measured"]["steps"] == 7
-    assert "padding: round 2 of 3: as it is" in told and "padding: 2.00 times as fast (measured here 20" in told
+    assert "padding: round 2 of 3: as it is" in printed and "padding: 2.00 times as fast (measured here 20" in printed
     fixed = [word.replace("data.packing=false", "data.packing=auto") for word in config]
     found, _ = checked(capsys, *fixed)
     assert found["padding"]["status"] == "pass" and found["padding"]["measured_gain"] == 2.0
@@ -159,34 +154,17 @@ def test_check_measures_a_fix_and_shows_it_from_then_on_also_when_it_is_applied(
     assert longer["padding"]["measured_gain"] is None, "another shape"
 
 
-def test_a_run_is_told_what_16_bits_gained_here_by_steps_or_else_by_matmuls(monkeypatch):
-    asked = load_config(Request(assignments=("training.mixed_precision=no",)))
-
-    def told(best):
-        journal = []
-        plan = estimated_plan(asked).model_copy(update={"best_precision": best})
-        prepare.announce(plan, SimpleNamespace(append=journal.append), "")
-        return journal[0].precision_gain, journal[0].precision_gain_of
-
-    assert told("fp32") == (None, "") == told("bf16")
-    rates = {"fp32": {"teraflops": 0.1}, "bf16": {"teraflops": 0.25}}
-    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": rates})
-    assert told("bf16") == (2.5, "matmuls") and told("fp32") == (None, "")
-    monkeypatch.setattr(prepare, "kept_trial", lambda hardware, chosen: {"precisions": {"bf16": {"reason": "none"}}})
-    assert told("bf16") == (None, "")
-    monkeypatch.setattr(prepare.KeptGains, "find", lambda self, patch: MEASURED)
-    assert told("bf16") == (1.8, "steps")
-
-
+@pytest.mark.full
 @pytest.mark.parametrize(("seconds", "steps"), [(0.0, 3), (600.0, 5)])
-def test_a_turn_ends_when_its_time_is_over_but_not_before_the_least_steps(seconds, steps, tmp_path):
+def test_measurement_ends_after_its_time_and_not_before_its_least_steps(seconds, steps, tmp_path):
     words = uneven(tmp_path)
     request = Request(assignments=tuple(words[3::2]), shortcuts={"data.path": words[1]})
     question = steps_variant("", request, "none", 5, {}).question | {"seconds": seconds, "least_steps": 3}
     assert take_steps(question | {"folder": str(tmp_path)}, lambda **_: None)["steps"] == steps
 
 
-def test_a_fix_that_was_measured_to_be_slower_is_none(asked, tmp_path, capsys, monkeypatch):
+@pytest.mark.full
+def test_fix_that_was_measured_to_be_slower_is_not_proposed(asked, tmp_path, capsys, monkeypatch):
     ask = gains.ask_for_steps
 
     def ask_slow(variant, is_first, seconds):
@@ -206,23 +184,25 @@ def test_a_fix_that_was_measured_to_be_slower_is_none(asked, tmp_path, capsys, m
     assert "packing = false" in fixed.read_text()
 
 
-def test_all_measures_every_switch_and_each_has_its_gain(asked, tmp_path, capsys):
+@pytest.mark.full
+def test_measure_all_measures_every_switch(asked, tmp_path, capsys):
     config = uneven(tmp_path, **{"training.weight_decay": 0})
     loaded = load_config(Request(assignments=tuple(config[3::2]), shortcuts={"data.path": config[1]}))
     switches = {one.name for one in run_checks(gather(loaded)) if not one.why_not_measured}
     assert {"padding", "weight_decay", "optimizer", "data_loading", "gradient_checkpointing"} <= switches
-    found, told = checked(capsys, *config, "--measure", "all")
+    found, printed = checked(capsys, *config, "--measure", "all")
     # What the plan refuses has its reason instead of a gain.
     measured = {name for name, one in found.items() if one["measured_gain"] is not None}
     reasons = {name for name, one in found.items() if one["measured"] and one["measured"]["reason"]}
     assert measured | reasons == switches and len(measured) >= 6
     for name in measured - {"padding"}:
         assert not found[name]["measured"]["is_difference"], name
-        assert f"{name}: no difference in speed" in told
+        assert f"{name}: no difference in speed" in printed
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fails", ["", "data.packing"])
-def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_path, capsys, monkeypatch, fails):
+def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys, monkeypatch, fails):
     turns = []
 
     def ask(variant, is_first, seconds):
@@ -232,14 +212,15 @@ def test_a_turn_that_fails_is_told_with_its_reason_and_is_no_gain(asked, tmp_pat
         return {"steps": 7, "tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)
-    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+    found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
     who = patch_words({"data.packing": "auto"}) if fails else "as it is"
     assert found["padding"]["measured_gain"] is None
     assert found["padding"]["measured"]["reason"] == f"{who}: killed, as happens where memory is short"
-    assert "cannot be measured" in told and len(turns) == (2 if fails else 1)
+    assert "cannot be measured" in printed and len(turns) == (2 if fails else 1)
 
 
-def test_ctrl_c_keeps_the_whole_pairs_and_ends_with_3(asked, tmp_path, capsys, monkeypatch):
+@pytest.mark.full
+def test_ctrl_c_keeps_the_measured_pairs_and_ends_with_code_3(asked, tmp_path, capsys, monkeypatch):
     ask = gains.ask_for_steps
 
     def interrupted(variant, is_first, seconds):
@@ -253,47 +234,34 @@ def test_ctrl_c_keeps_the_whole_pairs_and_ends_with_3(asked, tmp_path, capsys, m
     assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
 
 
-def test_the_fused_optimizer_is_proposed_and_its_gain_measured(asked, tmp_path, capsys):
-    config, fused = uneven(tmp_path, **{"training.optim": "adamw_torch"}), {"training.optim": "adamw_torch_fused"}
-    found, _ = checked(capsys, *config, "--measure", "optimizer")
-    assert found["optimizer"]["status"] == "warn" and found["optimizer"]["measured_gain"] == 1.0
-    assert [turn["patch"] for turn in asked] == [{}, fused] * 3 and found["optimizer"]["measured"]["fix"] == fused
-
-
-def test_what_has_nothing_to_switch_is_told_and_not_measured(asked, tmp_path, capsys):
-    found, told = checked(capsys, *uneven(tmp_path), "--measure", "duration", "--measure", "tf32")
-    assert not asked and found["tf32"]["measured_gain"] is None
-    nothing = "there is nothing to switch here"
-    assert f"duration: {nothing}" in told and f"tf32: {nothing}: TF32 " in told
-
-
-@pytest.mark.parametrize("is_refused", [False, True])
-def test_what_changes_nothing_in_the_plan_or_cannot_be_planned_has_its_reason(
-    asked, tmp_path, capsys, monkeypatch, is_refused
+@pytest.mark.full
+def test_switch_that_changes_nothing_or_cannot_be_planned_is_reported_with_its_reason(
+    asked, tmp_path, capsys, monkeypatch
 ):
-    def no_change(before, after, patch):
-        if is_refused:
-            raise InputError("needs 12 GiB of memory")
+    def unchanged(before, after, patch):
         return "changes nothing here: this model sees other documents"
 
-    monkeypatch.setattr(gains, "no_change", no_change)
-    found, told = checked(capsys, *uneven(tmp_path), "--measure", "padding")
-    reason = "needs 12 GiB of memory" if is_refused else "changes nothing here: this model sees other documents"
-    assert not asked and found["padding"]["measured_gain"] is None and found["padding"]["measured"]["reason"] == reason
-    assert f"padding: cannot be measured: {reason} (tried here 20" in told
+    def refused(before, after, patch):
+        raise InputError("needs 12 GiB of memory")
+
+    reasons = {refused: "needs 12 GiB of memory", unchanged: unchanged(None, None, None)}
+    for answer, reason in reasons.items():
+        monkeypatch.setattr(gains, "no_change", answer)
+        found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
+        assert not asked and found["padding"]["measured_gain"] is None
+        assert found["padding"]["measured"]["reason"] == reason
+        assert f"padding: cannot be measured: {reason} (tried here 20" in printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [(["--measure", "packing"], "there is no check 'packing'"), (["--measure", "padings"], "did you mean padding?")],
-)
-def test_a_name_that_no_check_has_is_refused(arguments, words, capsys):
-    assert main(["check", *arguments]) == 2
-    shown = capsys.readouterr()
-    assert words in shown.err and not shown.out
+def test_unknown_name_of_a_check_is_refused(capsys):
+    for name, words in (("packing", "there is no check 'packing'"), ("padings", "did you mean padding?")):
+        assert main(["check", "--measure", name]) == 2
+        printed = capsys.readouterr()
+        assert words in printed.err and not printed.out
 
 
-def test_beside_a_run_nothing_is_measured(asked, tmp_path, capsys, monkeypatch):
+@pytest.mark.full
+def test_nothing_is_measured_while_a_run_trains(asked, tmp_path, capsys, monkeypatch):
     from tests.trained_runs import train
 
     run = train(tmp_path, "causal_lm", {"training.max_steps": 2})

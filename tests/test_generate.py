@@ -1,7 +1,8 @@
-"""Trying a model: the prompt is read, the window slides, foreign bytes are survived."""
+"""`tui-trainer generate`: prompts, windows, seeds and beams."""
 
 import io
 import json
+import shutil
 
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -17,39 +18,45 @@ from tui_trainer.terminal.safe_text import visible
 
 
 @pytest.fixture
-def tried(tiny_run, capsys):
-    """`tried("prompt", "--max-new-tokens", "40")`: what `generate` prints for a tiny model that reads 16 characters."""
-    tiny_run("tiny")
+def run(reference_run):
+    """A finished run whose model reads 16 characters. It must not be changed."""
+    return reference_run()
 
-    def generate(*arguments: str) -> tuple[str, str]:
+
+@pytest.fixture
+def tried(run, capsys):
+    """Return `tried(prompt, *options)`: the output and the errors of `generate`."""
+
+    def generate(*arguments: str, folder=run.root) -> tuple[str, str]:
         capsys.readouterr()
-        assert main(["generate", "tiny", *arguments]) == 0
+        assert main(["generate", str(folder), *arguments]) == 0
         return tuple(capsys.readouterr())
 
     return generate
 
 
-def test_a_short_prompt_is_read_whole_however_much_is_written(tried):
+def test_short_prompt_is_read_whole_although_much_is_written(tried):
     text, said = tried("3 times 4", "--max-new-tokens", "100")
     assert text.startswith("3 times 4")
     assert "left out" not in said
     assert len(text) > 60
 
 
-def test_a_prompt_longer_than_the_model_reads_is_cut_at_its_beginning_and_told(tried):
+def test_prompt_that_is_too_long_is_cut_at_its_start_with_a_note(tried):
     text, said = tried("0 times 0 is 0, said the 0th sheep.", "--max-new-tokens", "5")
     assert text.startswith("0 times 0 is 0, said the 0th sheep.")
     assert "the first 20 tokens" in said
 
 
-def test_the_same_seed_writes_the_same_text_and_another_another(tried):
+def test_seed_determines_the_text(tried):
     texts = [tried("3", "--seed", seed, "--temperature", "5")[0] for seed in ("1", "1", "2")]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_beams_write_what_transformers_finds_with_as_many_and_no_seed_changes_it(tried, tmp_path):
-    model = AutoModelForCausalLM.from_pretrained(tmp_path / "runs" / "tiny" / "model")
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "runs" / "tiny" / "model")
+@pytest.mark.full
+def test_beams_write_the_text_of_transformers_whatever_the_seed(tried, run):
+    model = AutoModelForCausalLM.from_pretrained(run.model)
+    tokenizer = AutoTokenizer.from_pretrained(run.model)
     inputs = tokenizer("said the", return_tensors="pt")
 
     def found(beams: int) -> str:
@@ -61,19 +68,22 @@ def test_beams_write_what_transformers_finds_with_as_many_and_no_seed_changes_it
     asked = ("said the", "--max-new-tokens", "8", "--beams", "8")
     texts = [tried(*asked, "--seed", seed) for seed in ("1", "2")]
     assert texts[0] == texts[1] == tried(*asked, "--temperature", "0")
-    assert texts[0][0] == found(8) and "tiny: model, 8 beams\n" in texts[0][1]
+    assert texts[0][0] == found(8) and "reference: model, 8 beams\n" in texts[0][1]
     assert found(8) != found(1) == tried(*asked[:3], "--beams", "1", "--temperature", "0")[0], "the control"
     assert len(tried("said the", "--max-new-tokens", "40", "--beams", "2")[0]) > 30, "over several windows"
 
 
-def test_beams_of_the_models_own_settings_are_not_those_of_a_text_that_is_drawn(tried, tmp_path):
+@pytest.mark.full
+def test_beams_in_the_generation_config_are_not_used_for_sampling(tried, run, tmp_path):
     before = tried("said the", "--seed", "1", "--max-new-tokens", "8")
-    path = tmp_path / "runs" / "tiny" / "model" / "generation_config.json"
+    copy = shutil.copytree(run.root, tmp_path / "runs" / "reference")
+    path = copy / "model" / "generation_config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), "num_beams": 4}))
-    assert tried("said the", "--seed", "1", "--max-new-tokens", "8") == before
+    assert tried("said the", "--seed", "1", "--max-new-tokens", "8", folder=copy) == before
 
 
-def test_beams_go_on_with_lines_that_are_typed_and_answer_where_the_task_does(finished, capsys, monkeypatch):
+@pytest.mark.full
+def test_beams_answer_each_line_of_standard_input(finished, capsys, monkeypatch):
     run = str(finished("seq2seq").root)
     written = []
     for options in (("--beams", "4"), ("--beams", "4", "--seed", "3")):
@@ -83,31 +93,27 @@ def test_beams_go_on_with_lines_that_are_typed_and_answer_where_the_task_does(fi
     assert written[0] == written[1] and written[0].count("\n") == 2
 
 
-@pytest.mark.parametrize(
-    ("task", "options", "sentence"),
-    [
+def test_beams_that_have_no_use_are_refused_with_the_reason(finished, tmp_path, capsys, subtests):
+    data, out = write_rows(tmp_path / "rows.jsonl", [{"text": "a hen"}]), tmp_path / "out.jsonl"
+    inputs = {"generate": ("a hen",), "predict": ("--data", str(data), "--out", str(out))}
+    for task, options, reason in (
         ("causal_lm", ("--temperature", "0.5"), "--beams takes the likeliest text, and --temperature draws one"),
         ("sequence_classification", (), "learnt sequence_classification, which writes no text"),
-        ("token_classification", (), "learnt token_classification, which writes no text"),
-    ],
-)
-@pytest.mark.parametrize("command", ["generate", "predict"])
-def test_beams_without_use_are_refused_with_the_reason(finished, tmp_path, capsys, command, task, options, sentence):
-    data = write_rows(tmp_path / "rows.jsonl", [{"text": "a hen"}])
-    run, out = str(finished(task).root), tmp_path / "out.jsonl"
-    asked = ("a hen",) if command == "generate" else ("--data", str(data), "--out", str(out))
-    assert main([command, run, *asked, "--beams", "2", *options]) == 2
-    reported = capsys.readouterr().err
-    assert sentence in reported and reported.count("\n") == 1 and not out.exists()
+    ):
+        for command, asked in inputs.items():
+            with subtests.test(f"{command}, {task}"):
+                assert main([command, str(finished(task).root), *asked, "--beams", "2", *options]) == 2
+                message = capsys.readouterr().err
+                assert reason in message and message.count("\n") == 1 and not out.exists()
 
 
-def test_a_prompt_may_be_empty_and_one_that_is_no_utf8_is_refused(tried, tiny_run, capsys):
+def test_prompt_may_be_empty_and_must_be_utf8(tried, run, capsys):
     assert tried("", "--max-new-tokens", "3")[0]
-    assert main(["generate", "tiny", "caf\udce9", "--max-new-tokens", "3"]) == 2
+    assert main(["generate", str(run.root), "caf\udce9", "--max-new-tokens", "3"]) == 2
     assert r"an argument is not UTF-8: caf\xe9" in capsys.readouterr().err
 
 
-def test_a_run_without_a_model_is_refused_with_a_sentence(tiny_run, capsys):
+def test_run_without_a_model_is_refused(tiny_run, capsys):
     from tui_trainer.runs import controls
 
     tiny_run("early", before=lambda run: controls.request(run.folder.control, "stop"))
@@ -117,7 +123,7 @@ def test_a_run_without_a_model_is_refused_with_a_sentence(tiny_run, capsys):
 
 @pytest.fixture
 def adapter(tmp_path):
-    """`adapter(base)`: the folder of an adapter as peft writes it, without its weights."""
+    """Return `adapter(base)`: the folder of an adapter without its weights."""
 
     def make(base: object):
         folder = tmp_path / "model"
@@ -128,7 +134,7 @@ def adapter(tmp_path):
     return make
 
 
-def test_an_adapter_is_said_to_be_one_with_its_model(adapter, tmp_path):
+def test_adapter_is_described_with_its_base_model(adapter, tmp_path):
     (tmp_path / "llama").mkdir()
     assert source_words(adapter(str(tmp_path / "llama"))) == f"model, an adapter on {tmp_path / 'llama'}"
     assert source_words(adapter("org/tiny")) == "model, an adapter on org/tiny"
@@ -136,20 +142,12 @@ def test_an_adapter_is_said_to_be_one_with_its_model(adapter, tmp_path):
     assert adapter_base(adapter(None)) == ""
 
 
-def test_an_adapter_whose_model_is_gone_says_so(adapter, tmp_path):
+def test_adapter_with_a_missing_base_model_is_refused(adapter, tmp_path):
     with pytest.raises(FolderError, match=r"model: the adapter is for /.*/gone, which is not there any more; put the"):
         source_words(adapter(str(tmp_path / "gone")))
 
 
-def test_generate_names_the_model_of_an_adapter_before_torch_is_loaded(tried, adapter, tmp_path, capsys):
-    assert "tiny: model\n" in tried("3", "--max-new-tokens", "1")[1]
-    gone = json.dumps({"base_model_name_or_path": str(tmp_path / "gone")})
-    (tmp_path / "runs" / "tiny" / "model" / "adapter_config.json").write_text(gone)
-    assert main(["generate", "tiny", "3"]) == 2
-    assert "which is not there any more" in capsys.readouterr().err
-
-
-def test_the_last_lines_of_a_run_tell_an_adapter_from_a_model():
+def test_last_lines_of_a_run_tell_an_adapter_from_a_model():
     state = RunState()
     state.apply(RunFinished(step=2, reason="done", loss=0.5, eval_loss=None, seconds=9.0, model_path="model"))
     adapter = end_lines(state, "run", "/runs/run", "org/tiny")

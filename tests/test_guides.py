@@ -1,6 +1,6 @@
-"""README, guides and the like: their commands parse, their links lead somewhere, their figures have a command.
+"""README and guides: their commands and settings exist, their links have targets, their figures have a command.
 
-The checkers take a text, so that each is also shown a text that breaks its rule.
+Each checker takes a text, so that a test can give it a text that breaks its rule.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GUIDES = sorted(FOLDER.glob("*.md"))
 CHANGELOG = ROOT / "CHANGELOG.md"
 PAGES = [README, CONTRIBUTING, CHANGELOG, ROOT / "profiles/README.md", ROOT / "tests/gpu/README.md", *GUIDES]
 LONGEST_README_LINES = 180
-MARKS = {"not", "and", "or", "gpu", "slow", "e2e", "versions"}
+MARKS = {"not", "and", "or", "gpu", "full", "slow", "e2e", "versions"}
 # A name or a number that the reader has.
 PLACEHOLDER = re.compile(r"[A-Z_.]+")
 OUR_FILE = re.compile(r"(tests|tui_trainer|profiles|screenshots)/[\w./-]+")
@@ -57,7 +57,7 @@ def swept(check) -> list[str]:
 
 
 def code_of(text: str) -> Iterator[str]:
-    """Lines of fenced blocks, where some have a prompt only what is behind it; and code in sentences."""
+    """Yield the code in sentences, and the lines of fenced blocks (of blocks with prompts, what is behind a prompt)."""
     for token in MARKDOWN.parse(text):
         if token.type == "fence" and not token.info:
             lines = token.content.splitlines()
@@ -66,7 +66,7 @@ def code_of(text: str) -> Iterator[str]:
 
 
 def commands_of(text: str) -> Iterator[list[str]]:
-    """What starts tui-trainer, python or pytest, without what these are started by."""
+    """Yield each command that runs tui-trainer, python or pytest, without `uv run` and the like."""
     for line in code_of(text):
         if not re.search(r"\b(tui-trainer|python3?|pytest)\b", line):
             continue
@@ -99,7 +99,7 @@ def wrong_commands(text: str, _path: Path = README) -> list[str]:
 
 
 def wrong_in_tests(program: str, words: list[str]) -> str:
-    """Marks, files and modules that there are not."""
+    """Return the marks, files and modules that do not exist, as a sentence."""
     files = [word for word in words if word.startswith(("tests/", "screenshots/"))]
     if program == "pytest":
         unknown = set(words[words.index("-m") + 1].split()) - MARKS if "-m" in words else set()
@@ -111,7 +111,7 @@ def wrong_in_tests(program: str, words: list[str]) -> str:
 
 
 def wrong_in_ours(words: list[str]) -> str:
-    """Commands, options, recipes and settings that there are not. Raises InputError for some of them."""
+    """Return the command, option, recipe or setting that does not exist. Raises InputError for some of them."""
     try:
         given = given_to_command(words)
     except typer.TyperException as error:
@@ -130,7 +130,7 @@ def wrong_in_ours(words: list[str]) -> str:
 
 
 def given_to_command(words: list[str]) -> dict[str, Any]:
-    """The parameters of a command that is not carried out. A card may be one that this machine does not have."""
+    """Parse a command without running it. A GPU may be one that this machine does not have."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TyperCommand, "invoke", lambda self, context: context.params)
         patch.setattr("tui_trainer.hardware.diagnosis.choose_gpu", lambda *chosen: None)
@@ -139,13 +139,15 @@ def given_to_command(words: list[str]) -> dict[str, Any]:
 
 
 def take(assignments: list[str]) -> None:
-    """Raises ConfigError for what cannot be set so."""
+    """Raise ConfigError for settings that do not exist or do not take their value."""
     load(Request(assignments=tuple(assignments)), lambda name: (None, ""))
 
 
 def wrong_settings(text: str, path: Path = README) -> list[str]:
-    """Settings in sentences (`tuning.r`, `tuning.r = 8`), in config files and in files of keys. The changelog names
-    also those that are gone."""
+    """Return the wrong settings in sentences (`tuning.r = 8`), in config files and in files of keys.
+
+    The changelog may name removed settings.
+    """
     first_words = {table.split(".")[0] for table in all_tables()}
     written = [re.fullmatch(r"((\w+)(?:\.\w+)+)(?: = (.+))?", code) for code in code_of(text)]
     named = [(one[1], one[3]) for one in written if one and one[2] in first_words]
@@ -170,7 +172,7 @@ def wrong_settings(text: str, path: Path = README) -> list[str]:
 
 
 def wrong_links(text: str, path: Path = README) -> list[str]:
-    """Links to files and headings that there are not, and files of ours that are named and gone."""
+    """Return the links and the names of files without a target."""
     wrong = []
     for part in (part for token in MARKDOWN.parse(text) for part in token.children or ()):
         link = str(part.attrs.get("href") or part.attrs.get("src") or "")
@@ -190,15 +192,15 @@ def wrong_links(text: str, path: Path = README) -> list[str]:
 
 
 def anchor(heading: str) -> str:
-    """As GitHub makes it."""
+    """Return the anchor that GitHub gives a heading."""
     return re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-")
 
 
 def lost_figures(text: str, path: Path = README) -> list[str]:
-    """Figures without the command that gives them.
+    """Return the figures without the command that prints them.
 
-    Where a table has a column of commands, each row has one. Of other tables and of output it may stand in the
-    paragraph before them, of sentences among them.
+    In a table with a column of commands, each row has one. For other tables and for output, the command may be in the
+    paragraph before.
     """
     lost, before = [], ""
     for block in blocks_of(text):
@@ -218,7 +220,7 @@ def gives_figures(block: str) -> bool:
 
 
 def blocks_of(text: str) -> Iterator[str]:
-    """Headings, paragraphs, items of lists, tables, and fenced blocks, each whole."""
+    """Yield each heading, paragraph, list item, table and fenced block."""
     lines = text.splitlines()
     cuts = {0, len(lines)}
     for token in MARKDOWN.parse(text):
@@ -229,89 +231,87 @@ def blocks_of(text: str) -> Iterator[str]:
     yield from filter(None, parts)
 
 
-def test_every_command_can_be_typed():
+def test_every_command_exists():
     assert swept(wrong_commands) == []
     assert sum(1 for path in PAGES for _ in commands_of(path.read_text("utf-8"))) > 120
 
 
-@pytest.mark.parametrize("line", [
+WRONG_COMMANDS = [
     "tui-trainer pln --model m", "tui-trainer plan --mdel m", "tui-trainer begin", "tui-trainer bench trai --stes 1",
     "uv run tui-trainer --profile quick-start", "tui-trainer --set training.speed=1", "tui-trainer --set tuning.r=much",
     "tui-trainer explain training.speed", "tui-trainer resume --last", "tui-trainer compare",
     "tui-trainer join RUN --rank 1",
     'echo "a" | .venv/bin/tui-trainer chat last --agains base', "uv run --extra x pytest tests/test_nothing.py",
     "pytest -m 'e2e or fast'", "python -m tests.benchmarks.nothing", "uv run python tests/benchmarks/no.py > out.md",
-])  # fmt: skip
-def test_a_command_that_cannot_be_typed_is_found(line):
-    assert len(wrong_commands(f"```\npip install x && {line}   # it's a comment\n```")) == 1
-    assert len(wrong_commands(f"```\n$ {line}\ntui-trainer nonsense --in the output\n```")) == 1
-    assert len(wrong_commands(f"In a sentence: `{line}`.")) == 1
+]  # fmt: skip
+WRONG_SETTINGS = [
+    "`training.speed`", '`tuning.method = "magic"`', '```toml\n[tuning]\nmethod = "magic"\n```',
+    "```toml\n[tuning]\nq = 1\n```", '```toml\n"train.nothing" = "X"\n```',
+]  # fmt: skip
+WRONG_LINKS = [
+    "[a](nothing.md)",
+    "![a](screenshots/no.svg)",
+    "[a](#begin)\n# Start",
+    "[a](README.md#no-such)",
+    "`tests/no.py`",
+]
+LOST_FIGURES = [
+    "It takes 4.1 times as long.", "- it takes 30 ms (`tests/a.py`)\n- it takes 31 ms",
+    "Loss 1.543.\n\n`tui-trainer plan`",
+    "| claim | command | figure |\n|---|---|---|\n| a | `tests/a.py` | 1 |\n| b | the same | 2 |",
+    "So it is:\n\n```\npeak 1.5 GiB\n```", "| a |\n|---|\n| 12 % |",
+]  # fmt: skip
+FIGURES_WITH_COMMANDS = [
+    "`tui-trainer plan` says 12 %.", "As `tui-trainer plan` says:\n\n```\n12 %\n```",
+    "```\n$ tui-trainer plan\n12 %\n```",
+    "It takes 12 % (`uv run python tests/a.py`).", "A card of 24 GB, a terminal of 80x24, version 2026.10.9.",
+]  # fmt: skip
+
+
+def test_checkers_find_what_they_look_for(subtests):
+    for line in WRONG_COMMANDS:
+        with subtests.test(line):
+            assert len(wrong_commands(f"```\npip install x && {line}   # it's a comment\n```")) == 1
+            assert len(wrong_commands(f"```\n$ {line}\ntui-trainer nonsense --in the output\n```")) == 1
+            assert len(wrong_commands(f"In a sentence: `{line}`.")) == 1
+    for check, texts in ((wrong_settings, WRONG_SETTINGS), (wrong_links, WRONG_LINKS), (lost_figures, LOST_FIGURES)):
+        for text in texts:
+            with subtests.test(text):
+                assert len(check(text)) == 1
+    for text in FIGURES_WITH_COMMANDS:
+        with subtests.test(text):
+            assert lost_figures(text) == []
 
 
 def test_every_setting_exists_and_takes_its_value():
     assert swept(wrong_settings) == []
 
 
-@pytest.mark.parametrize("text", [
-    "`training.speed`", '`tuning.method = "magic"`', '```toml\n[tuning]\nmethod = "magic"\n```',
-    "```toml\n[tuning]\nq = 1\n```", '```toml\n"train.nothing" = "X"\n```',
-])  # fmt: skip
-def test_a_setting_that_there_is_not_is_found(text):
-    assert len(wrong_settings(text)) == 1
-
-
-def test_every_link_leads_somewhere_and_every_guide_is_linked():
+def test_every_link_has_a_target_and_every_guide_is_linked():
     assert swept(wrong_links) == []
     readme = README.read_text("utf-8")
     assert len(GUIDES) > 10
     assert [path.stem for path in GUIDES if f"]({path.relative_to(ROOT).as_posix()})" not in readme] == []
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["[a](nothing.md)", "![a](screenshots/no.svg)", "[a](#begin)\n# Start", "[a](README.md#no-such)", "`tests/no.py`"],
-)
-def test_a_link_that_leads_nowhere_is_found(text):
-    assert len(wrong_links(text)) == 1
-
-
-def test_an_anchor_is_that_of_github():
+def test_anchor_is_that_of_github():
     text = "# The machine's `memory`, and more\n[a](#the-machines-memory-and-more)"
     page = "tui_trainer/guides/memory.md#weights-in-the-machines-memory"
     assert wrong_links(f"[a]({page})") == [] and anchor(text.splitlines()[0][2:]) in text
 
 
-def test_no_figure_lost_its_command():
+def test_every_figure_has_its_command():
     assert swept(lost_figures) == []
     assert sum(1 for path in PAGES for block in blocks_of(path.read_text("utf-8")) if FIGURE.search(block)) > 25
 
 
-@pytest.mark.parametrize("text", [
-    "It takes 4.1 times as long.", "- it takes 30 ms (`tests/a.py`)\n- it takes 31 ms",
-    "Loss 1.543.\n\n`tui-trainer plan`",
-    "| claim | command | figure |\n|---|---|---|\n| a | `tests/a.py` | 1 |\n| b | the same | 2 |",
-    "So it is:\n\n```\npeak 1.5 GiB\n```", "| a |\n|---|\n| 12 % |",
-])  # fmt: skip
-def test_a_figure_without_a_command_is_found(text):
-    assert len(lost_figures(text)) == 1
-
-
-@pytest.mark.parametrize("text", [
-    "`tui-trainer plan` says 12 %.", "As `tui-trainer plan` says:\n\n```\n12 %\n```",
-    "```\n$ tui-trainer plan\n12 %\n```",
-    "It takes 12 % (`uv run python tests/a.py`).", "A card of 24 GB, a terminal of 80x24, version 2026.10.9.",
-])  # fmt: skip
-def test_a_figure_with_a_command_is_left_alone(text):
-    assert lost_figures(text) == []
-
-
-def test_the_readme_is_short_and_right():
+def test_readme_is_short_and_counts_the_checks():
     text = README.read_text("utf-8")
     assert len(text.splitlines()) <= LONGEST_README_LINES
     assert f"over {len(all_checks()) // 10 * 10} checks" in text
 
 
-def test_the_guides_are_listed_with_their_titles(capsys):
+def test_guides_are_listed_with_their_titles(capsys):
     assert main(["guide"]) == 0
     listed = capsys.readouterr().out.splitlines()
     assert len(listed) == len(GUIDES) + 2
@@ -320,13 +320,14 @@ def test_the_guides_are_listed_with_their_titles(capsys):
         assert first.startswith("# ") and line.split(maxsplit=1) == [path.stem, first[2:]] and len(line) <= 90
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=lambda path: path.stem)
-def test_a_guide_is_printed_as_it_stands(path, capsys):
-    assert main(["guide", path.stem]) == 0
-    assert capsys.readouterr().out == path.read_text("utf-8")
+def test_guides_are_printed_unchanged_in_a_pipe(capsys, subtests):
+    for path in GUIDES:
+        with subtests.test(path.stem):
+            assert main(["guide", path.stem]) == 0
+            assert capsys.readouterr().out == path.read_text("utf-8")
 
 
-def test_a_terminal_has_a_guide_drawn_within_its_width(capsys, monkeypatch):
+def test_guide_is_rendered_within_the_width_of_a_terminal(capsys, monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "70")
     assert main(["guide", "several-gpus.md"]) == 0
@@ -335,14 +336,14 @@ def test_a_terminal_has_a_guide_drawn_within_its_width(capsys, monkeypatch):
     assert max(map(len, re.sub(r"\x1b\[[\d;]*m", "", shown).splitlines())) <= 70
 
 
-def test_a_guide_that_there_is_not_is_refused_with_the_nearest(capsys):
+def test_unknown_guide_is_refused_with_a_similar_name(capsys):
     assert main(["guide", "gpus"]) == 2
     assert "did you mean several-gpus?" in capsys.readouterr().err
 
 
 @pytest.mark.dry_run
-def test_the_page_of_profiles_is_what_its_command_prints(monkeypatch):
-    """Its beginning, and one of its plans: all of them take minutes."""
+def test_page_of_profiles_is_what_its_command_prints(monkeypatch):
+    """Only its beginning and one of its plans are compared, because all plans take minutes."""
     monkeypatch.setattr(profiles_table.planning, "disk_free_bytes", lambda path: None)
     lines = (ROOT / "profiles/README.md").read_text(encoding="utf-8").splitlines()
     head = list(takewhile(lambda line: not line.startswith("### "), profiles_table.document()))

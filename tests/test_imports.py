@@ -1,27 +1,23 @@
-"""What a start costs: commands that need no torch load none, and `--help` is there at once."""
+"""Libraries that a start loads: commands that need no torch load none.
+
+`tests/benchmarks/first_step.py` uses FIRST_STEP, TEXT and `run`.
+"""
 
 from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
-from statistics import median
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from transformers.utils.logging import disable_progress_bar
 
 from tests.programs import shared_folder
-from tests.tiny_models import save_tiny_model
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import fit_heads
 
 HEAVY = ("torch", "transformers", "datasets", "huggingface_hub", "textual", "peft")
-PAIRS = 3
 COMMANDS = [["--help"], ["plan"], ["explain", "data"], ["runs"], ["profiles"], ["guide", "start"]]
 LOOK = f"""
 import sys
@@ -29,7 +25,7 @@ from pathlib import Path
 from tui_trainer.cli import main
 from tui_trainer.models import counting as answers
 from tui_trainer.planning import fit
-# What only torch can answer is asked of another process, which takes its time: here it has been.
+# Questions that only torch can answer have been answered before.
 answers.prepared_data_folder = lambda environment: Path(ANSWERS)
 fit.measure_layer = lambda *_, **__: (None, "not counted in tests")
 for command in COMMANDS:
@@ -42,7 +38,7 @@ sys.exit(f"loaded: {{loaded}}" if loaded else 0)
 
 
 def look(commands: list[list[str]]) -> str:
-    """A program that carries the commands out, and fails when a heavy library was loaded for one."""
+    """Return a program that runs the commands and fails if one of them loaded a heavy library."""
     return LOOK.replace("COMMANDS", repr(commands)).replace("ANSWERS", repr(str(shared_folder())))
 
 
@@ -54,9 +50,12 @@ def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_light_commands_load_no_heavy_library(tmp_path):
-    """Nor do plans for a pretrained model and for a catalogued one, on tables and on saved data sets: pyarrow reads
-    them, and what declares nothing needs nobody who understands it."""
-    disable_progress_bar()
+    """Among them are plans for a pretrained and a catalogued model, on tables and on saved data sets."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    from tests.tiny_models import save_tiny_model
+
     model = str(save_tiny_model(tmp_path / "model", "llama"))
     (tmp_path / "rows.csv").write_text("id,body\n" + "".join(f"{n},{n} sheep and a goat\n" for n in range(99)))
     decoders = [entry for entry in all_entries() if "causal_lm" in fit_heads(str(entry.config["model_type"]))]
@@ -104,9 +103,7 @@ print(app.run(headless=True, size=(80, 24)))
 """
 
 
-def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_path):
-    """Plans, data and models are loaded behind it; Textual itself when its settings are made, and when no garbage is
-    looked for any more."""
+def test_first_screen_loads_only_the_modules_that_it_shows(tmp_path):
     pages = [f"ui.screens.{name}" for name in ("config", "checklist", "train", "runs")]
     later = [
         "planning.plan",
@@ -124,35 +121,10 @@ def test_the_application_loads_nothing_that_its_first_screen_does_not_show(tmp_p
     assert done.stdout.strip() == "([], [])", done.stderr
 
 
-def test_a_list_of_runs_loads_no_planning(tmp_path):
+def test_list_of_runs_loads_no_planning(tmp_path):
     look_at = "print({'numpy', 'tui_trainer.config.sections'} & set(sys.modules))"
     done = run("-c", f"import sys; from tui_trainer.cli import main; main(['runs']); {look_at}", home=str(tmp_path))
     assert done.stdout.splitlines()[1:] == ["set()"], done.stderr
-
-
-def test_the_look_sees_a_heavy_library(tmp_path):
-    (tmp_path / "peft.py").write_text("")
-    done = run("-c", "import sys; sys.path.insert(0, '.'); import peft" + look([["--help"]]), home=str(tmp_path))
-    assert done.returncode == 1
-    assert "loaded: ['peft']" in done.stderr
-
-
-def children_seconds() -> float:
-    """Processor time of all processes that ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def test_help_takes_at_most_twice_the_time_of_its_libraries(tmp_path):
-    """Of the processor, which other work on the machine hardly changes."""
-    seconds: dict[str, list[float]] = {"help": [], "libraries": []}
-    commands = {"help": ("-m", "tui_trainer", "--help"), "libraries": ("-c", "import typer, pydantic")}
-    for _ in range(PAIRS):
-        for name, command in commands.items():
-            started = children_seconds()
-            assert run(*command, home=str(tmp_path)).returncode == 0
-            seconds[name].append(children_seconds() - started)
-    assert median(seconds["help"]) <= 2 * median(seconds["libraries"]), seconds
 
 
 TEXT = "the quick brown fox jumps over the lazy dog. " * 400
@@ -196,7 +168,7 @@ def families(loaded: set[str]) -> set[str]:
 
 
 @pytest.mark.e2e
-def test_a_full_fine_tune_of_characters_loads_at_its_first_step_only_what_it_uses(tmp_path):
+def test_fine_tuning_of_characters_loads_only_what_it_uses(tmp_path):
     loaded = loaded_at_the_first_step(tmp_path)
     assert not UNUSED & loaded
     assert "torch" in loaded and families(loaded) == {"auto", "llama"}

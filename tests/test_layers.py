@@ -1,6 +1,6 @@
-"""The architecture, read from the sources: who may import whom, where heavy libraries may stand.
+"""Architecture of the package: the order of the rooms, and where heavy libraries may be imported.
 
-The checkers take a text, so that each is also shown a text that breaks its rule.
+Each checker takes a text, so that a test can give it a text that breaks its rule.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import tui_trainer
 from tests.benchmarks.structure import circles, graph_of, imports_of, modules_of
 
 PACKAGE = Path(tui_trainer.__file__).resolve().parent
-# From the top down. A room sees the lines below its own and not its neighbours. A file of a room may have a line of its
-# own: rules are asked wherever a run is, but what they look at before one is gathered as a run is begun.
+# From the top down. A room may import the rooms on later lines, and not its neighbours on the same line. A file may
+# have a line of its own.
 LEVELS = (
     {"cli", "__main__"},
     {"ui"},
@@ -37,7 +37,7 @@ LEVELS = (
 )
 LEVEL_OF = {room: level for level, rooms in enumerate(LEVELS) for room in rooms}
 ONE_ROOM = {"__main__": "cli"}
-# Looking for a whole checkpoint needs no torch, and a model is tried from one.
+# This module needs no torch, and models are tried from checkpoints.
 EXCEPTIONS = {("exporting", "tui_trainer.training.checkpoint_folder")}
 
 HEAVY = {"torch", "transformers", "datasets", "peft", "accelerate", "bitsandbytes", "deepspeed", "safetensors.torch"}
@@ -47,14 +47,14 @@ VAGUE_NAMES = {"utils", "util", "helpers", "helper", "manager", "common", "misc"
 
 
 def room_of(path: str) -> str:
-    """The first part of the path, or the first two where LEVELS has them."""
+    """Return the first part of the path, or the first two if LEVELS has them."""
     parts = Path(path).with_suffix("").parts
     file = "/".join(parts[:2])
     return file if file in LEVEL_OF else parts[0]
 
 
 def upward_imports(text: str, path: str) -> list[str]:
-    """Imports of this package that do not go down."""
+    """Return the imports of this package that do not go down."""
     room = room_of(path)
     wrong = []
     for found in imports_of(text, path):
@@ -77,7 +77,7 @@ def _may_see(room: str, target: str) -> bool:
 
 
 def misplaced_libraries(text: str, path: str) -> list[str]:
-    """Heavy libraries at module scope, and libraries that belong to one place only."""
+    """Return heavy libraries at module scope and libraries outside the one place they belong to."""
     wrong = []
     for found in imports_of(text, path):
         for library in HEAVY:
@@ -98,7 +98,7 @@ def vague_names(_text: str, path: str) -> list[str]:
 
 
 def swept(check) -> list[str]:
-    """What `check` says about every module of the package, after a proof that every one was looked at."""
+    """Return the problems that a checker finds in all modules of the package."""
     paths = sorted(path for path in PACKAGE.rglob("*.py") if "_profiles" not in path.parts)
     assert len(paths) >= 60
     texts = {path.relative_to(PACKAGE).as_posix(): path.read_text(encoding="utf-8") for path in paths}
@@ -112,14 +112,14 @@ def test_imports_go_down_only():
 
 
 def test_no_modules_import_each_other():
-    """Not through others, in functions or for the type checker either."""
+    """Imports inside functions and for the type checker count, and so do imports through other modules."""
     graph = graph_of(modules_of(PACKAGE.parent), PACKAGE.parent)
     assert len(graph) >= 300 and "tui_trainer.runs.events" in graph["tui_trainer.runs.state"]
     assert circles(graph) == []
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b", "d"}, "d": set()}) == [["b", "c"]]
 
 
-def test_every_room_has_its_line():
+def test_every_room_has_a_level():
     rooms = {room_of(path.relative_to(PACKAGE).as_posix()) for path in PACKAGE.rglob("*.py")} - {"__init__"}
     assert rooms <= set(LEVEL_OF)
     assert len(rooms) >= 14
@@ -127,7 +127,7 @@ def test_every_room_has_its_line():
     assert loose == {"__main__", "errors", "units"}
 
 
-def test_an_import_that_goes_up_or_sideways_is_found():
+def test_imports_that_go_up_or_sideways_are_found():
     wrong = [
         ("data/preparing/token_rows.py", "from tui_trainer.training.step import take_step"),
         ("data/preparing/token_rows.py", "from tui_trainer.config.sections import Config"),
@@ -161,7 +161,7 @@ def test_heavy_libraries_stay_in_their_rooms():
     assert swept(misplaced_libraries) == []
 
 
-def test_a_misplaced_library_is_found():
+def test_misplaced_libraries_are_found():
     wrong = [
         ("planning/plan.py", "import torch"),
         ("planning/plan.py", "from torch.nn import functional"),

@@ -1,6 +1,6 @@
-"""Runs that an earlier program began or finished: they go on to the same losses, and finished ones open for good.
+"""Runs of an earlier version: stopped ones resume to the same losses, finished ones can still be opened and used.
 
-`tests/fixtures/make_old_runs.py` made them; `tests/benchmarks/old_runs.py` compares with another checkout to the bit.
+`tests/fixtures/make_old_runs.py` made them. `tests/benchmarks/old_runs.py` compares with another checkout bit by bit.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import pytest
 
 from tests.old_runs import FIXTURE, RESUMED, STOPPED, Curve, events, install
 from tests.test_publishing import FakeApi
-from tests.ui.screens import open_screens
 from tui_trainer.cli import main
 from tui_trainer.config.removed import REMOVED
 from tui_trainer.data.preparing import cache
@@ -26,8 +25,9 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder
 
 RECORDED = {name: Curve.from_json(found) for name, found in json.loads(RESUMED.read_text()).items()}
+# The greedy answer of the finished run to everything.
 ANSWER = "the the the the"
-"""Of the finished run to everything, where the likeliest token is taken."""
+ASK = ["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]
 
 
 @pytest.fixture
@@ -50,12 +50,12 @@ def with_setting(run: Path, key: str, value: Any) -> None:
 
 
 def problems(run: Path, kind: str) -> list[str]:
-    """What a run reported since it was resumed."""
+    """Return the problems of this kind that a run reported since it was resumed."""
     found = list(events(run))
-    begun = max(at for at, event in enumerate(found) if event["event"] == "RunStarted")
+    resumed = max(at for at, event in enumerate(found) if event["event"] == "RunStarted")
     return [
         f"{event['message']}; {event['hint']}".rstrip("; ")
-        for event in found[begun:]
+        for event in found[resumed:]
         if event["event"] == "Problem" and event["kind"] == kind
     ]
 
@@ -68,10 +68,10 @@ def assert_recorded(run: Path) -> None:
     assert curve.evaluations == {step: pytest.approx(loss, abs=1e-4) for step, loss in recorded.evaluations.items()}
 
 
-# ------------------------------------------------------------- going on
+# Resuming
 
 
-def test_the_fixture_is_small_and_names_no_place():
+def test_fixture_is_small_and_names_no_folder_of_its_machine():
     files = [path for path in FIXTURE.rglob("*") if path.is_file()]
     assert len(files) > 50 and sum(path.stat().st_size for path in files) < 2e6
     for path in files:
@@ -80,7 +80,7 @@ def test_the_fixture_is_small_and_names_no_place():
 
 
 @pytest.mark.parametrize("name", STOPPED)
-def test_a_stopped_run_goes_on_within_its_epoch_with_the_losses_of_the_program_that_began_it(name, runs):
+def test_stopped_run_resumes_within_its_epoch_with_the_losses_of_the_earlier_version(name, runs):
     run = runs / name
     before, plan = Curve.of(run), json.loads((run / "plan.json").read_text())
     assert main(["resume", name, "--no-ui"]) == 0
@@ -93,25 +93,30 @@ def test_a_stopped_run_goes_on_within_its_epoch_with_the_losses_of_the_program_t
     assert not problems(run, "data changed") and (run / "model").is_dir() and (run / "report.html").is_file()
 
 
-def test_it_takes_the_folder_that_its_plan_names_whatever_became_of_the_data_and_of_the_reader(runs, monkeypatch):
+@pytest.mark.full
+def test_prepared_rows_are_used_although_the_data_and_the_preparation_changed(runs, monkeypatch):
     monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
     data = runs.parent / "data/texts.jsonl"
     data.write_text(data.read_text().replace("sheep", "goats"))
     assert main(["resume", "full", "--no-ui"]) == 0
     assert_recorded(runs / "full")
-    told = f"the data changed since this run began: {data}; the run goes on with the rows that were prepared when it "
-    assert problems(runs / "full", "data changed") == [f"{told}began"]
+    message = (
+        f"the data changed since this run began: {data}; the run goes on with the rows that were prepared when it "
+    )
+    assert problems(runs / "full", "data changed") == [f"{message}began"]
 
 
-def test_data_that_is_gone_is_not_needed_either(runs):
+@pytest.mark.full
+def test_prepared_rows_are_used_although_the_data_is_gone(runs):
     shutil.rmtree(runs.parent / "data")
     assert main(["resume", "full", "--no-ui"]) == 0
     assert_recorded(runs / "full")
-    [told] = problems(runs / "full", "data changed")
-    assert told.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in told
+    [message] = problems(runs / "full", "data changed")
+    assert message.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in message
 
 
-def test_where_the_folder_is_gone_the_version_that_made_the_rows_makes_them_again(runs, monkeypatch):
+@pytest.mark.full
+def test_missing_prepared_rows_are_made_again_by_the_same_preparation(runs, monkeypatch):
     shutil.rmtree(runs.parent / "home/cache")
     monkeypatch.setattr(cache, "PREPARATION_VERSION", 5)
     assert main(["resume", "lora", "--no-ui"]) == 0
@@ -119,18 +124,18 @@ def test_where_the_folder_is_gone_the_version_that_made_the_rows_makes_them_agai
     assert not problems(runs / "lora", "data changed")
 
 
-def test_rows_that_would_be_read_otherwise_are_refused_with_what_to_do(runs, capsys):
+def test_missing_prepared_rows_of_another_preparation_are_refused_with_a_way_out(runs, capsys):
     shutil.rmtree(runs.parent / "home/cache")
     for name in STOPPED:
         assert main(["resume", name, "--no-ui"]) == 2
-        told = capsys.readouterr().err
-        assert "the rows of this run were prepared by an older version, and their folder is gone" in told
-        assert "start a new run, put the folder back, or resume with the version that the run began with" in told
+        message = capsys.readouterr().err
+        assert "the rows of this run were prepared by an older version, and their folder is gone" in message
+        assert "start a new run, put the folder back, or resume with the version that the run began with" in message
     assert main(["evaluate", "finished"]) == 2
-    assert "prepared by an older version" in (told := capsys.readouterr().err) and "--data FILE" in told
+    assert "prepared by an older version" in (message := capsys.readouterr().err) and "--data FILE" in message
 
 
-def test_other_data_is_refused_where_the_folder_is_gone(runs, capsys):
+def test_changed_data_is_refused_if_the_prepared_rows_are_gone(runs, capsys):
     key = json.loads((runs / "full/plan.json").read_text())["data_key"]
     manifest = json.loads((runs.parent / "home/cache" / key / "manifest.json").read_text())
     change(runs / "full", lambda plan: plan.update(data_fingerprint=manifest["fingerprint"]))
@@ -141,17 +146,17 @@ def test_other_data_is_refused_where_the_folder_is_gone(runs, capsys):
     assert "the data changed since this run began" in capsys.readouterr().err
 
 
-def test_another_model_is_refused(runs, capsys):
+def test_resume_refuses_a_changed_base_model(runs, capsys):
     config = runs.parent / "base/config.json"
     config.write_text(config.read_text().replace('"rms_norm_eps": 1e-06', '"rms_norm_eps": 1e-05'))
     assert main(["resume", "full", "--no-ui"]) == 2
     assert "the model changed since this run began" in capsys.readouterr().err
 
 
-# ------------------------------------------------------------- its plan
+# The plan
 
 
-def test_a_plan_lacks_new_fields_and_has_others_that_are_gone(runs):
+def test_plan_without_new_fields_and_with_removed_ones_is_read(runs):
     run = RunFolder(runs / "lora")
     whole = read_plan(run)
     optional = {name: field for name, field in Plan.model_fields.items() if not field.is_required()}
@@ -175,10 +180,10 @@ def test_a_plan_lacks_new_fields_and_has_others_that_are_gone(runs):
     assert all(getattr(found, name) == optional[name].default for name in optional)
 
 
-# ------------------------------------------------------------- a finished one
+# Finished runs
 
 
-def test_a_finished_run_is_listed_shown_compared_reported_and_published(runs, monkeypatch, capsys):
+def test_finished_run_is_listed_shown_compared_reported_and_published(runs, monkeypatch, capsys):
     assert main(["runs"]) == 0
     rows = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()[1:]}
     assert rows.keys() == {"full", "lora", "finished"}
@@ -199,7 +204,10 @@ def test_a_finished_run_is_listed_shown_compared_reported_and_published(runs, mo
     assert "adapter_model.safetensors" in capsys.readouterr().out
 
 
-def test_it_is_opened_among_the_runs(runs):
+@pytest.mark.full
+def test_runs_are_shown_on_the_screen_of_runs(runs):
+    from tests.ui.screens import open_screens
+
     async def look() -> None:
         async with open_screens(size=(120, 40)) as screens:
             await screens.press("5")
@@ -214,13 +222,13 @@ def test_it_is_opened_among_the_runs(runs):
     asyncio.run(look())
 
 
-def test_its_model_is_measured_and_asked(runs, capsys):
+def test_model_of_a_finished_run_evaluates_answers_and_predicts(runs, capsys):
     last = [event for event in events(runs / "finished") if event["event"] == "EvalDone"][-1]
     assert main(["evaluate", "finished", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["models"][0]["loss"] == pytest.approx(last["loss"], abs=1e-4)
     assert found["reference"]["loss"] > last["loss"]
-    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    assert main(ASK) == 0
     assert ANSWER in capsys.readouterr().out
     data, out = runs.parent / "data/conversations.jsonl", runs.parent / "predicted.jsonl"
     asked = ["predict", "finished", "--data", str(data), "--out", str(out), "--max-new-tokens", "12"]
@@ -229,14 +237,15 @@ def test_its_model_is_measured_and_asked(runs, capsys):
     assert len(rows) == len(data.read_text().splitlines()) and all("prediction" in row for row in rows)
 
 
-def test_its_model_is_exported_and_its_export_is_the_one_that_was_made(runs, tmp_path, capsys):
+@pytest.mark.full
+def test_export_of_a_finished_run_equals_the_earlier_export(runs, tmp_path, capsys):
     made = runs / "finished/export/merged/model.safetensors"
     assert main(["export", "finished", "--to", "merged", "--out", str(tmp_path / "again"), "--json"]) == 0
     assert not json.loads(capsys.readouterr().out.splitlines()[-1])["faults"]
     assert (tmp_path / "again/model.safetensors").read_bytes() == made.read_bytes()
 
 
-# ------------------------------------------------------------- settings that are gone
+# Removed settings
 
 
 def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
@@ -248,7 +257,9 @@ def refusal(run: Path, capsys: pytest.CaptureFixture[str]) -> str:
 @pytest.mark.parametrize(
     ("key", "value"), [("distributed.strategy", "tp"), ("task.source_language", "en_XX")], ids=["width", "language"]
 )
-def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_opens(key, value, runs, capsys):
+def test_removed_setting_that_changes_the_result_is_refused_in_a_stopped_run_and_ignored_in_a_finished_one(
+    key, value, runs, capsys
+):
     for name in ("lora", "finished"):
         with_setting(runs / name, key, value)
     if key == "distributed.strategy":
@@ -258,28 +269,31 @@ def test_what_is_gone_and_changes_what_is_learnt_is_refused_and_a_finished_run_o
     assert not json.loads(capsys.readouterr().out)["plan_fault"]
     assert main(["compare", "finished", "lora"]) == 0
     capsys.readouterr()
-    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    assert main(ASK) == 0
     shown = capsys.readouterr()
     assert ANSWER in shown.out and f"plan.json: {key} = {value!r} is not used" in shown.err
-    # And so does a new run with its config.
+    # A new run from its config is refused as well.
     config = str(runs / "lora/config.toml")
     assert main([config, "--no-ui", "--set", "output.name=anew", "--set", f"{key}={value}"]) == 2
     assert f"{key}: {REMOVED[key].reason}" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("key", "value"), [("targets.deadline", "3h"), ("model.kernels", "hub")], ids=["deadline", "kernels"]
-)
-def test_what_is_gone_and_changes_nothing_is_dropped_with_a_warning(key, value, runs, capsys):
-    with_setting(runs / "lora", key, value)
+@pytest.mark.full
+def test_removed_settings_that_do_not_change_the_result_are_ignored_with_a_warning(runs, capsys):
+    removed = {"targets.deadline": "3h", "model.kernels": "hub"}
+    for key, value in removed.items():
+        with_setting(runs / "lora", key, value)
     assert main(["resume", "lora", "--no-ui"]) == 0
-    assert f"{key} = {value!r} is not used" in capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert_recorded(runs / "lora")
-    [told] = problems(runs / "lora", "setting not used")
-    assert told.startswith(f"plan.json: {key} = {value!r} is not used") and told.endswith(REMOVED[key].reason)
+    notes = problems(runs / "lora", "setting not used")
+    for key, value in removed.items():
+        assert f"{key} = {value!r} is not used" in printed
+        [note] = [note for note in notes if note.startswith(f"plan.json: {key} = {value!r} is not used")]
+        assert note.endswith(REMOVED[key].reason)
 
 
-def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still_means(runs, capsys):
+def test_run_without_a_plan_starts_with_the_settings_of_its_config_that_still_exist(runs, capsys):
     run = runs / "lora"
     shutil.rmtree(run / "checkpoints")
     for name in ("plan.json", "journal.jsonl"):
@@ -293,7 +307,7 @@ def test_a_run_that_ended_before_it_had_a_plan_begins_with_what_its_config_still
     assert list(Curve.of(run).losses) == [1]
 
 
-def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs):
+def test_planned_value_of_a_removed_setting_is_reset(runs):
     def with_derived(plan: dict[str, Any]) -> None:
         plan["config"]["model"]["kernels"], plan["kernels"]["value"] = "hub", "of the hub"
 
@@ -303,13 +317,13 @@ def test_what_follows_from_a_setting_that_is_gone_goes_with_it(runs):
     assert (plan.config.model.kernels, plan.kernels.value) == ("auto", "none") and len(notes) == 1
 
 
-def test_a_finished_run_opens_with_settings_that_nobody_knows_and_one_that_goes_on_does_not(runs, capsys):
+def test_unknown_settings_are_ignored_in_a_finished_run_and_refused_on_resume(runs, capsys):
     for name in ("lora", "finished"):
         with_setting(runs / name, "task.moon", "full")
         with_setting(runs / name, "data.packing", "sometimes")
-    told = refusal(runs / "lora", capsys)
-    assert "plan.json is not a plan of this version: config." in told and "starts anew" in told
-    assert main(["generate", "finished", "What is 3 plus 4?", "--temperature", "0", "--max-new-tokens", "12"]) == 0
+    message = refusal(runs / "lora", capsys)
+    assert "plan.json is not a plan of this version: config." in message and "starts anew" in message
+    assert main(ASK) == 0
     shown = capsys.readouterr()
     assert ANSWER in shown.out
     assert 'task.moon = "full" is not used' in shown.err and 'data.packing = "sometimes" is not used' in shown.err

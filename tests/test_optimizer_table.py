@@ -1,9 +1,10 @@
-"""One row is an optimizer, and one row a schedule: whatever there is to know is read from there."""
+"""Optimizers, schedules and tuning methods are rows of tables: everything about one is read from its row."""
 
 from __future__ import annotations
 
 import json
 import pkgutil
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -54,7 +55,7 @@ def heavy_ball(monkeypatch):
 
 @pytest.fixture
 def settings(tmp_path):
-    """`settings("training.optim=sgd")`: a small model of characters with these settings."""
+    """Return `settings("training.optim=sgd")`, which loads a config of a small character model."""
     text = tmp_path / "text.txt"
     text.write_text("the quick brown fox jumps over the lazy dog. " * 400)
     small = {"data.path": text, "data.max_length": 32, "model.scratch.hidden_size": 16, "training.max_steps": 2,
@@ -64,7 +65,7 @@ def settings(tmp_path):
     return lambda *more: load_config(Request(assignments=(*given, *more)))
 
 
-def test_a_row_more_is_an_optimizer_more(heavy_ball, settings):
+def test_new_row_is_a_new_optimizer(heavy_ball, settings):
     assert heavy_ball in all_settings()["training.optim"].choices
     loaded = settings(f"training.optim={heavy_ball}", "training.learning_rate=auto")
     explained = "\n".join(describe(all_settings()["training.optim"], loaded))
@@ -81,7 +82,7 @@ def test_a_row_more_is_an_optimizer_more(heavy_ball, settings):
     assert Optimizer().before(gather(loaded)).evidence.startswith("momentum on ")
 
 
-def test_what_a_row_builds_is_saved_and_goes_on(heavy_ball, settings):
+def test_state_of_a_new_optimizer_is_saved_and_restored(heavy_ball, settings):
     training = settings(f"training.optim={heavy_ball}").config.training
     model = nn.Linear(3, 2)
     optimizer = RunOptimizer(model, training, lr=0.1)
@@ -93,7 +94,8 @@ def test_what_a_row_builds_is_saved_and_goes_on(heavy_ball, settings):
     assert again.tensors().keys() == optimizer.tensors().keys()
 
 
-def test_a_run_by_adamw_has_the_losses_of_the_fused_one_within_rounding(settings):
+@pytest.mark.full
+def test_adamw_has_the_losses_of_fused_adamw(settings):
     losses = {}
     for optim in ("adamw_torch_fused", "adamw_torch", "sgd"):
         opened = open_new(
@@ -110,7 +112,7 @@ def test_a_run_by_adamw_has_the_losses_of_the_fused_one_within_rounding(settings
     assert other != pytest.approx(fused, rel=1e-3), "the control"
 
 
-def test_a_name_that_is_in_no_row_is_refused_with_those_that_are(settings):
+def test_unknown_name_is_refused_with_the_known_ones(settings):
     for key, table in (("optim", OPTIMIZERS), ("lr_scheduler_type", LR_SCHEDULES)):
         with pytest.raises(ConfigError) as caught:
             settings(f"training.{key}=heavy_ball")
@@ -129,7 +131,7 @@ def test_every_tuning_method_is_a_row_and_a_file():
     ]  # fmt: skip
 
 
-def test_every_row_is_whole():
+def test_every_row_is_complete():
     assert len(OPTIMIZERS) >= 6 and len(LR_SCHEDULES) >= 6
     for name, row in OPTIMIZERS.items():
         assert row.label and row.help and set(row.learning_rates) == {"scratch", "lora", "full"}, name
@@ -143,7 +145,7 @@ def test_every_row_is_whole():
 
 
 def arguments_of(name, curve):
-    """The name in transformers of a schedule, and its arguments there, for the numbers of a curve."""
+    """Return the name of a schedule in transformers and its arguments there."""
     if name == "cosine" and curve.min_lr_rate:
         return "cosine_with_min_lr", {"min_lr_rate": curve.min_lr_rate}
     if name != "warmup_stable_decay":
@@ -159,27 +161,28 @@ SHAPES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "floor", "kind"), SHAPES)
-@pytest.mark.parametrize("peak", [3e-4, 0.1])
-def test_every_schedule_is_that_of_transformers_to_the_bit_at_every_step(name, floor, kind, peak):
-    compared = 0
-    for total in TOTALS:
-        for warmup in {0, 1, total // 3, total - 1}:
-            curve = LrCurve(
-                peak=peak, warmup_steps=warmup, total_steps=total, decay_steps=max(0, total - warmup + 1) // 2,
-                decay_type=kind, min_lr_rate=floor,
-            )  # fmt: skip
-            optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak)
-            theirs, arguments = arguments_of(name, curve)
-            known = get_scheduler(theirs, optimizer, warmup, total, scheduler_specific_kwargs=arguments).lr_lambdas[0]
-            rate = LR_SCHEDULES[name].learning_rate(curve)
-            steps = total + 3 if warmup < total else total  # a warm-up to the end leaves nothing to go down in
-            assert [rate(step) for step in range(1, steps + 1)] == [peak * known(done) for done in range(steps)]
-            compared += total
-    assert compared >= 150
+def test_every_schedule_equals_that_of_transformers_at_every_step(subtests):
+    for (name, floor, kind), peak in product(SHAPES, (3e-4, 0.1)):
+        with subtests.test(f"{name}, floor {floor}, {kind}, peak {peak}"):
+            for total in TOTALS:
+                for warmup in {0, 1, total // 3, total - 1}:
+                    assert_equals_transformers(name, peak, warmup, total, kind, floor)
 
 
-def test_a_row_more_is_a_schedule_more(monkeypatch, settings):
+def assert_equals_transformers(name: str, peak: float, warmup: int, total: int, kind: DecayType, floor: float) -> None:
+    curve = LrCurve(
+        peak=peak, warmup_steps=warmup, total_steps=total, decay_steps=max(0, total - warmup + 1) // 2,
+        decay_type=kind, min_lr_rate=floor,
+    )  # fmt: skip
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=peak)
+    theirs, arguments = arguments_of(name, curve)
+    known = get_scheduler(theirs, optimizer, warmup, total, scheduler_specific_kwargs=arguments).lr_lambdas[0]
+    rate = LR_SCHEDULES[name].learning_rate(curve)
+    steps = total + 3 if warmup < total else total  # after a warm-up to the end there is no decay
+    assert [rate(step) for step in range(1, steps + 1)] == [peak * known(done) for done in range(steps)]
+
+
+def test_new_row_is_a_new_schedule(monkeypatch, settings):
     row = ScheduleSpec(label="half", help="half the peak", decay=lambda *_: 0.5, warms_up=False)
     monkeypatch.setitem(LR_SCHEDULES, "half", row)
     assert "half" in settings_of(Config)["training.lr_scheduler_type"].choices

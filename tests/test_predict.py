@@ -41,8 +41,8 @@ def predict(run: RunFolder, data: Path, out: Path, *more: str) -> int:
     return main(["predict", str(run.root), "--data", str(data), "--out", str(out), "--max-new-tokens", "6", *more])
 
 
-@pytest.mark.parametrize("task", TASKS)
-def test_a_batch_predicts_what_each_row_does_alone_in_the_order_of_the_rows(task, finished, tmp_path, capsys):
+@pytest.mark.parametrize("task", [TASKS[0], *(pytest.param(task, marks=pytest.mark.full) for task in TASKS[1:])])
+def test_batches_predict_what_single_rows_do_in_the_order_of_the_rows(task, finished, tmp_path, capsys):
     run, data = finished(task), asked(tmp_path, task)
     assert predict(run, data, tmp_path / "batched.jsonl") == 0, capsys.readouterr().err
     assert predict(run, data, tmp_path / "single.jsonl", "--batch-size", "1") == 0
@@ -62,7 +62,7 @@ def test_a_batch_predicts_what_each_row_does_alone_in_the_order_of_the_rows(task
 @pytest.mark.parametrize(
     ("family", "task", "method"), [("byt5", "seq2seq", "lora"), ("canine", "sequence_classification", "full")]
 )
-def test_a_model_whose_tokenizer_has_no_vocabulary_trains_and_predicts(family, task, method, tmp_path, capsys):
+def test_model_with_a_tokenizer_of_bytes_trains_and_predicts(family, task, method, tmp_path, capsys):
     model = save_tiny_byte_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": method}
     run = train(tmp_path, task, {**changes, "training.max_steps": 4, "evaluation.generate_rows": 2})
@@ -78,17 +78,17 @@ def test_a_model_whose_tokenizer_has_no_vocabulary_trains_and_predicts(family, t
 
 
 class Killed(BaseException):
-    """What nobody catches."""
+    """An exception that nobody catches."""
 
 
 @pytest.fixture
 def classifier(finished, monkeypatch):
-    """A run of a classifier, whose predictions are written two batches at a time."""
+    """A finished classifier, whose predictions are written two batches at a time."""
     monkeypatch.setattr(predicting, "_BATCHES_OF_A_PART", 2)
     return finished("sequence_classification")
 
 
-def test_what_was_killed_goes_on_no_row_twice_none_lost(classifier, tmp_path, monkeypatch, capsys):
+def test_killed_prediction_resumes_without_losing_or_repeating_a_row(classifier, tmp_path, monkeypatch, capsys):
     data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
     options = ("--batch-size", "4")
     assert predict(classifier, data, tmp_path / "whole.jsonl", *options) == 0
@@ -112,30 +112,31 @@ def test_what_was_killed_goes_on_no_row_twice_none_lost(classifier, tmp_path, mo
         assert predict(classifier, data, out, *other) == 2
         assert "was begun with another" in capsys.readouterr().err
     assert predict(classifier, data, out, *options, "--json") == 0
-    told = json.loads(capsys.readouterr().out)
-    assert (told["rows"], told["rows_before"]) == (ROWS, 16)
+    result = json.loads(capsys.readouterr().out)
+    assert (result["rows"], result["rows_before"]) == (ROWS, 16)
     assert passes[3:] == [8, 8, 5]
     assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert not list(tmp_path.glob("*.partial*"))
 
 
-def test_one_process_writes_the_predictions_and_nobody_takes_them_away(classifier, tmp_path, monkeypatch, capsys):
+@pytest.mark.full
+def test_second_process_is_refused_the_same_predictions(classifier, tmp_path, monkeypatch, capsys):
     data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
     real, refused = Predictor.predict, []
 
-    def and_another_comes(self, contents, told):
+    def predict_while_another_starts(self, contents, told):
         more = ["--data", str(data), "--out", str(out), "--overwrite"]
         refused.append(run_program(["predict", str(classifier.root), *more]))
         return real(self, contents, told)
 
-    monkeypatch.setattr(Predictor, "predict", and_another_comes)
+    monkeypatch.setattr(Predictor, "predict", predict_while_another_starts)
     assert predict(classifier, data, out) == 0
     (done,) = refused
     assert done.returncode == 2 and f"out.jsonl: in use by `predict`, process {os.getpid()} on this host" in done.stderr
     assert len(predictions(out)) == ROWS and not list(tmp_path.glob("*.partial*"))
 
 
-def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path, monkeypatch, capsys):
+def test_killed_prediction_does_not_resume_with_changed_data(classifier, tmp_path, monkeypatch, capsys):
     data, out = asked(tmp_path, "sequence_classification"), tmp_path / "out.jsonl"
     with monkeypatch.context() as patch:
         patch.setattr(Predictor, "predict", lambda *_: (_ for _ in ()).throw(Killed))
@@ -150,7 +151,7 @@ def test_other_data_under_the_same_name_is_not_gone_on_with(classifier, tmp_path
     assert predict(classifier, data, out, "--overwrite") == 0
 
 
-def test_a_log_file_gets_a_line_now_and_then(classifier, tmp_path, monkeypatch, capsys):
+def test_progress_is_written_to_a_log_file_line_by_line(classifier, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("tui_trainer.cli.trying._SECONDS_BETWEEN_LINES", 0)
     data = asked(tmp_path, "sequence_classification", rows=9)
     assert predict(classifier, data, tmp_path / "out.jsonl", "--batch-size", "4") == 0
@@ -159,23 +160,25 @@ def test_a_log_file_gets_a_line_now_and_then(classifier, tmp_path, monkeypatch, 
     assert lines[-1].endswith("left")
 
 
-def test_rows_that_cannot_be_used_are_named_before_the_model_is_asked(classifier, tmp_path, capsys):
+def test_bad_rows_are_reported_before_the_model_predicts(classifier, tmp_path, capsys):
     data, out = asked(tmp_path, "sequence_classification", rows=6), tmp_path / "out.jsonl"
     lines = data.read_text().splitlines()
     lines[1], lines[3], lines[4] = '{"text": "bro', '{"id": 3}', '{"text": " ", "id": 4}'
     data.write_text("\n".join(lines) + "\n")
     before = sorted(path.name for path in tmp_path.iterdir())
     assert predict(classifier, data, out) == 2
-    told = capsys.readouterr().err
-    assert "asked.jsonl, line 2: broken JSON" in told and "asked.jsonl, line 4: the row has no column 'text'" in told
-    assert "asked.jsonl, line 5: the text is empty" in told and "--on-bad-rows skip leaves out" in told
+    message = capsys.readouterr().err
+    assert (
+        "asked.jsonl, line 2: broken JSON" in message and "asked.jsonl, line 4: the row has no column 'text'" in message
+    )
+    assert "asked.jsonl, line 5: the text is empty" in message and "--on-bad-rows skip leaves out" in message
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert predict(classifier, data, out, "--on-bad-rows", "skip") == 0
     assert [row["id"] for row in predictions(out)] == [0, 2, 5]
     assert "3 rows that cannot be used are left out: asked.jsonl, line 2" in capsys.readouterr().err
 
 
-def test_what_cannot_be_predicted_is_refused_in_a_sentence_and_leaves_nothing(classifier, tmp_path, capsys):
+def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(classifier, tmp_path, capsys):
     data, name = asked(tmp_path, "sequence_classification", rows=2), classifier
     twice = write_rows(tmp_path / "twice.jsonl", [{"a": "one text here", "b": "and other words"}])
     (tmp_path / "empty.jsonl").write_text("")
@@ -195,20 +198,21 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence_and_leaves_nothing(cl
     ]
     for arguments, sentence in cases:
         assert predict(name, *arguments) == 2, arguments
-        told = capsys.readouterr().err
-        assert sentence in told and told.count("\n") == 1 and "Traceback" not in told, told
+        message = capsys.readouterr().err
+        assert sentence in message and message.count("\n") == 1 and "Traceback" not in message, message
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert main(["predict", "nobody", "--data", str(data), "--out", str(out)]) == 2
 
 
-def test_columns_are_named_and_answers_beside_them_are_left_alone(classifier, tmp_path):
+def test_named_column_is_read_and_other_columns_are_kept(classifier, tmp_path):
     rows = [{"a": "The sheep runs home", "b": "other words", "label": "cow", "n": 1.5}]
     assert predict(classifier, write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "o", "--column", "a") == 0
     [found] = predictions(tmp_path / "o")
     assert {name: found[name] for name in rows[0]} == rows[0] and found["prediction"]["label"]
 
 
-def test_beams_and_a_seed_choose_the_text(finished, tmp_path):
+@pytest.mark.full
+def test_beams_and_seed_choose_the_text(finished, tmp_path):
     data = asked(tmp_path, "causal_lm", rows=5)
     texts = {}
     for name, options in {
@@ -224,7 +228,7 @@ def test_beams_and_a_seed_choose_the_text(finished, tmp_path):
     assert texts["greedy"] != texts["one"] and len(texts["beams"]) == 5
 
 
-def test_memory_that_is_short_halves_the_batch_and_padding_that_is_read_is_left_out():
+def test_out_of_memory_halves_the_batch_and_models_that_read_padding_get_none():
     asked_of = []
 
     class Writing:
@@ -252,15 +256,15 @@ def test_memory_that_is_short_halves_the_batch_and_padding_that_is_read_is_left_
     assert all(len(set(batch)) == 1 for batch in asked_of) and [3, 3] in asked_of
 
 
-@pytest.mark.parametrize("segments", [1, 2])
-def test_pairs_have_numbers_for_their_texts_where_the_model_learnt_with_them(segments):
-    model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=segments))
-    tokenizer = tiny_tokenizer("bert")
-    [row] = find_task("sequence_classification").encode_inputs(Config(), model, tokenizer, [("a", "b")], NO_SAMPLING)
-    assert bool(row.more) == (segments == 2)
+def test_pairs_have_segment_ids_if_the_model_learnt_them():
+    tokenizer, task = tiny_tokenizer("bert"), find_task("sequence_classification")
+    for segments in (1, 2):
+        model = SimpleNamespace(config=SimpleNamespace(type_vocab_size=segments))
+        [row] = task.encode_inputs(Config(), model, tokenizer, [("a", "b")], NO_SAMPLING)
+        assert bool(row.more) == (segments == 2)
 
 
-def test_padding_at_the_left_is_tried_on_the_model_itself(tmp_path):
+def test_left_padding_is_used_only_with_models_that_ignore_it(tmp_path):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     save_tiny_model(tmp_path / "llama", "llama")
@@ -282,7 +286,7 @@ def test_padding_at_the_left_is_tried_on_the_model_itself(tmp_path):
 
 
 @pytest.mark.e2e
-def test_a_program_that_is_killed_goes_on_by_the_same_command(finished, tmp_path, private_home):
+def test_killed_program_resumes_with_the_same_command(finished, tmp_path, private_home):
     run = finished("causal_lm")
     data = asked(tmp_path, "causal_lm", rows=400)
     command = [sys.executable, "-m", "tui_trainer", "predict", str(run.root), "--data", str(data)]

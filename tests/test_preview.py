@@ -1,9 +1,10 @@
-"""`tui-trainer preview`: what the model would get, as text and as JSON, and how it is refused."""
+"""`tui-trainer preview`: the rows as the model gets them, as text and as JSON."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 from rich.cells import cell_len
@@ -71,14 +72,14 @@ def model(tmp_path_factory) -> str:
     return str(save_tiny_model(tmp_path_factory.mktemp("models") / "llama", "llama"))
 
 
-# --------------------------------------------------------------------- words
+# The printed lines
 
 
-def test_a_preview_reads_as_it_did_when_it_was_found_good():
+def test_preview_is_printed_as_in_the_golden_text():
     assert "\n".join(preview_lines(PREVIEW, UNICODE_SIGNS, 100, in_colour=False)) == GOLDEN
 
 
-def test_colours_take_the_place_of_the_brackets():
+def test_colours_replace_the_brackets():
     printed = "\n".join(preview_lines(PREVIEW, NO_SIGNS, 100, in_colour=True))
     assert "\x1b[32m An animal.\x1b[0m\x1b[36m<eos>\x1b[0m" in printed and "\u27e6" not in printed
     plain = re.sub("\x1b\\[[0-9]*m", "", printed)
@@ -86,23 +87,23 @@ def test_colours_take_the_place_of_the_brackets():
     assert "\x1b[31m" not in printed, "a colour that stands in the data is not passed on"
 
 
-def test_ascii_signs_need_no_other_sign():
+def test_ascii_signs_are_ascii():
     printed = "\n".join(preview_lines(PREVIEW, ASCII_SIGNS, 100, in_colour=False)).replace("\u6f22\u5b57 caf\u00e9", "")
     assert "[[ An animal.{<eos>}]]" in printed and printed.replace("\u241b", "").isascii()
 
 
-@pytest.mark.parametrize("width", [40, 41, 57, 100])
-def test_lines_are_no_wider_than_the_terminal(width):
+def test_lines_are_no_wider_than_the_terminal():
     long = document(1, BOS, piece("\u6f22\u5b57 " * 90, 180, trained=True), piece("word" * 100, 100), EOS)
     sample = ShownSample(step=1, forward_pass=1, row=1, documents=(long,), padding=0)
-    text = [line for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, width)][3:]
-    lines = ["".join(part for part, _ in line) for line in text]
-    assert max(map(cell_len, lines)) <= width and len(lines) >= 10
-    together = "".join(line[4:] for line in lines)
-    assert together.count("\u6f22\u5b57 ") == 90 and together.count("word") == 100
+    for width in (40, 41, 57, 100):
+        shown = [line for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, width)][3:]
+        lines = ["".join(part for part, _ in line) for line in shown]
+        assert max(map(cell_len, lines)) <= width and len(lines) >= 10
+        text = "".join(line[4:] for line in lines)
+        assert text.count("\u6f22\u5b57 ") == 90 and text.count("word") == 100
 
 
-def test_of_a_long_text_the_middle_is_left_out():
+def test_middle_of_a_long_text_is_left_out():
     parts = (BOS, piece("b" * 1000, 250), piece("x" * 5000, 1250, trained=True), piece("e" * 1000, 250), EOS)
     sample = ShownSample(step=1, forward_pass=1, row=1, documents=(document(1, *parts),), padding=0)
     text = "".join(part for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 10_000, 4000) for part, _ in line)
@@ -110,7 +111,7 @@ def test_of_a_long_text_the_middle_is_left_out():
     assert text.endswith("\u27e8<eos>\u27e9\u27e7") and "e" * 1000 in text
 
 
-def test_words_stand_above_their_tags():
+def test_tags_are_printed_below_their_words():
     words = (("Anna", "B-PER"), ("lives", "O"), ("\u6f22\u5b57", "B-LOC"))
     pieces = [piece(text, 1, trained=True, tag=tag) for text, tag in words]
     sample = ShownSample(step=1, forward_pass=1, row=1, documents=(document(1, BOS, *pieces),), padding=0)
@@ -120,7 +121,7 @@ def test_words_stand_above_their_tags():
     assert len(narrow) == len(lines) + 2 and "B-LOC" in narrow[-1]
 
 
-def test_rows_with_labels_and_with_answers_say_so():
+def test_labels_and_answers_are_printed():
     labelled = document(1, BOS, piece("fine", 1), label="joy\x1b")
     answered = document(2, piece("in", 1), answer=(piece("out", 1, trained=True), EOS))
     rows = [ShownSample(step=1, forward_pass=1, row=n, documents=(one,), padding=0, answer_padding=n) for n, one in
@@ -133,20 +134,18 @@ def test_rows_with_labels_and_with_answers_say_so():
     assert text[1].endswith("answer:\n    \u27e6out\u27e8<eos>\u27e9\u27e7")
 
 
-def test_what_is_left_out_depends_on_dedup():
+def test_duplicates_count_as_left_out_only_with_dedup():
     counts = PREVIEW.counts
     assert PREVIEW.rows_left_out == counts.bad_rows + counts.untrained_rows == 20
-    from dataclasses import replace
-
     assert replace(PREVIEW, dedup=True).rows_left_out == 30
     few = replace(PREVIEW, bad_rows=BAD_ROWS, counts=replace(counts, bad_rows=2))
     assert "rows that cannot be used:" in "\n".join(summary_lines(few, UNICODE_SIGNS))
 
 
-# --------------------------------------------------------------- the command
+# The command
 
 
-def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
+def test_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
     path = table("awkward.jsonl", [{"text": text} for text in AWKWARD])
     words = ["--set", "data.max_length=32", "--set", "data.eval_fraction=0", "--set", "tuning.method=full"]
     command = ["preview", "--model", model, "--data", path, *words, "--set", "training.effective_batch_size=20"]
@@ -177,9 +176,9 @@ def test_six_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
     assert found["choice"] == "packed" and found["padding"]["packed"] < found["padding"]["padded"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("packing", ["true", "false"])
-def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkeypatch):
-    """Order and layout are made from what `training/components.py` reads in the plan."""
+def test_previewed_batches_are_those_of_the_planned_run(model, packing, monkeypatch):
     path = table("rows.jsonl", [{"text": "word " * (n % 9 + 1)} for n in range(40)])
     settings = (
         f"data.packing={packing}", "tuning.method=full", "training.effective_batch_size=7", "training.seed=5",
@@ -204,7 +203,7 @@ def test_the_batches_are_those_of_the_run_that_is_planned(model, packing, monkey
     assert [order.at(step).tolist() for step in (1, 2, 9)] == [training.at(step).tolist() for step in (1, 2, 9)]
 
 
-def test_a_stream_of_characters_is_cut_and_never_padded(capsys):
+def test_stream_of_characters_is_cut_and_never_padded(capsys):
     assert main(["preview", "-n", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["task"], found["padding"], len(found["samples"])) == ("char_lm", None, 2)
@@ -212,7 +211,7 @@ def test_a_stream_of_characters_is_cut_and_never_padded(capsys):
         assert sample["padding"] == 0 and sample["trained_tokens"] == sample["tokens"] - 1 == 128
 
 
-def test_only_the_answers_of_a_talk_are_marked(capsys):
+def test_only_assistant_turns_are_marked_as_trained(capsys):
     said = [("user", "Hello?"), ("assistant", "Hi there."), ("user", "[INST] 2+2"), ("assistant", "4")]
     messages = [{"role": role, "content": text} for role, text in said]
     path = table(
@@ -227,14 +226,14 @@ def test_only_the_answers_of_a_talk_are_marked(capsys):
     assert len(documents) == 3 and found["learns"] == "tokens"
 
 
-def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
+def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
     # The memory of this family is measured in a child process, and decides nothing here.
     monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
     rows = [{"text": f"text {n}", "label": ("joy", "anger")[n % 2]} for n in range(8)] + [{"text": "", "label": "joy"}]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2
-    told = capsys.readouterr().err
-    assert "rows.jsonl, line 9: the text is empty" in told and "data.on_bad_rows=skip" in told
+    message = capsys.readouterr().err
+    assert "rows.jsonl, line 9: the text is empty" in message and "data.on_bad_rows=skip" in message
     assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
     shown = capsys.readouterr().out
     assert "rows that cannot be used:\n  rows.jsonl, line 9: the text is empty" in shown
@@ -243,7 +242,8 @@ def test_bad_rows_stop_the_preview_or_are_listed(capsys, monkeypatch):
     assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown
 
 
-def test_a_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
+@pytest.mark.full
+def test_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
     monkeypatch.setattr("tui_trainer.planning.plan.with_dry_run", lambda config, shape, setup: (setup, ""))
     rows = [{"text": f"text {n}", "labels": [["joy", "anger"], ["joy"], []][n % 3]} for n in range(9)]
     command = scratch("sequence_classification", table("rows.jsonl", rows))
@@ -253,7 +253,7 @@ def test_a_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
     assert "label: anger, joy" in shown and "one label" not in shown
 
 
-def test_a_model_that_cannot_be_previewed_is_refused_in_a_sentence(capsys):
+def test_impossible_preview_is_refused_in_one_sentence(capsys):
     assert main(["preview", "--task", "causal_lm", "--data", table("a.jsonl", [{"text": "a b c"}])]) == 2
     assert "no model is named" in capsys.readouterr().err
     assert main(["preview", "-n", "0"]) == 2

@@ -1,4 +1,4 @@
-"""Six awkward rows of each task that reads a table, as `preview` shows them: exactly these tokens carry loss."""
+"""Awkward rows of each task that reads a table, as `preview` shows them: exactly the marked tokens carry loss."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 
 
 def said(*turns: str, **more: Any) -> dict[str, Any]:
-    """A conversation in which user and assistant take turns."""
+    """Return a conversation in which user and assistant take turns."""
     return {
         "messages": [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(turns)],
         **more,
@@ -60,7 +60,7 @@ PAIRS = [
 
 
 def documents(task: str, rows: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    """What `preview --json` shows of each row, in the order of the rows."""
+    """Return the documents of `preview --json` in the order of the rows."""
     limits = (f"data.max_length={LIMIT}", "task.max_target_length=16", "training.effective_batch_size=6")
     assert main([*scratch(task, table("rows.jsonl", rows), *limits), "-n", "50", "--json"]) == 0
     found = [one for sample in json.loads(capsys.readouterr().out)["samples"] for one in sample["documents"]]
@@ -68,7 +68,7 @@ def documents(task: str, rows: list[dict[str, Any]], capsys: pytest.CaptureFixtu
 
 
 def marked(document: dict[str, Any]) -> str:
-    """A row with what carries loss in brackets, each tag behind its token, and an answer behind an arrow."""
+    """Return a row with trained tokens in brackets, tags behind their tokens, and an answer behind an arrow."""
     text = "".join(map(_marked, document["pieces"])).replace("][", "")
     answer = "".join(map(_marked, document["answer"])).replace("][", "")
     more = f" -> {answer}" if answer else f" -> [{document['label']}]" if document["label"] else ""
@@ -87,7 +87,7 @@ def conversation(question: str, answer: str) -> str:
     return f"{MARK}user\n{question}{END}\n{MARK}assistant\n{answer}"
 
 
-def test_a_talk(capsys):
+def test_assistant_turns_carry_loss(capsys):
     assert [marked(one) for one in documents("chat", TALKS, capsys)] == [
         conversation("Hi", f"[Hello.{END}]"),
         conversation("Long?", f"[{words(LIMIT - 11)}] (cut)"),
@@ -98,7 +98,7 @@ def test_a_talk(capsys):
     ]
 
 
-def test_a_text_with_a_label(capsys):
+def test_labels_of_texts_carry_loss(capsys):
     assert [marked(one) for one in documents("sequence_classification", TEXTS, capsys)] == [
         "<cls>plain<sep> -> [joy]",
         f"<cls>{words(LIMIT - 2)}<sep> -> [anger] (cut)",
@@ -109,7 +109,7 @@ def test_a_text_with_a_label(capsys):
     ]
 
 
-def test_words_with_tags(capsys):
+def test_first_pieces_of_words_carry_loss(capsys):
     assert [marked(one) for one in documents("token_classification", WORDS, capsys)] == [
         "<cls>[ Ad]/B-PERa[ ]/Osleeps<sep>",
         f"<cls>{'[ word]/O' * (LIMIT - 2)}<sep> (cut)",
@@ -120,7 +120,7 @@ def test_words_with_tags(capsys):
     ]
 
 
-def test_an_input_with_an_answer(capsys):
+def test_outputs_carry_loss(capsys):
     assert [marked(one) for one in documents("seq2seq", PAIRS, capsys)] == [
         "one<eos> -> [1<eos>]",
         f"{words(LIMIT - 1)}<eos> -> [long<eos>] (cut)",

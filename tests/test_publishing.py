@@ -1,4 +1,7 @@
-"""`tui-trainer publish`: what would go to the hub is shown, and nothing of this machine goes with it."""
+"""`tui-trainer publish`: the upload is shown first, and no path of this machine is uploaded.
+
+`tests/test_old_runs.py` and `tests/test_trained_on.py` use FakeApi.
+"""
 
 import io
 import json
@@ -43,7 +46,7 @@ def sent(folder):
     }, notes
 
 
-def test_places_of_this_machine_are_taken_out_and_told(trained):
+def test_paths_of_this_machine_are_removed_and_reported(trained):
     files, notes = sent(trained)
     assert files.keys() == {"model.safetensors", "adapter_config.json", "README.md"}
     assert json.loads(files["adapter_config.json"]) == {"base_model_name_or_path": "llama"}
@@ -56,7 +59,7 @@ def test_places_of_this_machine_are_taken_out_and_told(trained):
 
 
 @pytest.mark.parametrize("place", ["/secret/pläce/lla_ma", '/secret/a "b"/lla_ma', r"/secret/back\slash/lla_ma"])
-def test_a_place_is_found_as_json_and_markdown_write_it(place, trained):
+def test_path_is_found_as_json_and_markdown_write_it(place, trained):
     trained.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": place}}}))
     (trained.model / "config.json").write_text(json.dumps({"of": place}))
     (trained.model / "other.json").write_text(json.dumps({"of": place}, ensure_ascii=False))
@@ -67,46 +70,47 @@ def test_a_place_is_found_as_json_and_markdown_write_it(place, trained):
     assert sum("becomes lla_ma" in note for note in notes) == 3
 
 
-def test_a_base_in_the_cache_of_the_hub_goes_by_its_repository(trained):
+def test_base_in_the_cache_of_the_hub_is_named_by_its_repository(trained):
     place = "/home/me/.cache/huggingface/hub/models--meta--llama/snapshots/0a1b"
     trained.plan.write_text(json.dumps({"config": {"model": {"model_name_or_path": place}}}))
     (trained.model / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": place}))
     assert json.loads(sent(trained)[0]["adapter_config.json"]) == {"base_model_name_or_path": "meta/llama"}
 
 
-def test_a_file_with_an_access_token_is_not_sent(trained):
+def test_file_with_an_access_token_is_not_uploaded(trained):
     (trained.model / "tokenizer_config.json").write_text(json.dumps({"auth": TOKEN}))
     with pytest.raises(InputError, match=r"tokenizer_config.json holds what looks like an access token"):
         sent(trained)
 
 
-def test_an_export_is_sent_only_where_it_is_as_it_was_trained(trained):
+def test_failed_or_missing_export_is_not_uploaded(trained):
     for name in ("merged", "failed-onnx"):
         (trained.root / "export" / name).mkdir(parents=True)
     assert source_of(trained, "merged") == trained.root / "export" / "merged"
-    for name, told in [("onnx", "not as it was trained"), ("int8", "has no export"), ("../../model", "has no export")]:
-        with pytest.raises(InputError, match=told):
+    for name, words in [
+        ("onnx", "not as it was trained"),
+        ("int8", "has no export"),
+        ("../../model", "has no export"),
+    ]:
+        with pytest.raises(InputError, match=words):
             source_of(trained, name)
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_impossible_upload_is_refused_in_one_sentence(trained, tmp_path, capsys):
+    run_of(tmp_path / "runs", "none", start())
+    for words, message in (
         (["a"], "to where?"),
         (["a", "--to", "name"], "is no name on the hub"),
         (["a", "--to", "../x"], "is no name on the hub"),
         (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
         (["none", "--to", "me/model"], "has no final model yet"),
-    ],
-)
-def test_what_cannot_be_published_is_refused_in_one_sentence(trained, tmp_path, capsys, words, told):
-    run_of(tmp_path / "runs", "none", start())
-    assert main(["publish", *words]) == 2
-    assert told in capsys.readouterr().err
+    ):
+        assert main(["publish", *words]) == 2
+        assert message in capsys.readouterr().err
 
 
 class FakeApi:
-    """A hub that notes down what it is asked to do."""
+    """A hub that records its calls."""
 
     def __init__(self, private=None):
         self.private, self.calls = private, []
@@ -125,7 +129,7 @@ class FakeApi:
 
 
 @pytest.mark.parametrize(("answer", "code"), [("n", 3), ("y", 0)])
-def test_nothing_is_sent_before_a_yes(trained, monkeypatch, capsys, answer, code):
+def test_nothing_is_uploaded_before_a_yes(trained, monkeypatch, capsys, answer, code):
     api = FakeApi()
     monkeypatch.setattr(publishing, "_api", lambda: api)
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
@@ -136,7 +140,7 @@ def test_nothing_is_sent_before_a_yes(trained, monkeypatch, capsys, answer, code
     assert "you and those you allow (private)" in capsys.readouterr().out
 
 
-def test_a_public_repository_is_told_and_needs_the_word(trained, monkeypatch, capsys):
+def test_public_repository_needs_the_option_public(trained, monkeypatch, capsys):
     api = FakeApi(private=False)
     monkeypatch.setattr(publishing, "_api", lambda: api)
     assert main(["publish", "a", "--to", "me/model", "--yes"]) == 2
@@ -146,7 +150,7 @@ def test_a_public_repository_is_told_and_needs_the_word(trained, monkeypatch, ca
 
 
 @pytest.mark.e2e
-def test_it_is_shown_and_then_sent_as_one_commit_private_by_default(trained, tmp_path):
+def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
     (trained.model / "large.safetensors").write_bytes(bytes(2**20 + 1))
     with serving(FakeHub()) as hub:
         environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
@@ -168,7 +172,7 @@ def test_it_is_shown_and_then_sent_as_one_commit_private_by_default(trained, tmp
 
 
 @pytest.mark.e2e
-def test_a_public_repository_that_is_there_is_not_taken_for_a_private_one(trained, tmp_path):
+def test_existing_public_repository_is_refused_without_the_option(trained, tmp_path):
     with serving(FakeHub(models={"me/model": tmp_path})) as hub:
         environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
         arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model", "--yes")

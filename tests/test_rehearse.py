@@ -1,4 +1,4 @@
-"""What a run comes to late, found before: in this process with memory that is missing, and once in a real one."""
+"""`tui-trainer rehearse`: failures of a run that are found before its start."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = 90
 
 @pytest.fixture
 def config(tmp_path) -> list[str]:
-    """60 short rows, and one that is eight times as long."""
+    """Words of a command for 60 short rows and one that is eight times as long."""
     rows = [training_row("causal_lm", n) for n in range(60)]
     rows[37] = {"text": " ".join(row["text"] for row in rows)}
     settings = {
@@ -39,7 +39,7 @@ def config(tmp_path) -> list[str]:
 
 @pytest.fixture
 def here(monkeypatch):
-    """This process answers."""
+    """Rehearse in this process."""
     monkeypatch.setattr(rehearsal, "ask", answered_here)
 
 
@@ -50,7 +50,7 @@ def rehearsed(capsys, *arguments: str) -> tuple[int, dict]:
 
 
 def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None:
-    """A pass of more rows is more than the machine has."""
+    """Make a pass of more rows run out of memory."""
 
     def checked(passes):
         for batch in passes:
@@ -67,7 +67,7 @@ def without_memory_for(monkeypatch, rows: int, *, training: bool = True) -> None
         monkeypatch.setattr(parts, "evaluate", lambda components, passes: evaluate(components, checked(passes)))
 
 
-def test_a_run_that_will_do_is_tried_in_all_its_parts(config, here, capsys, tmp_path):
+def test_rehearsal_runs_every_part_of_a_run_and_leaves_nothing(config, here, capsys, tmp_path):
     code, found = rehearsed(capsys, *config)
     assert code == 0 and found["is_ready"] and not found["faults"]
     assert list(found["parts"]) == [LOADING, *PARTS]
@@ -86,7 +86,8 @@ def test_a_run_that_will_do_is_tried_in_all_its_parts(config, here, capsys, tmp_
     assert not (tmp_path / "runs").exists() and not list(tmp_path.glob(".rehearsal-*"))
 
 
-def test_passes_that_are_too_large_are_made_smaller_until_they_work(config, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_out_of_memory_is_reported_with_a_micro_batch_that_works(config, here, capsys, monkeypatch):
     without_memory_for(monkeypatch, 2)
     code, found = rehearsed(capsys, *config)
     [fault] = found["faults"]
@@ -99,8 +100,8 @@ def test_passes_that_are_too_large_are_made_smaller_until_they_work(config, here
     assert code == 0 and found["is_ready"] and found["parts"][WORST]["rows"] == 2
 
 
-def test_tries_are_made_at_the_effective_batch_that_the_remedy_names(config, capsys, monkeypatch):
-    """A micro-batch and a number of passes were both written: half of the one is not half of a step."""
+def test_smaller_micro_batch_keeps_the_effective_batch_size(config, capsys, monkeypatch):
+    """The config sets both the micro-batch and the accumulation, so the remedy must change both."""
     asked = []
 
     def answers(asked_for):
@@ -124,25 +125,13 @@ def test_tries_are_made_at_the_effective_batch_that_the_remedy_names(config, cap
 
 
 def _without(arguments: list[str], name: str) -> list[str]:
-    """Without `--set` and what follows where that has this name in it."""
+    """Remove each `--set` whose setting has this name."""
     pairs = zip(arguments[::2], arguments[1::2], strict=True)
     return [part for pair in pairs if name not in pair[1] for part in pair]
 
 
-def test_smaller_passes_that_worked_stay_the_remedy_where_the_typical_steps_fail(config, here, capsys, monkeypatch):
-    without_memory_for(monkeypatch, 2)
-
-    def fail(self):
-        raise ValueError("planted")
-
-    monkeypatch.setattr(parts.Rehearsal, "_typical", fail)
-    code, found = rehearsed(capsys, *config)
-    largest, typical = found["faults"]
-    assert code == 1 and largest["part"] == WORST and typical["part"] == TYPICAL
-    assert largest["patch"] == {"training.per_device_train_batch_size": 2} and not typical["patch"]
-
-
-def test_an_evaluation_that_is_too_large_is_found_before_the_first_step(config, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_evaluation_that_runs_out_of_memory_is_found_before_the_first_step(config, here, capsys, monkeypatch):
     without_memory_for(monkeypatch, 1, training=False)
     code, found = rehearsed(capsys, *config)
     [fault] = found["faults"]
@@ -152,7 +141,8 @@ def test_an_evaluation_that_is_too_large_is_found_before_the_first_step(config, 
     assert code == 0 and found["is_ready"]
 
 
-def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_row_that_is_too_long_is_tried_with_settings_that_take_less_memory(config, here, capsys, monkeypatch):
     plain = components.take_step
 
     def work(fetch, *more, **named):
@@ -169,7 +159,7 @@ def test_one_row_that_is_too_long_is_tried_with_what_takes_less(config, here, ca
     assert fault["patch"] == {"training.gradient_checkpointing": True, "data.max_length": LONG // 2}
 
 
-def test_a_process_that_the_system_kills_is_tried_again_with_half(config, capsys, monkeypatch):
+def test_killed_process_is_tried_again_with_half_the_micro_batch(config, capsys, monkeypatch):
     asked = []
 
     def answers(asked_for):
@@ -191,7 +181,8 @@ def test_a_process_that_the_system_kills_is_tried_again_with_half(config, capsys
     assert found["peak_memory_bytes"] == 3 * MIB
 
 
-def test_a_disk_that_is_too_small_has_a_number_of_checkpoints_that_fits(config, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_full_disk_is_reported_with_a_number_of_checkpoints_that_fits(config, here, capsys, monkeypatch):
     code, found = rehearsed(
         capsys, *config, "--set", "checkpoint.save_steps=2", "--set", "checkpoint.save_total_limit=5"
     )
@@ -208,23 +199,24 @@ def test_a_disk_that_is_too_small_has_a_number_of_checkpoints_that_fits(config, 
     assert not fault["patch"] and "output.runs_dir" in fault["message"]
 
 
-def test_words_for_people_and_for_what_is_wrong_before(config, here, capsys, monkeypatch):
+@pytest.mark.full
+def test_printed_rehearsal_names_parts_failures_and_remedies(config, here, capsys, monkeypatch):
     assert main(["rehearse", *config, "--gpu", "none"]) == 0
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     for words in (*PARTS, "read again and equal", "nothing failed", "planned"):
-        assert words in said, words
+        assert words in printed, words
     without_memory_for(monkeypatch, 2)
     assert main(["rehearse", *config, "--gpu", "none"]) == 1
-    said = capsys.readouterr().out
-    assert "FAILED  largest micro-batch: out of memory with 8 rows in a pass, not with 2" in said
-    assert "training.per_device_train_batch_size = 2 works here" in said
+    printed = capsys.readouterr().out
+    assert "FAILED  largest micro-batch: out of memory with 8 rows in a pass, not with 2" in printed
+    assert "training.per_device_train_batch_size = 2 works here" in printed
     assert main(["rehearse", "--set", "training.nothing=1"]) == 2
     assert "training.nothing" in capsys.readouterr().err
 
 
 @pytest.mark.e2e
-def test_in_a_process_of_its_own_with_as_much_address_space_as_it_is_left(config, capsys, monkeypatch):
-    """Nothing is injected: malloc itself has no more for a pass of eight rows of the longest."""
+def test_rehearsal_finds_a_micro_batch_within_a_limited_address_space(config, capsys, monkeypatch):
+    """No failure is planted: malloc itself refuses the memory for a pass of eight long rows."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
     monkeypatch.setattr(asking, "MODULE", "tests.limited_rehearsal")
     larger = {"model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 4, "data.max_length": 600,

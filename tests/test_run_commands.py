@@ -1,4 +1,4 @@
-"""`tui-trainer runs`, `compare`, `rename` and `delete` as they are typed."""
+"""`tui-trainer runs`, `compare`, `label`, `rename` and `delete` on the command line."""
 
 import io
 import json
@@ -8,12 +8,12 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, steps
-from tests.runs.test_comparison import PLANNED
+from tests.runs.journals import PLANNED, end, held_out, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import at_rest
@@ -35,7 +35,7 @@ def test_runs_are_listed_newest_first(pair, capsys):
     assert [row.split()[:3] for row in rows] == [["second", "interrupted", "20/5000"], ["first", "finished", "40/5000"]]
 
 
-def test_a_run_that_stopped_early_is_the_same_in_the_list_at_its_end_and_beside_another(pair, tmp_path, capsys):
+def test_early_stopped_run_is_described_alike_in_list_end_and_comparison(pair, tmp_path, capsys):
     last = replace(end(40, "early stopping", 0.9), model_step=30, model_path="model", scores={"macro_f1": 0.81})
     evals = held_out(30, 0.9, accuracy=0.8, macro_f1=0.81), held_out(40, 0.7, best=False, accuracy=0.9, macro_f1=0.75)
     plan = replace(PLANNED, total_steps=102, metric="macro_f1")
@@ -53,7 +53,7 @@ def test_a_run_that_stopped_early_is_the_same_in_the_list_at_its_end_and_beside_
     assert "stopped early" in state and "40/102, kept 30" in counts
 
 
-def test_the_json_of_runs_has_all_that_it_had(pair, capsys):
+def test_json_of_runs_has_its_documented_fields(pair, capsys):
     assert main(["runs", "--json"]) == 0
     newest = json.loads(capsys.readouterr().out)[0]
     before = "name path status step total_steps loss eval_loss started_at alive scores".split()
@@ -61,7 +61,7 @@ def test_the_json_of_runs_has_all_that_it_had(pair, capsys):
     assert newest["size_bytes"] >= newest["freed_bytes"] > 0 and len(newest["loss_curve"]) == 20
 
 
-def test_losses_that_are_no_numbers_are_json_as_well(tmp_path, capsys):
+def test_json_of_runs_is_valid_for_losses_that_are_not_finite(tmp_path, capsys):
     ended = end(2, eval_loss=float("nan"))
     run_of(tmp_path, "a", start(), *steps(1, 2), ended)
     assert main(["runs", "--json"]) == 0
@@ -82,57 +82,54 @@ def test_two_runs_are_compared(pair, capsys):
     assert [len(run["train_curve"]) for run in found["runs"]] == [40, 20] and found["differences"] == []
 
 
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
+def test_impossible_comparison_is_refused(pair, capsys):
+    for words, message in (
         (["first"], "2 to 6 runs can be compared, not 1"),
         (["first", "first"], "named twice"),
         (["first", "nothing"], "no run 'nothing'"),
         ([], "Missing argument"),
-    ],
-)
-def test_what_cannot_be_compared_is_refused(pair, capsys, words, told):
-    assert main(["compare", *words]) == 2
-    assert told in capsys.readouterr().err
+    ):
+        assert main(["compare", *words]) == 2
+        assert message in capsys.readouterr().err
 
 
-def test_a_run_is_renamed(pair, capsys):
+def test_run_is_renamed(pair, capsys):
     assert main(["rename", "first", "better"]) == 0
     assert "first is now better" in capsys.readouterr().out
     assert [run.name for run in known_runs()] == ["better", "second"]
     assert main(["rename", "better", "second"]) == 2
     assert main(["rename", "better", "a/b"]) == 2
-    told = capsys.readouterr().err
-    assert "exists already" in told and "cannot be the name of a run" in told
+    message = capsys.readouterr().err
+    assert "exists already" in message and "cannot be the name of a run" in message
 
 
 def test_deleting_without_a_terminal_needs_yes(pair, capsys):
     assert main(["delete", "first"]) == 2
-    told = capsys.readouterr().err
-    assert "--yes" in told and "KiB freed" in told and len(known_runs()) == 2
+    message = capsys.readouterr().err
+    assert "--yes" in message and "KiB freed" in message and len(known_runs()) == 2
     assert main(["delete", "first", "--yes"]) == 0
     assert "KiB freed" in capsys.readouterr().out and known_runs() == pair[1:]
 
 
 @pytest.mark.parametrize(("answer", "left"), [("y", 1), ("n", 2), ("", 2)])
-def test_deleting_on_a_terminal_asks_with_what_is_freed(pair, capsys, monkeypatch, answer, left):
+def test_deleting_on_a_terminal_asks_first(pair, capsys, monkeypatch, answer, left):
     monkeypatch.setattr("sys.stdin", io.StringIO(f"{answer}\n"))
     for stream in (sys.stdin, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: True)
     assert main(["delete", "first"]) == 0
-    shown = capsys.readouterr()
-    assert "KiB? [y/N]" in shown.err and len(known_runs()) == left
-    assert ("deleted first" in shown.out) == (left == 1)
+    printed = capsys.readouterr()
+    assert "KiB? [y/N]" in printed.err and len(known_runs()) == left
+    assert ("deleted first" in printed.out) == (left == 1)
 
 
-@pytest.mark.parametrize("words", [["delete", "second"], ["delete", "second", "--yes"], ["rename", "second", "b"]])
-def test_a_run_that_lives_is_refused(pair, capsys, words):
-    with RunLock(pair[1].lock):
-        assert main(words) == 2
-    assert "in use by process" in capsys.readouterr().err and known_runs() == pair
+def test_active_run_is_neither_deleted_nor_renamed(pair, capsys):
+    for words in (["delete", "second"], ["delete", "second", "--yes"], ["rename", "second", "b"]):
+        with RunLock(pair[1].lock):
+            assert main(words) == 2
+        assert "in use by process" in capsys.readouterr().err and known_runs() == pair
 
 
-def test_what_is_half_deleted_is_listed_and_deleted_by_its_name(pair, capsys):
+def test_half_deleted_run_is_listed_and_can_be_deleted_by_name(pair, capsys):
     pair[0].root.rename(pair[0].root.with_name(".deleting-first"))
     assert main(["runs"]) == 0
     assert "half deleted" in capsys.readouterr().out
@@ -141,14 +138,14 @@ def test_what_is_half_deleted_is_listed_and_deleted_by_its_name(pair, capsys):
     assert main(["delete", "first", "--yes"]) == 2
 
 
-def test_files_that_no_run_made_stay_and_are_named(pair, capsys):
+def test_foreign_files_in_a_run_folder_are_kept_and_named(pair, capsys):
     (pair[0].root / "notes.txt").write_text("mine")
     assert main(["delete", "first", "--yes"]) == 0
     assert "notes.txt" in capsys.readouterr().out and (pair[0].root / "notes.txt").exists()
 
 
 @pytest.mark.parametrize("command", ["delete", "rename"])
-def test_a_link_to_a_run_is_not_taken_for_the_run(command, pair, tmp_path, capsys):
+def test_link_to_a_run_is_not_deleted_or_renamed(command, pair, tmp_path, capsys):
     run, more = pair[0], ["--yes"] if command == "delete" else ["other"]
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -156,21 +153,25 @@ def test_a_link_to_a_run_is_not_taken_for_the_run(command, pair, tmp_path, capsy
         link.symlink_to(run.root)
         for reference in {str(link), f"{link}/", os.path.relpath(link)} - {"first"}:
             assert main([command, reference, *more]) == 2, reference
-            told = capsys.readouterr().err
-            assert f"{link}: this is a link to a run, and nothing was {command.rstrip('e')}ed; `rm {link}`" in told
-            assert str(run.root) in told and known_runs() == pair and link.is_symlink()
+            message = capsys.readouterr().err
+            assert f"{link}: this is a link to a run, and nothing was {command.rstrip('e')}ed; `rm {link}`" in message
+            assert str(run.root) in message and known_runs() == pair and link.is_symlink()
     (tmp_path / "first").symlink_to(run.root)
     assert main([command, "first", *more]) == 0, "the run that has this name is meant"
     assert not run.root.exists()
 
 
-def test_a_run_that_waits_in_the_queue_can_only_be_stopped(pair, capsys, monkeypatch):
+def test_queued_run_can_only_be_stopped(pair, capsys, monkeypatch):
     monkeypatch.setattr("tui_trainer.runs.slurm.active_job", lambda folder: "7")
     assert main(["ask", "second", "pause"]) == 2
-    told = capsys.readouterr().err
-    assert "job 7 of second has not begun" in told and "tui-trainer stop second" in told and "resume" not in told
+    message = capsys.readouterr().err
+    assert (
+        "job 7 of second has not begun" in message and "tui-trainer stop second" in message and "resume" not in message
+    )
 
 
+OTHER_HOST = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
+CHANGES = (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, f"{root.name}-renamed"))
 READERS = {
     "export": ["--to", "merged"],
     "publish": ["--to", "me/it"],
@@ -182,42 +183,45 @@ READERS = {
 }
 
 
-@pytest.mark.parametrize("command", READERS)
-def test_a_run_is_neither_deleted_nor_renamed_while_a_command_reads_it(command, pair, monkeypatch, capsys):
-    run, seen = pair[0], []
+def test_run_is_neither_deleted_nor_renamed_while_a_command_reads_it(pair, monkeypatch, capsys, subtests):
+    run, refused = pair[0], []
 
     def read(*_, **__):
-        for change in (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")):
+        for change in CHANGES:
             with pytest.raises(FolderError, match=rf"in use by `{command} first`, process {os.getpid()} on this host"):
                 change(run.root)
-            seen.append(change)
-        raise FolderError("that was all")
+            refused.append(change)
+        raise FolderError("the model was read")
 
     monkeypatch.setattr("tui_trainer.exporting.trained_model.TrainedModel.of", read)
     monkeypatch.setattr("tui_trainer.exporting.trained_model.weights_of", read)
     monkeypatch.setattr("tui_trainer.exporting.publishing.source_of", read)
-    assert main([command, "first", *READERS[command]]) == 2
-    assert "that was all" in capsys.readouterr().err and len(seen) == 3
+    for command, options in READERS.items():
+        with subtests.test(command):
+            refused.clear()
+            assert main([command, "first", *options]) == 2
+            assert "the model was read" in capsys.readouterr().err and len(refused) == len(CHANGES)
     assert main(["delete", "first", "--yes"]) == 0
 
 
-@pytest.mark.parametrize("change", [at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")])
-@pytest.mark.parametrize("place", ["run.lock", "in_use/7-ab.lock"])
-def test_a_lock_of_a_host_that_is_gone_says_which_command_removes_it(change, place, pair):
-    """Such as that of a container that was made anew."""
-    lock = pair[0].root / place
-    lock.parent.mkdir(exist_ok=True)
-    left = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
-    lock.write_text(json.dumps(left))
-    with pytest.raises(FolderError, match="process 7 on host 3f2a since 2026-11-20T13:45:00Z") as refusal:
-        change(pair[0].root)
-    command = re.search(r"old name of this machine or container, remove its lock: `(rm .*)`$", str(refusal.value))[1]
-    subprocess.run(command, shell=True, check=True)
-    change(pair[0].root)
+def test_refusal_for_a_lock_of_another_host_names_the_command_that_removes_it(tmp_path, subtests):
+    """A container that was made again has another name."""
+    for number, (change, place) in enumerate(product(CHANGES, ("run.lock", "in_use/7-ab.lock"))):
+        with subtests.test(f"{number}: {place}"):
+            run = run_of(tmp_path / "runs", f"run-{number}", start(), *steps(1, 2), end(2))
+            lock = run.root / place
+            lock.parent.mkdir(exist_ok=True)
+            lock.write_text(json.dumps(OTHER_HOST))
+            with pytest.raises(FolderError, match="process 7 on host 3f2a since 2026-11-20T13:45:00Z") as refusal:
+                change(run.root)
+            command = re.search(
+                r"old name of this machine or container, remove its lock: `(rm .*)`$", str(refusal.value)
+            )
+            subprocess.run(command[1], shell=True, check=True)
+            change(run.root)
 
 
-def test_nobody_begins_to_read_a_run_that_is_just_being_deleted(pair, monkeypatch):
-    """It waited for the lock, and then the folder has another name."""
+def test_run_that_was_deleted_while_waiting_for_its_lock_is_not_read(pair, monkeypatch):
     run, waiting = pair[0], folder_lock
 
     @contextmanager
@@ -231,29 +235,28 @@ def test_nobody_begins_to_read_a_run_that_is_just_being_deleted(pair, monkeypatc
         raise AssertionError
 
 
-def test_a_run_of_which_nothing_can_be_written_can_be_read(pair, monkeypatch):
+def test_run_in_a_read_only_folder_can_be_read(pair, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", lambda *_, **__: (_ for _ in ()).throw(PermissionError(13, "no")))
     with in_use(pair[0], "export"):
         pass
 
 
-def test_a_request_to_a_host_that_may_be_gone_says_so(pair, capsys):
-    left = {"host": "3f2a", "pid": 7, "process_started": 1.0, "at": "2026-11-20T13:45:00Z"}
-    pair[1].lock.write_text(json.dumps(left))
+def test_request_to_a_run_of_another_host_names_its_lock(pair, capsys):
+    pair[1].lock.write_text(json.dumps(OTHER_HOST))
     assert main(["stop", "second"]) == 0
-    assert "process 7 on host 3f2a since 2026-11-20T13:45:00Z; " in (told := capsys.readouterr().err)
-    assert f"remove its lock: `rm {pair[1].lock}`" in told
+    assert "process 7 on host 3f2a since 2026-11-20T13:45:00Z; " in (message := capsys.readouterr().err)
+    assert f"remove its lock: `rm {pair[1].lock}`" in message
 
 
-def test_a_run_has_tags_and_a_note_which_the_lists_show(pair, capsys, monkeypatch):
+def test_tags_and_note_of_a_run_are_listed_and_kept_on_renaming(pair, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     assert main(["label", "first"]) == 0
     assert main(["label", "first", "--tags", "#Base fp8,base", "--note", "the one to beat\x1b[31m"]) == 0
     assert main(["label", "second", "--tags", "a!b"]) == 2
-    told = capsys.readouterr()
-    nothing, kept = told.out.splitlines()
+    printed = capsys.readouterr()
+    nothing, kept = printed.out.splitlines()
     assert nothing == "first: no tags and no note" and kept.startswith("first: #base #fp8 the one to beat")
-    assert "'a!b' cannot be a tag" in told.err and "\x1b" not in told.out
+    assert "'a!b' cannot be a tag" in printed.err and "\x1b" not in printed.out
     assert main(["runs"]) == 0
     head, _, row = capsys.readouterr().out.splitlines()
     assert "tags and note" in head and "#base #fp8 the one to beat" in row
@@ -268,7 +271,7 @@ def test_a_run_has_tags_and_a_note_which_the_lists_show(pair, capsys, monkeypatc
     assert not RunFolder(pair[0].root.with_name("better")).labels.exists()
 
 
-def test_what_somebody_else_wrote_as_labels_is_made_safe_or_left_out(pair, capsys):
+def test_labels_of_foreign_origin_are_made_safe_or_ignored(pair, capsys):
     for text in (
         "{",
         '{"tags": 3, "note": []}',

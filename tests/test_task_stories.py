@@ -1,6 +1,6 @@
-"""One story a task, as a user types it: a file of data, a plan, a look at the rows, training, and the result in use.
+"""One story per task on the command line: data, plan, preview, training, evaluation, predictions, export.
 
-Only the command line is asked, and only what it prints and leaves on the disk is looked at.
+The tests look only at printed output and at files.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ def rows_of(path: str) -> list[dict[str, Any]]:
 
 
 class Terminal:
-    """Where commands are typed, in a folder of its own."""
+    """A terminal in which commands are typed."""
 
     def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
         self._capsys = capsys
 
     def run(self, *words: object, code: int = 0) -> tuple[str, str]:
-        """What a command prints, and its errors; it has to end with `code`."""
+        """Run a command, check its exit code, and return its output and its errors."""
         self._capsys.readouterr()
         ended = main([str(word) for word in words])
         shown = self._capsys.readouterr()
@@ -56,15 +56,15 @@ class Terminal:
         return shown.out, shown.err
 
     def refuses(self, words: tuple[object, ...], sentence: str) -> None:
-        """Nothing is trained of rows that cannot be used: one line says where and what to do."""
-        _, told = self.run("--no-ui", *words, code=2)
-        # What takes long on this machine is told before.
-        (told,) = [line for line in told.splitlines() if not line.endswith("which takes long")]
-        assert sentence in told and "data.on_bad_rows=skip" in told, told
+        """Check that training refuses bad rows in one line that names the row and the way out."""
+        _, errors = self.run("--no-ui", *words, code=2)
+        # Slow preparations are announced before.
+        (message,) = [line for line in errors.splitlines() if not line.endswith("which takes long")]
+        assert sentence in message and "data.on_bad_rows=skip" in message, message
         assert not list(Path("runs").glob("*"))
 
     def trains(self, name: str, words: tuple[object, ...], row: str, score: str = "") -> None:
-        """From the plan to the evaluation of the run: `row` is seen in the preview, `score` in the evaluations."""
+        """Plan, preview, train and evaluate. `row` must be in the preview, `score` in the evaluations."""
         pairs = TINY | {"output.name": name}
         words = (*(word for pair in pairs.items() for word in ("--set", "=".join(map(str, pair)))), *words)
         plan = json.loads(self.run("plan", *words, "--json")[0])
@@ -93,7 +93,7 @@ class Terminal:
         assert not score or 0 <= model["scores"][score] <= 1
 
     def predicts(self, name: str, rows: list[dict[str, Any]], *more: str) -> list[dict[str, Any]]:
-        """The predictions of the rows, which come back as they were."""
+        """Predict the rows, check that they come back unchanged, and return the predictions."""
         asked = jsonl("asked.jsonl", rows)
         shown, _ = self.run("predict", name, "--data", asked, "--out", "out.jsonl", *more)
         assert shown.startswith(f"out.jsonl: {len(rows)} rows, ")
@@ -107,8 +107,8 @@ def terminal(capsys: pytest.CaptureFixture[str]) -> Terminal:
     return Terminal(capsys)
 
 
-def test_an_adapter_for_documents(terminal):
-    """causal_lm: LoRA on a model in a folder, merged at the end."""
+def test_causal_lm_story(terminal):
+    """LoRA on a model in a folder, merged at the end."""
     save_tiny_model(Path("llama"), "llama")
     data = jsonl("texts.jsonl", [*({"text": sentence(n)} for n in range(ROWS)), {"text": 7}])
     words = ("--task", "causal_lm", "--model", "./llama", "--data", data, "--set", "tuning.method=lora")
@@ -117,8 +117,8 @@ def test_an_adapter_for_documents(terminal):
 
     found = json.loads(terminal.run("evaluate", "story", "--json")[0])
     assert found["reference"]["name"] == "base" and found["models"][0]["loss"] < found["reference"]["loss"]
-    text, told = terminal.run("generate", "story", "The cow", "--max-new-tokens", "8", "--temperature", "0")
-    assert text.startswith("The cow") and len(text) > len("The cow\n") and "an adapter on" in told
+    text, errors = terminal.run("generate", "story", "The cow", "--max-new-tokens", "8", "--temperature", "0")
+    assert text.startswith("The cow") and len(text) > len("The cow\n") and "an adapter on" in errors
     asked = [{"id": n, "text": "The hen"} for n in range(3)]
     assert all(one["text"] for one in terminal.predicts("story", asked, "--max-new-tokens", "5"))
     shown, _ = terminal.run("export", "story", "--to", "merged")
@@ -127,8 +127,8 @@ def test_an_adapter_for_documents(terminal):
     assert json.loads((merged / "certificate.json").read_text())["is_good"]
 
 
-def test_a_language_of_characters(terminal):
-    """char_lm: from scratch on a text file."""
+def test_char_lm_story(terminal):
+    """From scratch on a text file."""
     Path("book.txt").write_text("".join(f"{sentence(n)}.\n" for n in range(200)))
     terminal.trains("story", ("--task", "char_lm", *SCRATCH, "--data", "book.txt"), "The sheep")
     assert "counting 2 back" in Path("runs/story/model/README.md").read_text()
@@ -138,12 +138,12 @@ def test_a_language_of_characters(terminal):
     assert one == two and one.startswith("The ")
     [found] = terminal.predicts("story", [{"text": "The co"}], "--max-new-tokens", "3")
     assert 0 < len(found["text"]) <= 3
-    _, told = terminal.run("export", "story", "--to", "merged", code=2)
-    assert "trained all weights" in told
+    _, errors = terminal.run("export", "story", "--to", "merged", code=2)
+    assert "trained all weights" in errors
 
 
-def test_a_model_that_answers_in_a_conversation(terminal):
-    """chat: from scratch with a chat template."""
+def test_chat_story(terminal):
+    """From scratch with a chat template."""
     rows = [
         {
             "messages": [
@@ -163,8 +163,8 @@ def test_a_model_that_answers_in_a_conversation(terminal):
     assert all(one["text"] for one in terminal.predicts("story", asked, "--max-new-tokens", "8"))
 
 
-def test_a_summary_of_a_text(terminal):
-    """seq2seq: all weights of a model in a folder, scored on what it writes."""
+def test_seq2seq_story(terminal):
+    """All weights of a model in a folder, scored on the texts it writes."""
     save_tiny_model(Path("t5"), "t5")
     rows = [{"input": sentence(n), "output": f"the {ANIMALS[n % 4]}"} for n in range(ROWS)]
     data = jsonl("pairs.jsonl", [*rows, {"input": "a", "output": None}])
@@ -177,8 +177,8 @@ def test_a_summary_of_a_text(terminal):
     assert terminal.run("generate", "story", sentence(3), "--temperature", "0")[0].strip()
 
 
-def test_a_class_for_a_text(terminal):
-    """sequence_classification: from scratch on a table."""
+def test_sequence_classification_story(terminal):
+    """From scratch on a CSV table."""
     lines = ["text,label", *(f"{sentence(n)},{ANIMALS[n % 4]}" for n in range(ROWS)), "nobody,"]
     Path("kinds.csv").write_text("\n".join(lines) + "\n")
     words = ("--task", "sequence_classification", *SCRATCH, "--data", "kinds.csv")
@@ -194,8 +194,8 @@ def test_a_class_for_a_text(terminal):
 
 
 @pytest.mark.e2e
-def test_an_answer_in_a_text(terminal):
-    """question_answering: an encoder in a folder and SQuAD's own JSON, from which the task follows."""
+def test_question_answering_story(terminal):
+    """An encoder in a folder and JSON of SQuAD, from which the task follows."""
     save_tiny_model(Path("bert"), "bert")
 
     def asked(n: int) -> dict[str, Any]:
@@ -213,7 +213,7 @@ def test_an_answer_in_a_text(terminal):
     Path("squad.json").write_text(json.dumps(content))
     words = ("--profile", "finetune", "--model", "./bert", "--data", "squad.json", "--set", "tuning.method=full")
     named = ("--task", "question_answering", *words)
-    terminal.run("plan", *named, *SKIP, "--json")  # the model is counted once: the refusal comes at once
+    terminal.run("plan", *named, *SKIP, "--json")  # counts the model, so that the refusal comes at once
     terminal.refuses(named, "paragraph 61, question 1: the answer 'sheep' is not at character 0 of the context")
     windows = ("--set", "task.doc_stride=8", "--set", "data.max_length=32")
     terminal.trains("story", (*words, *SKIP, *windows), "1 bad", "f1")
@@ -230,8 +230,8 @@ def test_an_answer_in_a_text(terminal):
     assert "pipeline_tag: question-answering" in card and "nats a position" in card
 
 
-def test_tags_for_words(terminal):
-    """token_classification: from scratch on a CoNLL file."""
+def test_token_classification_story(terminal):
+    """From scratch on a CoNLL file."""
     tagged = [[(word, "B-ANIMAL" if word in ANIMALS else "O") for word in sentence(n).split()] for n in range(ROWS)]
     Path("names.conll").write_text("\n".join("".join(f"{word} {tag}\n" for word, tag in row) for row in tagged))
     terminal.trains("story", ("--task", "token_classification", *SCRATCH, "--data", "names.conll"), "0 bad", "f1")

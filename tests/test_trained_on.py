@@ -1,6 +1,6 @@
-"""A run's model stands on what it was trained on, and is what the run wrote: all else is refused where it is opened.
+"""A changed base model or a changed final model is refused by every command that opens it.
 
-The adapter here is of a run that an earlier program finished.
+The adapter is that of a run of an earlier version.
 """
 
 from __future__ import annotations
@@ -65,20 +65,21 @@ COMMANDS: dict[str, list[str]] = {
 }
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_another_base_under_an_adapter_is_refused_wherever_it_is_opened(command, runs, monkeypatch, capsys):
+def test_changed_base_of_an_adapter_is_refused_by_every_command(runs, monkeypatch, capsys, subtests):
     monkeypatch.setattr(publishing, "_api", FakeApi)
     other_weights(runs.parent / "base")
-    made = (runs / "finished/export/merged/certificate.json").read_bytes()
-    assert main([command.split()[0], *COMMANDS[command]]) == 2
-    told = capsys.readouterr().err.rpartition("\r")[2]
-    assert CHANGED in told and str(runs.parent / "base") in told and "put the old model back" in told
-    assert (runs / "finished/export/merged/certificate.json").read_bytes() == made
-    assert not (runs.parent / "out.jsonl").exists()
+    certificate = (runs / "finished/export/merged/certificate.json").read_bytes()
+    for command, arguments in COMMANDS.items():
+        with subtests.test(command):
+            assert main([command.split()[0], *arguments]) == 2
+            message = capsys.readouterr().err.rpartition("\r")[2]
+            assert CHANGED in message and str(runs.parent / "base") in message and "put the old model back" in message
+            assert (runs / "finished/export/merged/certificate.json").read_bytes() == certificate
+            assert not (runs.parent / "out.jsonl").exists()
 
 
-@pytest.mark.parametrize("change", [another_tokenizer, another_config], ids=lambda change: change.__name__)
-def test_another_tokenizer_or_config_is_another_base(change, runs, capsys):
+@pytest.mark.parametrize("change", [another_tokenizer, another_config])
+def test_changed_tokenizer_or_config_is_a_changed_base(change, runs, capsys):
     change(runs.parent / "base")
     assert main(["generate", "finished", "What is 3 plus 4?"]) == 2
     assert CHANGED in capsys.readouterr().err
@@ -86,18 +87,19 @@ def test_another_tokenizer_or_config_is_another_base(change, runs, capsys):
         Writer(RunFolder.open(runs / "finished"))
 
 
-def test_a_base_that_was_moved_is_the_same_one(runs):
+def test_base_that_was_moved_is_accepted(runs):
     shutil.move(runs.parent / "base", runs.parent / "moved")
-    told = runs / "finished/model/adapter_config.json"
-    told.write_text(told.read_text().replace(str(runs.parent / "base"), str(runs.parent / "moved")))
+    config = runs / "finished/model/adapter_config.json"
+    config.write_text(config.read_text().replace(str(runs.parent / "base"), str(runs.parent / "moved")))
     assert TrainedModel.of(RunFolder.open(runs / "finished")).base == runs.parent / "moved"
     other_weights(runs.parent / "moved")
     with pytest.raises(FolderError, match=CHANGED):
         TrainedModel.of(RunFolder.open(runs / "finished"))
 
 
-def test_an_export_of_a_model_that_has_not_the_loss_of_its_run_is_not_called_good(runs, capsys):
-    """The run is of a program that did not note what it wrote."""
+@pytest.mark.full
+def test_export_of_a_model_with_another_loss_than_its_run_fails(runs, capsys):
+    """The earlier version of this run did not record the fingerprints of its model."""
     scale_weights(runs / "finished/model/adapter_model.safetensors", 0.3)
     [run_loss] = [event["eval_loss"] for event in events(runs / "finished") if event["event"] == "RunFinished"]
     assert main(["export", "finished", "--to", "merged"]) == 1
@@ -108,13 +110,12 @@ def test_an_export_of_a_model_that_has_not_the_loss_of_its_run_is_not_called_goo
     assert found["trained"]["loss"] > run_loss * 1.02 and found["logit_difference"] < 1e-3
 
 
-# ------------------------------------------------------------- what the run wrote
+# The model that the run wrote
 
 
-@pytest.fixture
-def whole(finished, tmp_path: Path) -> RunFolder:
-    """A finished run whose whole model was trained; a copy."""
-    root = shutil.copytree(finished("causal_lm").root, tmp_path / "runs/whole")
+def copy_of(finished: Callable[..., RunFolder], root: Path) -> RunFolder:
+    """Copy a finished run whose whole model was trained."""
+    shutil.copytree(finished("causal_lm").root, root)
     assert remember(root) is None
     return RunFolder(root)
 
@@ -143,21 +144,20 @@ def without_a_tokenizer(model: Path) -> str:
 CHANGES: tuple[Callable[[Path], str], ...] = (scaled, half_written, with_another_tokenizer, without_a_tokenizer)
 
 
-@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
-def test_a_model_that_is_not_what_the_run_wrote_is_refused_with_the_file_and_the_way_out(change, whole, capsys):
-    name = change(whole.model)
-    for command in (
-        ["generate", "whole", "The"],
-        ["export", "whole", "--to", "merged"],
-        ["resume", "whole", "--no-ui"],
-    ):
-        assert main(command) == 2, command
-        told = capsys.readouterr().err
-        assert f"{name} in its folder `model` is not what the run wrote" in told, told
-        assert f"move {whole.model} away: `tui-trainer resume whole` writes it again" in told
+def test_changed_model_is_refused_with_the_file_and_the_way_out(finished, tmp_path, capsys, subtests):
+    for change in CHANGES:
+        with subtests.test(change.__name__):
+            run = copy_of(finished, tmp_path / "runs" / change.__name__)
+            file = change(run.model)
+            for command, *options in (["generate", "The"], ["export", "--to", "merged"], ["resume", "--no-ui"]):
+                assert main([command, run.name, *options]) == 2
+                message = capsys.readouterr().err
+                assert f"{file} in its folder `model` is not what the run wrote" in message
+                assert f"move {run.model} away: `tui-trainer resume {run.name}` writes it again" in message
 
 
-def test_what_people_write_into_it_changes_no_model(whole, capsys):
+def test_notes_and_generation_settings_may_be_edited(finished, tmp_path, capsys):
+    whole = copy_of(finished, tmp_path / "runs/whole")
     (whole.model / "README.md").write_text("mine")
     (whole.model / "generation_config.json").write_text('{"temperature": 0.5}')
     (whole.model / "notes.txt").write_text("mine")
@@ -167,7 +167,8 @@ def test_what_people_write_into_it_changes_no_model(whole, capsys):
     assert found.items() <= file_fingerprints(whole.model).items()
 
 
-def test_a_base_that_changed_is_no_reference_for_a_model_that_was_trained_as_a_whole(tiny_llama_run, capsys):
+@pytest.mark.full
+def test_changed_base_is_left_out_of_the_evaluation_of_a_fully_tuned_model(tiny_llama_run, capsys):
     run, base = tiny_llama_run
     assert main(["evaluate", run.name, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["reference"] is not None
@@ -192,10 +193,10 @@ def tiny_llama_run(tmp_path: Path) -> tuple[RunFolder, Path]:
     return train(tmp_path, "causal_lm", changes), Path(base)
 
 
-# ------------------------------------------------------------- a model of the hub
+# A model of the hub
 
 
-def test_a_branch_that_moved_on_is_read_at_the_commit_that_the_run_began_with(runs, tmp_path, monkeypatch):
+def test_model_of_the_hub_is_read_at_the_commit_of_the_start(runs, tmp_path, monkeypatch):
     place = tmp_path / "hub/models--org--base"
     for commit in ("a" * 40, "b" * 40):
         shutil.copytree(runs.parent / "base", place / "snapshots" / commit)

@@ -1,4 +1,4 @@
-"""Where a model of a run is tried: on a card with room beside what the runs on it may still take, else on the CPU."""
+"""Device on which a model of a run is tried: a GPU with enough free memory beside the runs on it, else the CPU."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ from tui_trainer.planning.memory.gpu import CONTEXT_BYTES
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.units import GIB
 
+pytestmark = pytest.mark.full
+
 SAMPLING = {"max_new_tokens": 4, "temperature": 0.8, "seed": 1}
 
 
 @pytest.fixture(scope="module")
 def on_card(tmp_path_factory):
-    """A finished run of a tiny model on the simulated card, and the machine it was on."""
+    """A finished run of a tiny model on the simulated GPU, and the facts of its machine."""
     place = tmp_path_factory.mktemp("card")
     with simulated_card():
         opened = open_run(place, place, "causal_lm", {}, "run")
@@ -40,7 +42,7 @@ def on_card(tmp_path_factory):
 
 @pytest.fixture
 def card(monkeypatch):
-    """`card(free_gib, held_gib)`: what the driver says from now on; None: it does not know the run's process."""
+    """Return `card(free_gib, held_gib)`, which sets what the driver reports. None: it does not know the process."""
     machine = FakeNvml({"uuid": UUID})
 
     def says(free_gib: float, held_gib: float | None = None) -> None:
@@ -55,7 +57,7 @@ def card(monkeypatch):
 
 @pytest.fixture
 def planned_peak(on_card, monkeypatch):
-    """`planned_peak(gib)`: what the run was planned to take of the card."""
+    """Return `planned_peak(gib)`, which sets the planned memory of the run."""
     read = TrainedModel.of(on_card[0]).plan
 
     def plan(gib: float) -> None:
@@ -66,7 +68,7 @@ def planned_peak(on_card, monkeypatch):
     return plan
 
 
-def test_a_run_that_is_over_takes_nothing(on_card, card, planned_peak):
+def test_finished_run_leaves_all_free_memory(on_card, card, planned_peak):
     folder, machine = on_card
     assert TrainedModel.of(folder).plan.gpu_uuid == UUID
     planned_peak(100)
@@ -86,7 +88,7 @@ def test_a_run_that_is_over_takes_nothing(on_card, card, planned_peak):
         (20, 100, 0, "", True),  # it has taken all that it was planned to
     ],
 )
-def test_beside_a_run_that_trains_its_planned_peak_is_left_to_it(
+def test_running_run_keeps_its_planned_peak(
     free, held, seen, still, fits, on_card, card, planned_peak, monkeypatch
 ):
     folder, machine = on_card
@@ -102,7 +104,7 @@ def test_beside_a_run_that_trains_its_planned_peak_is_left_to_it(
     assert (f"beside {still} that runs on it may still take" in place.words) == bool(still)
 
 
-def test_two_models_need_room_for_both(on_card, card, planned_peak, monkeypatch):
+def test_two_models_need_memory_for_both(on_card, card, planned_peak, monkeypatch):
     folder, machine = on_card
     card(10)
     monkeypatch.setattr("tui_trainer.launching.model_process.answering_bytes", lambda *_: 5 * GIB)
@@ -110,7 +112,7 @@ def test_two_models_need_room_for_both(on_card, card, planned_peak, monkeypatch)
     assert not find_place(folder, machine, 240, models=2).card_uuid
 
 
-def test_without_a_card_or_where_none_is_wanted_it_is_the_cpu(on_card, card):
+def test_cpu_is_used_without_a_gpu_or_on_request(on_card, card):
     folder, machine = on_card
     card(100)
     assert find_place(folder, replace(machine, gpus=()), 240) == ON_THE_CPU
@@ -118,7 +120,7 @@ def test_without_a_card_or_where_none_is_wanted_it_is_the_cpu(on_card, card):
     assert find_place(folder, machine, 240, gpu=0).card_uuid == UUID
 
 
-def test_what_it_takes_is_its_weights_what_a_row_makes_and_the_context(on_card, card):
+def test_needed_memory_grows_with_the_tokens_and_counts_base_and_adapter(on_card, card):
     folder, machine = on_card
     card(100)
     trained = TrainedModel.of(folder)
@@ -130,14 +132,14 @@ def test_what_it_takes_is_its_weights_what_a_row_makes_and_the_context(on_card, 
 
 @pytest.fixture
 def asked(on_card, monkeypatch):
-    """A question to the child, which is this process."""
+    """A question to the worker, which is answered in this process."""
     monkeypatch.setattr(generate, "_loaded", {})
     monkeypatch.setattr(generate, "_moved", False)
     return {"run": str(on_card[0].root), "base": False, "card": {"uuid": UUID, "bytes": 2 * GIB}, "text": "The sheep",
             "sampling": SAMPLING}  # fmt: skip
 
 
-def test_the_child_writes_on_the_card_and_takes_no_more_than_it_may(asked, monkeypatch):
+def test_worker_limits_its_memory_on_the_gpu(asked, monkeypatch):
     limits = []
     with simulated_card() as card:
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *of: limits.append(of))
@@ -146,7 +148,7 @@ def test_the_child_writes_on_the_card_and_takes_no_more_than_it_may(asked, monke
     assert limits == [(2 * GIB / H200.memory_bytes, 0)] and answer["moved"] is False
 
 
-def test_a_card_that_is_full_after_all_leaves_it_to_the_cpu(asked, monkeypatch):
+def test_worker_moves_to_the_cpu_if_the_gpu_is_full(asked, monkeypatch):
     told = []
     with simulated_card():
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *_: None)

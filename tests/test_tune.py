@@ -1,11 +1,12 @@
-"""The largest micro-batch and the fastest settings: the search with steps that are made up, and small real ones."""
+"""`tui-trainer tune`: the largest micro-batch and the fastest settings, with made-up and with small real steps.
+
+`tests/test_tune_effective.py` uses `arguments` and `settings`.
+"""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import sys
 import tomllib
 from pathlib import Path
 
@@ -23,11 +24,10 @@ from tui_trainer.launching.micro_batches import MicroBatches, TriedMicroBatch, n
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.planning.batch_cut import even_parts
-from tui_trainer.planning.records import MICRO_BATCH, Key, clear_records, keep_record
+from tui_trainer.planning.records import MICRO_BATCH, clear_records
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as worst_batch
 from tui_trainer.units import MIB
-from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = 8
@@ -51,7 +51,7 @@ def arguments(settings: tuple[str, ...]) -> list[str]:
     return [part for one in settings for part in ("--set", one)]
 
 
-# ---------------------------------------------------------------- the search for the largest
+# The search for the largest micro-batch
 
 
 def searched(candidates, survives) -> dict[int, bool]:
@@ -62,20 +62,21 @@ def searched(candidates, survives) -> dict[int, bool]:
     return tried
 
 
-@pytest.mark.parametrize("rows", [1, 2, 3, 7, 12, 31, 32, 60, 128])
-def test_doubling_and_bisection_find_what_an_exhaustive_search_finds(rows):
-    candidates = even_parts(rows)
-    assert candidates[0] == 1 and candidates[-1] == rows
-    for limit in range(rows + 1):
-        tried = searched(candidates, lambda size, limit=limit: size <= limit)
-        exhaustive = max((size for size in candidates if size <= limit), default=0)
-        assert max((size for size, survived in tried.items() if survived), default=0) == exhaustive
-        # By doubling the process never tries more than twice what it knows to survive.
-        for before, now in zip(tried, list(tried)[1:], strict=False):
-            assert now <= 2 * before
+def test_doubling_and_bisection_find_what_an_exhaustive_search_finds(subtests):
+    for rows in (1, 2, 3, 7, 12, 31, 32, 60, 128):
+        with subtests.test(f"{rows} rows"):
+            candidates = even_parts(rows)
+            assert candidates[0] == 1 and candidates[-1] == rows
+            for limit in range(rows + 1):
+                tried = searched(candidates, lambda size, limit=limit: size <= limit)
+                largest = max((size for size in candidates if size <= limit), default=0)
+                assert max((size for size, survived in tried.items() if survived), default=0) == largest
+                # It never tries more than twice what survived before.
+                for before, now in zip(tried, list(tried)[1:], strict=False):
+                    assert now <= 2 * before
 
 
-def test_where_failures_are_not_monotone_it_ends_with_one_that_survived():
+def test_search_ends_with_a_micro_batch_that_survived_although_failures_are_random():
     draw = random.Random(0)
     for _ in range(300):
         candidates = even_parts(draw.randint(1, 200))
@@ -102,7 +103,7 @@ def tried_of(settings, plan, seconds=60.0, **more) -> MicroBatches:
 
 
 def child_that(answers, monkeypatch) -> list[dict]:
-    """Each question is answered by the next of these, a list of what the child tells, and at its end what it raises."""
+    """Answer each question with the next list of reports, which may end with an exception. Return the questions."""
     asked: list[dict] = []
     waiting = iter(answers)
 
@@ -117,7 +118,7 @@ def child_that(answers, monkeypatch) -> list[dict]:
     return asked
 
 
-def test_a_process_that_is_killed_has_failed_at_what_it_tried_and_another_goes_on(settings, plan, monkeypatch):
+def test_killed_process_counts_as_a_failure_of_its_last_try(settings, plan, monkeypatch):
     killed = WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
     begins = [{"trying": rows, "doing": "trying"} for rows in (4, 8)]
     first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
@@ -129,13 +130,13 @@ def test_a_process_that_is_killed_has_failed_at_what_it_tried_and_another_goes_o
     assert f"{MICRO}=1" in asked[0]["assignments"]
 
 
-def test_a_process_that_cannot_begin_is_no_failed_micro_batch(settings, plan, monkeypatch):
+def test_process_that_cannot_start_is_an_error(settings, plan, monkeypatch):
     child_that([[WorkerFailed("ended", "ImportError: no torch")]], monkeypatch)
     with pytest.raises(RunError, match="no torch"):
         tried_of(settings, plan)
 
 
-def test_it_ends_with_what_is_known_at_its_time_and_at_a_ctrl_c(settings, plan, monkeypatch):
+def test_search_keeps_its_results_at_the_time_limit_and_at_ctrl_c(settings, plan, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(micro_batches, "monotonic", lambda: now[0])
 
@@ -157,12 +158,12 @@ def test_it_ends_with_what_is_known_at_its_time_and_at_a_ctrl_c(settings, plan, 
 
 @pytest.fixture
 def here(monkeypatch):
-    """This process answers."""
+    """Try micro-batches in this process."""
     monkeypatch.setattr(micro_batches, "ask", answered_here)
 
 
 def without_memory_for(monkeypatch, rows: int) -> None:
-    """A pass of more rows is more than the machine has."""
+    """Make a pass of more rows run out of memory."""
     step = components.take_step
 
     def checked(fetch, *more, **named):
@@ -174,7 +175,8 @@ def without_memory_for(monkeypatch, rows: int) -> None:
     monkeypatch.setattr(components, "take_step", checked)
 
 
-def test_the_largest_is_that_of_an_exhaustive_search_with_a_planted_limit(settings, plan, here, monkeypatch):
+@pytest.mark.full
+def test_real_search_finds_a_planted_limit(settings, plan, here, monkeypatch):
     limit = 3
     without_memory_for(monkeypatch, limit)
     found = tried_of(settings, plan)
@@ -187,7 +189,8 @@ def test_the_largest_is_that_of_an_exhaustive_search_with_a_planted_limit(settin
     assert not list(Path(plan.config.output.runs_dir).parent.glob(".tries-*"))
 
 
-def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, plan, monkeypatch):
+@pytest.mark.full
+def test_failure_after_another_failure_is_tried_again_in_a_new_process(settings, plan, monkeypatch):
     """What the first failure leaves in the heap is too much for three rows, which alone survive."""
     leftovers: list[int] = []
 
@@ -210,25 +213,11 @@ def test_a_failure_after_another_one_is_tried_again_in_a_new_process(settings, p
     assert found.largest == 3 and found.tried[4].failed
 
 
-@pytest.mark.e2e
-def test_the_largest_is_found_where_malloc_has_no_more(settings, monkeypatch):
-    """Nothing is injected: each process may take so much address space more once its model is built."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
-    monkeypatch.setattr(asking, "MODULE", "tests.limited_micro_batches")
-    larger = (*settings, "model.scratch.hidden_size=64", "model.scratch.num_hidden_layers=4", "data.max_length=600",
-              "model.attn_implementation=eager")  # fmt: skip
-    plan = estimated_plan(load_config(Request(assignments=larger), gpu="none"), gpu="none")
-    found = tried_of(larger, plan, seconds=400)
-    assert not found.tried[found.largest].failed
-    # The limit is felt, and not at once.
-    assert 1 <= found.largest < EFFECTIVE
-
-
-# ---------------------------------------------------------------- the fastest settings
+# The fastest settings
 
 
 class Steps:
-    """A machine on which each setting has its speed. `speeds`: tokens a second by a part of the patch, as text."""
+    """Made-up steps. `speeds` are factors of 1,000 tokens per second by a part of the patch, as text."""
 
     def __init__(self, monkeypatch, speeds=(), failing=(), losses=(), *, largest=EFFECTIVE, noise=0.002, turn=6.0):
         self.speeds, self.failing, self.losses = dict(speeds), dict(failing), dict(losses)
@@ -281,7 +270,7 @@ def names_of(found: tuning.Tuned) -> dict[str, dict]:
     return {row["name"]: row for row in found.as_json()["variants"]}
 
 
-def test_what_is_faster_is_taken_one_upon_the_other(settings, monkeypatch):
+def test_faster_settings_are_combined(settings, monkeypatch):
     Steps(monkeypatch, {"train_batch_size=4": 1.3, "train_batch_size=2": 0.7, "group_by_length=true": 1.5})
     found = tuned(settings)
     assert found.patch == {"data.group_by_length": True, MICRO: 4}
@@ -300,7 +289,8 @@ def test_what_is_faster_is_taken_one_upon_the_other(settings, monkeypatch):
     assert rows["8 rows x 1"]["speed_up"] == pytest.approx(0.8, rel=0.02)
 
 
-def test_differences_within_the_spread_leave_the_default(settings, monkeypatch):
+@pytest.mark.full
+def test_differences_within_the_noise_change_nothing(settings, monkeypatch):
     steps = Steps(monkeypatch, noise=0.05)
     found = tuned(settings)
     assert found.patch == {} and found.sentence == tuning.DEFAULT_IS_BEST
@@ -308,7 +298,8 @@ def test_differences_within_the_spread_leave_the_default(settings, monkeypatch):
     assert len(steps.asked) > len({json.dumps(patch) for patch in steps.asked}) + 4
 
 
-def test_what_fails_learns_worse_or_is_barred_is_shown_and_never_taken(settings, monkeypatch):
+@pytest.mark.full
+def test_settings_that_fail_or_learn_worse_are_shown_and_not_chosen(settings, monkeypatch):
     failing = {"train_batch_size=4": "out of memory: 4 rows x 2 -> 2 rows x 4, goes on", "cpu_threads=1": "planted"}
     speeds = {
         "train_batch_size=4": 9,
@@ -328,23 +319,8 @@ def test_what_fails_learns_worse_or_is_barred_is_shown_and_never_taken(settings,
     assert shown["reason"] and (shown["turns"] == 0 or "the plan chooses fp32" in shown["reason"])
 
 
-def test_what_survives_its_steps_and_not_the_largest_passes_is_not_taken(settings, monkeypatch):
-    steps = Steps(monkeypatch, {"group_by_length=true": 1.5})
-    plain = steps.micro_batches
-
-    def micro_batches(*arguments, patch=None, **named):
-        steps.failing = {"group_by_length=true": "planted"} if patch else {}
-        try:
-            return plain(*arguments, patch=patch, **named)
-        finally:
-            steps.failing = {}
-
-    monkeypatch.setattr(tuning, "try_micro_batches", micro_batches)
-    found = tuned(settings)
-    assert found.patch == {} and names_of(found)["group_by_length = true"]["reason"] == "planted"
-
-
-def test_a_compiler_that_costs_more_than_the_run_saves_is_not_taken(settings, monkeypatch):
+@pytest.mark.full
+def test_compiler_that_costs_more_than_it_saves_is_not_chosen(settings, monkeypatch):
     steps = Steps(monkeypatch, {"torch_compile=true": 2})
     plain = steps.answer
 
@@ -360,7 +336,8 @@ def test_a_compiler_that_costs_more_than_the_run_saves_is_not_taken(settings, mo
     assert found.patch == {"training.torch_compile": True}
 
 
-def test_a_micro_batch_that_would_run_out_of_memory_is_replaced_by_the_largest_that_survives(settings, monkeypatch):
+@pytest.mark.full
+def test_micro_batch_that_runs_out_of_memory_is_replaced(settings, monkeypatch):
     Steps(monkeypatch, largest=2)
     found = tuned(settings)
     assert found.patch == {MICRO: 2} and found.sentence.startswith("as it is memory runs out; what works here")
@@ -372,7 +349,8 @@ def test_a_micro_batch_that_would_run_out_of_memory_is_replaced_by_the_largest_t
         tuned(settings)
 
 
-def test_a_written_number_of_passes_makes_way_for_the_effective_batch(settings, monkeypatch):
+@pytest.mark.full
+def test_gradient_accumulation_of_the_config_is_replaced_by_the_effective_batch_size(settings, monkeypatch):
     own = tuple(one for one in settings if "effective" not in one)
     Steps(monkeypatch, {"train_batch_size=4": 1.3})
     written = (f"{MICRO}=2", "training.gradient_accumulation_steps=4")
@@ -382,7 +360,8 @@ def test_a_written_number_of_passes_makes_way_for_the_effective_batch(settings, 
     }  # fmt: skip
 
 
-def test_its_time_is_kept_and_what_is_known_then_is_told(settings, monkeypatch):
+@pytest.mark.full
+def test_time_limit_is_kept_and_one_turn_alone_decides_nothing(settings, monkeypatch):
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
     found = tuned(settings, seconds=100)
     assert steps.now <= 100 and found.cut_short == "1 min 40 s were over"
@@ -393,17 +372,9 @@ def test_its_time_is_kept_and_what_is_known_then_is_told(settings, monkeypatch):
     assert found.patch == {} and steps.now <= 30
 
 
-def test_a_time_in_which_no_micro_batch_was_tried_is_told(settings, monkeypatch):
-    def none_in_time(request, plan, gpu, **_):
-        return MicroBatches(step_rows=EFFECTIVE, cut_short="30 s were over")
-
-    monkeypatch.setattr(tuning, "try_micro_batches", none_in_time)
-    with pytest.raises(RunError, match="30 s were over before one micro-batch was tried; --minutes"):
-        tuned(settings)
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("at", [1, 4, -1])
-def test_a_ctrl_c_ends_it_with_what_is_known(settings, monkeypatch, capsys, at, tmp_path):
+def test_ctrl_c_ends_with_the_results_so_far(settings, monkeypatch, capsys, at, tmp_path):
     speeds = {"group_by_length=true": 1.5, "train_batch_size=4": 1.3}
     whole = Steps(monkeypatch, speeds)
     patch = tuned(settings).patch
@@ -418,7 +389,7 @@ def test_a_ctrl_c_ends_it_with_what_is_known(settings, monkeypatch, capsys, at, 
     assert found["patch"] == (patch if at < 0 else {}) and len(patch) == 2 and out.is_file()
 
 
-def test_the_command_prints_a_table_and_writes_the_config(settings, monkeypatch, capsys, tmp_path):
+def test_command_prints_a_table_and_writes_the_config(settings, monkeypatch, capsys, tmp_path):
     Steps(monkeypatch, {"group_by_length=true": 1.5}, largest=4)
     out = tmp_path / "out.toml"
     assert main(["tune", *arguments(settings), "--gpu", "none", "--set", f"{MICRO}=4", "--write", str(out)]) == 0
@@ -431,7 +402,7 @@ def test_the_command_prints_a_table_and_writes_the_config(settings, monkeypatch,
     assert plan.effective_batch_size.value == EFFECTIVE and plan.per_device_train_batch_size.value == 4
 
 
-def test_wrong_input_is_one_sentence_and_nothing_is_measured(settings, monkeypatch, capsys, tmp_path):
+def test_bad_arguments_of_tune_are_refused_before_measuring(settings, monkeypatch, capsys, tmp_path):
     steps = Steps(monkeypatch)
     there = tmp_path / "there.toml"
     there.write_text("")
@@ -444,12 +415,13 @@ def test_wrong_input_is_one_sentence_and_nothing_is_measured(settings, monkeypat
         (["--profile", "nothing"], "nothing"),
     ):
         assert main(["tune", *arguments(settings), "--gpu", "none", *wrong]) == 2
-        said = capsys.readouterr()
-        assert words in said.err and not said.out and len(said.err.splitlines()) == 1, said
+        printed = capsys.readouterr()
+        assert words in printed.err and not printed.out and len(printed.err.splitlines()) == 1, printed
     assert not steps.asked and there.read_text() == ""
 
 
-def test_the_json_form_says_all_of_it(settings, monkeypatch, capsys):
+@pytest.mark.full
+def test_json_holds_the_patch_and_all_measurements(settings, monkeypatch, capsys):
     Steps(monkeypatch, {"group_by_length=true": 1.5})
     assert main(["tune", *arguments(settings), "--gpu", "none", "--json"]) == 0
     [line] = capsys.readouterr().out.splitlines()
@@ -461,10 +433,11 @@ def test_the_json_form_says_all_of_it(settings, monkeypatch, capsys):
             "settings"} <= set(found["variants"][0])  # fmt: skip
 
 
-# ---------------------------------------------------------------- per_device_train_batch_size = "tune"
+# per_device_train_batch_size = "tune"
 
 
-def test_the_plan_says_that_it_will_be_measured_and_then_what_was_measured(settings, here, monkeypatch, tmp_path):
+@pytest.mark.full
+def test_plan_announces_the_measurement_and_then_names_its_result(settings, here, monkeypatch, tmp_path):
     own = (*settings, f"{MICRO}=tune", "output.name=first")
     before = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
     assert "the fastest is measured before the start" in before.per_device_train_batch_size.reason
@@ -493,7 +466,8 @@ def test_the_plan_says_that_it_will_be_measured_and_then_what_was_measured(setti
     assert other.untuned_key
 
 
-def test_a_resumed_run_keeps_the_micro_batch_that_it_had(settings, here, monkeypatch):
+@pytest.mark.full
+def test_resumed_run_keeps_its_micro_batch(settings, here, monkeypatch):
     own = (*settings, f"{MICRO}=tune", "output.name=mine")
     # On this clock all steps are equally fast.
     monkeypatch.setattr(worst_batch, "perf_counter", iter(range(10**6)).__next__)
@@ -507,7 +481,8 @@ def test_a_resumed_run_keeps_the_micro_batch_that_it_had(settings, here, monkeyp
     assert read_plan(run.folder).per_device_train_batch_size == cut and cut.value == 2
 
 
-def test_where_no_micro_batch_survives_the_run_says_so_and_does_not_begin(settings, here, monkeypatch):
+@pytest.mark.full
+def test_run_without_a_working_micro_batch_does_not_start(settings, here, monkeypatch):
     without_memory_for(monkeypatch, 0)
     run = open_new(load_config(Request(assignments=(*settings, f"{MICRO}=tune")), gpu="none"), gpu="none")
     ended = carry_out(run)
@@ -515,28 +490,14 @@ def test_where_no_micro_batch_survives_the_run_says_so_and_does_not_begin(settin
     assert "tui-trainer rehearse" in ended.failure
 
 
-def test_a_damaged_record_is_no_micro_batch(settings):
-    own = (*settings, f"{MICRO}=tune")
-    key = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key
-    keep_record(MICRO_BATCH, Key.read(key), {"rows": "x"})
-    assert estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none").untuned_key == key
-
-
-def test_threads_of_a_cpu_are_those_that_were_asked_for(settings):
-    automatic = estimated_plan(load_config(Request(assignments=settings), gpu="none"), gpu="none").threads
-    asked = (*settings, "training.cpu_threads=3")
-    threads = estimated_plan(load_config(Request(assignments=asked), gpu="none"), gpu="none").threads
-    assert (threads.value, threads.reason) == (3, "from --set") and "cores" in automatic.reason
-
-
-def test_tune_and_a_number_of_passes_contradict_each_other(settings, capsys):
+def test_tuned_micro_batch_contradicts_a_number_for_accumulation(settings, capsys):
     both = [*arguments(settings), "--set", f"{MICRO}=tune", "--set", "training.gradient_accumulation_steps=2"]
     assert main(["plan", *both, "--gpu", "none"]) == 2
     assert "gradient_accumulation_steps: is 2" in capsys.readouterr().err
 
 
 @pytest.mark.e2e
-def test_in_processes_of_their_own(settings, capsys, monkeypatch):
+def test_tune_measures_in_processes_of_its_own(settings, capsys, monkeypatch):
     # One alternative, and no limit of time that a busy machine could reach.
     every = tuning.alternatives
     monkeypatch.setattr(tuning, "alternatives", lambda *given: list(every(*given))[:1])

@@ -1,4 +1,4 @@
-"""`tune --effective`: how many rows behind a step make the machine full, by steps that are made up and by real ones."""
+"""`tui-trainer tune --effective`: the effective batch size from which a step is no faster per row."""
 
 from __future__ import annotations
 
@@ -11,10 +11,8 @@ from tests.answered_here import answered_here
 from tests.test_tune import arguments, settings
 from tui_trainer.bench import effective_batches, training
 from tui_trainer.bench.effective_batches import EffectiveBatches
-from tui_trainer.bench.rehearsal import SizesProcess
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.launching import command_process
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
@@ -23,11 +21,12 @@ from tui_trainer.units import MIB
 from tui_trainer.worker.asking import WorkerFailed
 
 __all__ = ["settings"]
+pytestmark = pytest.mark.full
 NO_BOUND = ("training.num_train_epochs=2000", "training.learning_rate=0.002")
 
 
 def steps(monkeypatch, rates, *, full_from=10**9, fails=None):
-    """A machine with these rows a second by the rows of a step, whose memory is full from so many on."""
+    """Make up steps with these rows per second by effective batch size, out of memory from `full_from` on."""
     asked = []
 
     def take(variant, is_first, seconds):
@@ -56,7 +55,7 @@ def found(settings, *more, seconds=600.0):
     return EffectiveBatches(request=request, gpu="none", seconds=seconds, told=lambda line: None).find()
 
 
-def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_those_is_taken(settings, monkeypatch):
+def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_them_is_chosen(settings, monkeypatch):
     asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0, 64: 140.0})
     result = found(settings, *NO_BOUND)
     assert asked == [(8, 8), (16, 16), (32, 32)] * 3
@@ -73,14 +72,14 @@ def many(tmp_path, settings):
     return (*settings, f"data.path={tmp_path / 'many.jsonl'}")
 
 
-def test_it_says_with_which_size_a_row_takes_longer_and_stops_where_nothing_is_gained(settings, monkeypatch, tmp_path):
+def test_search_stops_without_a_gain_and_names_the_size_that_is_slower(settings, monkeypatch, tmp_path):
     asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
     result = found(many(tmp_path, settings))
     assert [rows for rows, _ in asked] == [8, 16, 32, 64] * 3 and result.slower_from == 64
     assert "less than 5%" in result.ended and "slower again with 64" in result.sentence and result.best.rows == 16
 
 
-def test_it_ends_where_memory_is_full(settings, monkeypatch, tmp_path):
+def test_search_stops_when_memory_is_full(settings, monkeypatch, tmp_path):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0}, full_from=64)
     result = found(many(tmp_path, settings), *NO_BOUND)
     assert [one.rows for one in result.measured] == [8, 16, 32] and result.sizes[-1].failed
@@ -91,7 +90,7 @@ def test_it_ends_where_memory_is_full(settings, monkeypatch, tmp_path):
     assert result.patch == {} and "16 rows failed: killed by the system" in result.sentence
 
 
-def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch, tmp_path):
+def test_planned_size_stays_if_no_other_is_faster(settings, monkeypatch, tmp_path):
     own = (*many(tmp_path, settings), "training.effective_batch_size=16")
     steps(monkeypatch, {8: 101.0, 16: 100.0, 32: 104.0, 64: 103.0})
     result = found(own, *NO_BOUND)
@@ -101,7 +100,7 @@ def test_the_planned_number_stays_where_no_other_is_faster(settings, monkeypatch
     assert result.patch == {"training.effective_batch_size": 8, "training.learning_rate": 0.00141}
 
 
-def test_the_faster_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
+def test_fastest_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     # Somebody else computed while 16 were measured first.
     steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
     result = found(many(tmp_path, settings), *NO_BOUND)
@@ -109,14 +108,14 @@ def test_the_faster_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     assert result.best.rows == 16 and result.slower_from is None and "no size was seen to be slower" in result.sentence
 
 
-def test_no_more_rows_are_taken_than_leave_enough_steps(settings, monkeypatch, tmp_path):
+def test_chosen_size_leaves_enough_steps(settings, monkeypatch, tmp_path):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
     result = found(many(tmp_path, settings), "training.num_train_epochs=2")
     assert result.most_rows == 16 and result.best.rows == 16
     assert "256 would be faster, but leave fewer than 300 steps" in result.sentence
 
 
-def test_a_users_micro_batch_stays_and_an_interruption_leaves_what_is_known(settings, monkeypatch, tmp_path):
+def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, monkeypatch, tmp_path):
     asked = steps(monkeypatch, {8: 100.0, 16: 150.0}, fails={32: KeyboardInterrupt()})
     result = found(many(tmp_path, settings), "training.per_device_train_batch_size=4")
     assert asked == [(8, 4), (16, 4), (32, 4)]
@@ -126,7 +125,7 @@ def test_a_users_micro_batch_stays_and_an_interruption_leaves_what_is_known(sett
     assert none.cut_short.endswith("were over") and "nothing was measured" in none.sentence
 
 
-def test_real_sizes_are_measured_kept_and_printed(settings, monkeypatch, capsys, tmp_path):
+def test_real_sizes_are_measured_recorded_and_printed(settings, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(training, "ask", answered_here)
     own = (*settings, "training.num_train_epochs=2000", "hardware_profile=none")
@@ -145,7 +144,7 @@ def test_real_sizes_are_measured_kept_and_printed(settings, monkeypatch, capsys,
     assert set(rates) <= {8, 16, 32}  # none where others keep the machine busy
 
 
-def test_a_table_is_printed(settings, monkeypatch, capsys):
+def test_sizes_are_printed_as_a_table(settings, monkeypatch, capsys):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0})
     assert main(["tune", "--effective", *arguments((*settings, *NO_BOUND)), "--gpu", "none"]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
@@ -153,17 +152,8 @@ def test_a_table_is_printed(settings, monkeypatch, capsys):
     assert first.split()[:3] == ["8", "100.0", "2,000"] and "50%" in first and "16.0 MiB" in first
 
 
-def test_wrong_input_is_one_sentence(settings, capsys):
+def test_missing_data_is_refused_in_one_sentence(settings, capsys):
     assert main(["tune", "--effective", *arguments(settings), "--gpu", "none", "--set", "data.path=no.jsonl"]) == 2
     assert "no.jsonl" in capsys.readouterr().err
 
 
-def test_screens_measure_it_in_a_process_that_they_can_cancel(settings, monkeypatch):
-    begun = []
-    monkeypatch.setattr(command_process.CommandProcess, "__init__",
-                        lambda self, arguments, environment: begun.append(arguments))  # fmt: skip
-    loaded = load_config(Request(assignments=settings), gpu="none")
-    process = SizesProcess(loaded, "none")
-    assert begun[0][0] == "tune" and "--effective" in begun[0] and begun[0][-1] == "--json"
-    process._hear('{"sentence": "done", "patch": {"training.effective_batch_size": 64}}')
-    assert process.patch == {"training.effective_batch_size": 64} and process.verdict == ("done", True)

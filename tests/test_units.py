@@ -1,13 +1,10 @@
 """Numbers at the edges of their units."""
 
-import pytest
-
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 
-@pytest.mark.parametrize(
-    ("shown", "text"),
-    [
+def test_number_is_never_rounded_up_to_a_whole_larger_unit(subtests):
+    for shown, text in (
         (format_count(999), "999"),
         (format_count(999.7), "1 k"),
         (format_count(999_499), "999 k"),
@@ -29,7 +26,6 @@ from tui_trainer.units import format_bytes, format_count, format_number, format_
         (format_seconds(3599.7), "1 h 00 min"),
         (format_seconds(86_399), "1 d 0 h"),
         (format_seconds(None), "--"),
-    ],
-)
-def test_a_number_is_never_rounded_up_to_a_whole_larger_unit(shown, text):
-    assert shown == text
+    ):
+        with subtests.test(text):
+            assert shown == text

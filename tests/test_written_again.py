@@ -1,4 +1,4 @@
-"""Parts of a run that went: its final model, its plan and its checkpoints, each made again where that is the same."""
+"""Missing parts of a run: its model, plan and checkpoints are written again where the result is the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STOPPING = {"evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2,
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Of the files but the card, which says how long it took."""
+    """Return the contents of the files, without the model card, which names the duration."""
     return {name: (folder / name).read_bytes() for name in files_below(folder) if name != "README.md"}
 
 
@@ -33,22 +33,22 @@ def problems(run: RunFolder, kind: str) -> list[str]:
 
 
 def forget_the_end(run: RunFolder) -> None:
-    """As after a kill before its end."""
+    """Remove the end from the journal, as if the run had been killed."""
     lines = run.journal.read_text().splitlines(keepends=True)
     run.journal.write_text("".join(line for line in lines if '"RunFinished"' not in line))
 
 
-# ------------------------------------------------------------- the final model
+# The final model
 
 
-def test_a_finished_run_writes_its_model_again_from_its_last_step(tiny_run, capsys):
+def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(tiny_run, capsys):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     before = contents(run.model)
     shutil.rmtree(run.model)
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
         assert main(command) == 2
-        told = capsys.readouterr().err
-        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from its checkpoints" in told
+        message = capsys.readouterr().err
+        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from its checkpoints" in message
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
     words = "the run is finished, and its folder `model` is gone: it is written again from step-10, its last step"
@@ -59,7 +59,8 @@ def test_a_finished_run_writes_its_model_again_from_its_last_step(tiny_run, caps
     assert "mine is finished; its model is in" in capsys.readouterr().err
 
 
-def test_a_run_that_an_earlier_version_finished_writes_its_adapter_again(tmp_path):
+@pytest.mark.full
+def test_resume_writes_the_missing_adapter_of_an_old_run_again(tmp_path):
     run = RunFolder.open(install(tmp_path) / "finished")
     before = (run.model / "adapter_model.safetensors").read_bytes()
     shutil.rmtree(run.model)
@@ -68,7 +69,8 @@ def test_a_run_that_an_earlier_version_finished_writes_its_adapter_again(tmp_pat
     assert TrainedModel.of(run).base == tmp_path / "base"
 
 
-def test_with_early_stopping_it_is_that_of_the_best_evaluation(tiny_run):
+@pytest.mark.full
+def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(tiny_run):
     run, _ = tiny_run("mine", {**STOPPING, "training.max_steps": 40})
     [finished] = [one for one in read_all(run.journal) if isinstance(one, RunFinished)]
     best = json.loads((run.checkpoints / f"step-{finished.step}" / "position.json").read_text())["best_step"]
@@ -86,7 +88,8 @@ def test_with_early_stopping_it_is_that_of_the_best_evaluation(tiny_run):
     assert words in problems(run, "model gone")[1] and contents(run.model) != before
 
 
-def test_steps_whose_checkpoint_is_gone_are_trained_again_to_the_same_model(tiny_run):
+@pytest.mark.full
+def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_weights(tiny_run):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     before = contents(run.model)
     shutil.rmtree(run.model)
@@ -97,33 +100,34 @@ def test_steps_whose_checkpoint_is_gone_are_trained_again_to_the_same_model(tiny
     assert words in problems(run, "model gone")[0]
 
 
-def test_without_checkpoints_nothing_is_trained_anew_in_silence(tiny_run, capsys):
+def test_missing_model_without_checkpoints_is_refused(tiny_run, capsys):
     run, _ = tiny_run("mine")
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints / "step-10")
     before = run.journal.read_bytes()
     for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
         assert main(command) == 2, command
-        told = capsys.readouterr().err
-        assert "its folder `model` is gone; its checkpoints are gone as well, so nothing can write it again" in told
+        message = capsys.readouterr().err
+        assert "its folder `model` is gone; its checkpoints are gone as well, so nothing can write it again" in message
     assert run.journal.read_bytes() == before and not run.model.exists()
 
 
-# ------------------------------------------------------------- checkpoints
+# Checkpoints
 
 
-def test_a_checkpoint_without_a_manifest_is_told_and_kept(tiny_run):
+@pytest.mark.full
+def test_checkpoint_without_a_manifest_is_reported_and_kept(tiny_run):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    told = "step-10: manifest.json is missing; the run goes on from step 8; this one is kept under the name "
-    assert problems(run, "checkpoint damaged") == [f"{told}damaged-step-N"]
+    message = "step-10: manifest.json is missing; the run goes on from step 8; this one is kept under the name "
+    assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
     assert damage_of(run.checkpoints / "step-10", 10) is None
 
 
-# ------------------------------------------------------------- the plan
+# The plan
 
 
 def torn(run: RunFolder) -> str:
@@ -131,31 +135,33 @@ def torn(run: RunFolder) -> str:
     return "plan.json is damaged"
 
 
-def zeroes(run: RunFolder) -> str:
+def zeroed(run: RunFolder) -> str:
     run.plan.write_bytes(bytes(run.plan.stat().st_size))
     return "plan.json is damaged"
 
 
-def gone(run: RunFolder) -> str:
+def missing(run: RunFolder) -> str:
     run.plan.unlink()
     return "plan.json is gone"
 
 
-@pytest.mark.parametrize("spoil", [torn, zeroes, gone], ids=lambda spoil: spoil.__name__)
-def test_a_plan_that_is_damaged_or_gone_is_put_back_from_the_newest_checkpoint(spoil, tiny_run):
+@pytest.mark.parametrize(
+    "spoil", [torn, pytest.param(zeroed, marks=pytest.mark.full), pytest.param(missing, marks=pytest.mark.full)]
+)
+def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, tiny_run):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     plan = run.plan.read_bytes()
     shutil.rmtree(run.checkpoints / "step-10")
-    told = spoil(run)
+    fault = spoil(run)
     TrainedModel.of(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan put back")
-    assert words.startswith(told) and words.endswith("its copy in step-8 was put back")
+    assert words.startswith(fault) and words.endswith("its copy in step-8 was put back")
     assert run.plan.read_bytes() == plan
 
 
 def without_copies(run: RunFolder) -> None:
-    """As an earlier version wrote its checkpoints."""
+    """Make the checkpoints those of an earlier version, without a copy of the plan."""
     for path in list(run.checkpoints.iterdir()):
         step = int(path.name.removeprefix("step-"))
         (path / PLAN).unlink()
@@ -164,34 +170,36 @@ def without_copies(run: RunFolder) -> None:
         commit(beside, step)
 
 
-@pytest.mark.parametrize("spoil", [torn, gone], ids=lambda spoil: spoil.__name__)
-def test_where_no_checkpoint_proves_what_the_plan_was_nobody_goes_on(spoil, tiny_run):
+@pytest.mark.full
+@pytest.mark.parametrize("spoil", [torn, missing])
+def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, tiny_run):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     without_copies(run)
-    told = spoil(run)
+    fault = spoil(run)
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
         open_again(run)
-    assert told in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
+    assert fault in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
     assert "nothing proves that a plan made again of config.toml would be the same" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
     assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}
 
 
-def test_a_run_that_begins_anew_makes_its_plan_again(tiny_run):
+@pytest.mark.full
+def test_run_that_starts_over_makes_its_plan_again(tiny_run):
     run, _ = tiny_run("mine")
     before = contents(run.model)
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints / "step-10")
     forget_the_end(run)
-    told = torn(run)
+    fault = torn(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan made again")
-    assert words.startswith(told) and "no whole checkpoint is left: the run begins anew" in words
+    assert words.startswith(fault) and "no whole checkpoint is left: the run begins anew" in words
     assert contents(run.model) == before
 
 
-# ------------------------------------------------------------- its config
+# The config
 
 
 def resumed(run: RunFolder) -> list[str]:
@@ -202,23 +210,24 @@ def resumed(run: RunFolder) -> list[str]:
     return problems(run, "config edited")
 
 
-def test_an_edit_of_the_config_of_a_run_is_named_with_the_way_that_takes_it_up(tiny_run):
+@pytest.mark.full
+def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(tiny_run):
     run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
     text = run.config.read_text()
     assert resumed(run) == []
     edited = text.replace("learning_rate = 0.01", "learning_rate = 0.5").replace("logging_steps = 5\n", "")
     run.config.write_text(edited)
-    [told] = resumed(run)
-    assert told.startswith("config.toml was edited: training.learning_rate = 0.5 (0.01 in this run)")
-    assert "logging.logging_steps is gone" in told and "save_steps" not in told
-    assert f"tui-trainer {run.config} --set output.name=mine-anew` starts anew with those of the file" in told
+    [message] = resumed(run)
+    assert message.startswith("config.toml was edited: training.learning_rate = 0.5 (0.01 in this run)")
+    assert "logging.logging_steps is gone" in message and "save_steps" not in message
+    assert f"tui-trainer {run.config} --set output.name=mine-anew` starts anew with those of the file" in message
     run.config.write_text(text + "[moon]\nx = 1\n")
     assert "config.toml was edited, and cannot be read" in resumed(run)[-1]
     started = [one for one in read_all(run.journal) if isinstance(one, RunStarted)]
     assert [one.resumed_from_step for one in started] == [None, 8, 8, 8]
 
 
-def test_configs_of_earlier_versions_are_as_they_were(tmp_path):
+def test_configs_of_old_runs_do_not_count_as_edited(tmp_path):
     for name in ("full", "lora"):
         opened = open_again(RunFolder.open(install(tmp_path / name) / name))
         opened.lock.release()

@@ -1,4 +1,4 @@
-"""Tiny runs of every task that are finished, to be asked, measured and tried."""
+"""Tiny finished runs of every task."""
 
 from __future__ import annotations
 
@@ -16,20 +16,11 @@ from tui_trainer.training.session import Session
 
 ANIMALS = ("sheep", "hen", "cow", "horse")
 SETTINGS = {
-    "model.init": "scratch",
-    "model.scratch.hidden_size": 16,
-    "model.scratch.num_hidden_layers": 1,
-    "model.scratch.num_attention_heads": 2,
-    "model.scratch.vocab_size": 300,
-    "data.max_length": 48,
-    "data.eval_fraction": 0.25,
-    "training.effective_batch_size": 8,
-    "training.learning_rate": 0.02,
-    "training.max_steps": 30,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
-}
+    "model.init": "scratch", "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2, "model.scratch.vocab_size": 300, "data.max_length": 48,
+    "data.eval_fraction": 0.25, "training.effective_batch_size": 8, "training.learning_rate": 0.02,
+    "training.max_steps": 30, "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "logging.sample_steps": 0,
+}  # fmt: skip
 
 
 def words(n: int) -> list[str]:
@@ -52,7 +43,7 @@ def training_row(task: str, n: int) -> dict[str, Any]:
 
 
 def asked_row(task: str, n: int) -> dict[str, Any]:
-    """The same without what was learnt, and with a field of its own."""
+    """Return a row to predict: without labels and outputs, and with an id."""
     row = training_row(task, n)
     left = {name: value for name, value in row.items() if name not in ("label", "ner_tags", "output")}
     return {"id": n, **left}
@@ -64,7 +55,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def begin(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> OpenRun:
-    """A run called after its task on 60 rows, opened."""
+    """Open a run named after its task, on 60 rows."""
     data = write_rows(place / f"{task}.jsonl", [training_row(task, n) for n in range(60)])
     settings = {
         **SETTINGS,
@@ -78,14 +69,14 @@ def begin(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> O
 
 
 def train(place: Path, task: str, changes: Mapping[str, Any] | None = None) -> RunFolder:
-    """The same, finished."""
+    """Train a run named after its task, and return its folder."""
     run = begin(place, task, changes)
     assert carry_out(run).exit_code == 0
     return run.folder
 
 
 def stopping_after(last: int) -> Callable[[Session, int], None]:
-    """In the place of `Session.take_step`: after that step the run is asked to stop, as another process would."""
+    """Return a replacement of `Session.take_step` that asks the run to stop after a step, as another process would."""
     take = Session.take_step
 
     def take_and_ask(self: Session, step: int) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
 
 import pytest
 
 from tui_trainer.advice.checklist import all_checks, run_checks
-from tui_trainer.advice.measured_gains import Gain
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
@@ -74,32 +74,20 @@ def test_a_file_that_cannot_be_written_is_a_mistake_in_the_input(tmp_path):
             print_checks(load_config(Request()), as_json=False, fix=path)
 
 
-def test_a_file_in_a_closed_folder_is_a_mistake_in_the_input(monkeypatch, tmp_path):
-    loaded = load_config(Request())
-
-    def refuses(path, *arguments, **options):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(type(tmp_path), "lstat", refuses)
-    monkeypatch.setattr(type(tmp_path), "exists", refuses)
-    monkeypatch.setattr("tui_trainer.lines.checklist.apply_fixes", lambda loaded, look: (loaded, {}, []))
-    monkeypatch.setattr(type(tmp_path), "open", refuses)
-    with pytest.raises(InputError, match="cannot be written: Permission denied"):
-        print_checks(loaded, as_json=False, fix=tmp_path / "new.toml")
+def test_a_missing_card_is_wrong_input_and_no_card_is_the_cpu(capsys, subtests):
+    for command in ("check", "preview", "plan"):
+        with subtests.test(command):
+            assert main([command, "--gpu", "7"]) == 2
+            assert "7" in capsys.readouterr().err
+            assert main([command, "--gpu", "none", "--set", "training.max_steps=3"]) in (0, 1)
 
 
-@pytest.mark.parametrize("command", ["check", "preview", "plan"])
-def test_a_card_that_there_is_not_is_wrong_input_and_none_is_the_cpu(command, capsys):
-    assert main([command, "--gpu", "7"]) == 2
-    assert "7" in capsys.readouterr().err
-    assert main([command, "--gpu", "none", "--set", "training.max_steps=3"]) in (0, 1)
-
-
-def test_a_measured_loss_that_is_no_number_is_json_as_well(monkeypatch, capsys):
+def test_a_measured_loss_that_is_no_number_is_valid_json(capsys):
+    context = gather(load_config(Request(assignments=BAD)))
+    speed = next(finding for finding in run_checks(context) if finding.verdict.opposite)
     gain = Gain(at="2026-11-20", ratios=(1.5, 1.6), losses=(math.nan, math.inf))
-    monkeypatch.setattr(
-        "tui_trainer.lines.checklist.run_checks", lambda context: [replace(run_checks(context)[0], gain=gain)]
-    )
+    keep_gain(Measurable.of(context.plan), speed.verdict.opposite, context.plan.shape_key, gain)
     print_checks(load_config(Request(assignments=BAD)), as_json=True)
     found = json.loads(capsys.readouterr().out, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert found["findings"][0]["measured"]["losses"] == ["NaN", "Infinity"]
+    (measured,) = [one["measured"] for one in found["findings"] if one["check"] == speed.name]
+    assert measured["losses"] == ["NaN", "Infinity"]

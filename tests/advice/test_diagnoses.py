@@ -138,22 +138,22 @@ NOTES = {
 }  # fmt: skip
 
 
-def test_each_diagnosis_is_planted_here():
+def test_each_diagnosis_has_a_planted_run_here():
     assert {*PLANTED, *NOTES} == {one.name for one in all_symptoms()} and len(PLANTED) >= 27
 
 
-def test_what_is_to_be_typed_against_other_programs_is_a_whole_command_which_the_screens_leave_as_it_is():
+def test_the_advice_against_other_programs_is_a_whole_command_that_the_screens_do_not_change():
     found = examine(made_up(**PLANTED["other_processes"][0])).findings[0].found
     assert found.advice.endswith("`taskset --cpu-list 0 tui-trainer`") and in_keys(found.advice) == found.advice
 
 
-@pytest.mark.parametrize("name", NOTES)
-def test_a_note_stands_behind_what_costs_something(name):
-    planted, evidence, fix = NOTES[name]
-    verdict = examine(made_up(**planted))
-    assert verdict.name == "healthy" and verdict.fix == {} and [one.name for one in verdict.findings] == [name]
-    (note,) = verdict.findings
-    assert note.found.fix == fix and all(words in note.found.evidence for words in evidence)
+def test_a_note_costs_nothing_and_leaves_the_run_healthy(subtests):
+    for name, (planted, evidence, fix) in NOTES.items():
+        with subtests.test(name):
+            verdict = examine(made_up(**planted))
+            assert verdict.name == "healthy" and verdict.fix == {} and [one.name for one in verdict.findings] == [name]
+            (note,) = verdict.findings
+            assert note.found.fix == fix and all(words in note.found.evidence for words in evidence)
 
 
 def fix_of(name, **more):
@@ -161,7 +161,7 @@ def fix_of(name, **more):
     return next((one.found for one in examine(made_up(**more)).findings if one.name == name), None)
 
 
-def test_what_16_bits_gain_is_measured_or_said_not_to_be():
+def test_the_gain_of_16_bits_is_measured_or_reported_as_not_measured():
     unknown = fix_of("slow_precision", plan={"best_precision": "bf16"})
     assert unknown.share == 0 and "was not measured" in unknown.evidence and "--measure precision" in unknown.advice
     none = fix_of(
@@ -172,7 +172,7 @@ def test_what_16_bits_gain_is_measured_or_said_not_to_be():
     assert fix_of("slow_precision", plan=gain).share == pytest.approx(0.18 / 0.212 / 3, abs=0.01)
 
 
-def test_what_a_pass_costs_however_little_is_in_it_comes_from_passes_of_several_sizes():
+def test_the_fixed_cost_of_a_pass_is_computed_from_passes_of_several_sizes():
     """80 ms whatever is in it, and 1 ms for 32 positions."""
     sizes = {"positions": lambda step: 320 * (1 + step % 5), "optimizer_seconds": 0.01, "forward_seconds": 0.03}
     sizes |= {"backward_seconds": lambda step: 0.05 + 0.01 * (1 + step % 5)}
@@ -186,26 +186,24 @@ def test_what_a_pass_costs_however_little_is_in_it_comes_from_passes_of_several_
     assert fix_of("small_batch", step=in_proportion) is None
 
 
-@pytest.mark.parametrize(
-    ("plan", "fix"),
-    [
-        ({}, {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}),
-        ({"per_device_train_batch_size": 1}, {"training.gradient_checkpointing": True}),
-        ({"per_device_train_batch_size": 1, "gradient_checkpointing": True}, None),
-        ({"per_device_train_batch_size": 1, "gradient_checkpointing": None}, None),
-    ],
-)
-def test_a_full_memory_never_proposes_what_is_on(plan, fix):
-    found = fix_of(
-        "memory_full", plan=plan, reading={"memory_available_bytes": 20 * MIB, "process_memory_bytes": 8 * GIB}
-    )
-    assert found.fix == fix and "shorter rows" in found.advice
-    assert "qlora" not in found.advice
-    on = plan.get("gradient_checkpointing", False)
-    assert ("gradient_checkpointing" in str(found.fix) + found.advice) == (on is False)
+def test_the_remedy_for_full_memory_is_nothing_that_is_in_force_already(subtests):
+    reading = {"memory_available_bytes": 20 * MIB, "process_memory_bytes": 8 * GIB}
+    fewer_rows = {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}
+    one_row = {"per_device_train_batch_size": 1}
+    for plan, fix in (
+        ({}, fewer_rows),
+        (one_row, {"training.gradient_checkpointing": True}),
+        ({**one_row, "gradient_checkpointing": True}, None),
+        ({**one_row, "gradient_checkpointing": None}, None),
+    ):
+        with subtests.test(str(plan)):
+            found = fix_of("memory_full", plan=plan, reading=reading)
+            assert found.fix == fix and "shorter rows" in found.advice and "qlora" not in found.advice
+            is_off = plan.get("gradient_checkpointing", False) is False
+            assert ("gradient_checkpointing" in str(found.fix) + found.advice) == is_off
 
 
-def test_a_batch_that_was_cut_in_mid_run_is_written_down_for_the_next():
+def test_a_micro_batch_that_was_reduced_during_the_run_is_proposed_for_the_next():
     cut = MicroBatchReduced(
         step=40, kind="out of memory", message="m", what="training", rows_before=16, rows=8, passes=2,
         longest_row=128,
@@ -224,23 +222,21 @@ def test_larger_passes_that_are_slower_are_too_large_only_where_memory_is_short(
     assert fix_of("batch_too_large", **GPU, card={"memory_used_bytes": 75 * GIB}, step=even) is None
 
 
-@pytest.mark.parametrize(
-    ("more", "plan", "fix"),
-    [
+def test_the_remedy_for_loss_spikes_is_nothing_that_is_in_force_already(subtests):
+    for more, plan, fix in (
         ({}, {}, {"training.learning_rate": 1e-3}),
         ({}, {"lora_rank": 16, "learning_rate": 3e-4}, {"training.learning_rate": 2e-4}),
         ({}, {"max_grad_norm": 0.0}, {"training.max_grad_norm": 1.0}),
         ({}, {"precision": "fp16", "best_precision": "bf16"}, {"training.mixed_precision": "bf16"}),
         ({"steps": 60}, {"warmup_steps": 0, "total_steps": 1000}, {"training.warmup_steps": 0.05}),
-    ],
-)
-def test_instability_is_met_by_what_is_not_in_force_yet(more, plan, fix):
-    spiked = {"loss": lambda step: falling(step) * (2.5 if step % 19 == 5 else 1)}
-    found = fix_of("loss_spikes", **spiked, **more, plan=plan)
-    assert found.is_fault and found.fix == fix
+    ):
+        with subtests.test(str(plan)):
+            spiked = {"loss": lambda step: falling(step) * (2.5 if step % 19 == 5 else 1)}
+            found = fix_of("loss_spikes", **spiked, **more, plan=plan)
+            assert found.is_fault and found.fix == fix
 
 
-def test_spikes_that_come_with_the_same_rows_are_theirs_and_no_setting_mends_them():
+def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
     """Row 7 of 400 spoils its step in each of four epochs; spikes anywhere are no row's."""
     order = RowOrder(np.zeros(400, dtype=np.int64), effective_batch=16, seed=42)
     bad = {step for step in range(1, 101) if 7 in order.at(step)}
@@ -258,7 +254,7 @@ def test_spikes_that_come_with_the_same_rows_are_theirs_and_no_setting_mends_the
     assert unknown.fix and "row" not in unknown.evidence
 
 
-def test_the_ladder_of_learning_rates_ends_where_it_ends():
+def test_a_higher_learning_rate_is_proposed_only_for_an_adapter_of_a_finished_run():
     at = {"lora_rank": 16}
     assert fix_of("rate_could_rise", plan=at | {"learning_rate": 5e-4}) is None
     assert fix_of("rate_could_rise", plan={"learning_rate": 2e-4}) is None, "all weights are another matter"
@@ -267,44 +263,41 @@ def test_the_ladder_of_learning_rates_ends_where_it_ends():
     assert flat.fix == {"training.learning_rate": 2e-4}
 
 
-@pytest.mark.parametrize(("read_bytes", "name"), [(100_000, "slow_disk"), (6_000, "waiting_for_data")])
-def test_storage_that_stalls_others_is_not_what_data_waits_for(read_bytes, name):
+def test_a_stall_of_the_disk_is_only_the_cause_when_the_run_reads_from_it(subtests):
     """At five seconds a reading and half a second a step, a batch of 2,048 tokens is read, or a tenth of it."""
-    reading = {"disk_read_bytes": read_bytes, "io_stall_share": 0.8}
-    assert examine(made_up(step={"data_seconds": 0.3}, reading=reading)).name == name
+    for read_bytes, name in ((100_000, "slow_disk"), (6_000, "waiting_for_data")):
+        with subtests.test(name):
+            reading = {"disk_read_bytes": read_bytes, "io_stall_share": 0.8}
+            assert examine(made_up(step={"data_seconds": 0.3}, reading=reading)).name == name
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_what_was_planted_leads_with_its_numbers(name):
-    planted, evidence = PLANTED[name]
-    verdict = examine(made_up(**planted))
-    assert verdict.name == name, [(one.name, one.found.share, one.found.evidence) for one in verdict.findings]
-    found = verdict.leading.found
-    for words in evidence:
-        assert words in found.evidence
-    assert found.is_fault or BAR_SHARE <= found.share <= 1
+def test_the_planted_cause_leads_with_its_figures_and_a_remedy(subtests):
+    config = load_config(Request())
+    for name, (planted, evidence) in PLANTED.items():
+        with subtests.test(name):
+            verdict = examine(made_up(**planted))
+            assert verdict.name == name, [(one.name, one.found.share, one.found.evidence) for one in verdict.findings]
+            found = verdict.leading.found
+            assert [words for words in evidence if words not in found.evidence] == [], found.evidence
+            assert found.is_fault or BAR_SHARE <= found.share <= 1
+            assert found.fix or found.advice
+            if found.fix:
+                (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.during)]
+                assert set(found.fix) <= set(rule.settings)
+                loaded = patched(config, found.fix)
+                assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
 
 
-@pytest.mark.parametrize("name", PLANTED)
-def test_each_remedy_is_words_or_settings_that_make_a_config(name):
-    found = examine(made_up(**PLANTED[name][0])).leading.found
-    assert found.fix or found.advice
-    if found.fix:
-        (rule,) = [rule for rule in all_rules() if name in (one.name for one in rule.during)]
-        assert set(found.fix) <= set(rule.settings)
-        loaded = patched(load_config(Request()), found.fix)
-        assert {key: loaded.origin(key).by_user for key in found.fix} == dict.fromkeys(found.fix, True)
+def test_a_run_without_a_cause_is_healthy_with_its_figures(subtests):
+    for device in ({}, {**GPU, "card": {}}):
+        for is_over in (True, False):
+            with subtests.test(f"{device.get('device', 'cpu')}, over: {is_over}"):
+                verdict = examine(made_up(**device, is_over=is_over))
+                assert verdict.name == "healthy" and verdict.findings == () and verdict.fix == {}
+                assert "forward and backward 85 %" in verdict.words and "optimizer 9 %" in verdict.words
 
 
-@pytest.mark.parametrize("alive", [False, True])
-@pytest.mark.parametrize("device", [{}, {**GPU, "card": {}}])
-def test_a_run_that_nothing_ails_is_healthy_with_its_numbers(device, alive):
-    verdict = examine(made_up(**device, is_over=not alive))
-    assert verdict.name == "healthy" and verdict.findings == () and verdict.fix == {}
-    assert "forward and backward 85 %" in verdict.words and "optimizer 9 %" in verdict.words
-
-
-def test_the_costliest_leads_and_the_others_follow():
+def test_the_cause_that_costs_most_leads_and_the_others_follow():
     verdict = examine(made_up(step={"data_seconds": 0.3}, between={"journal_seconds": 0.2}, eval_seconds=20.0))
     assert [one.name for one in verdict.findings] == ["evaluations", "waiting_for_data", "journal_writes"]
     shares = [one.found.share for one in verdict.findings]
@@ -317,8 +310,7 @@ def test_a_fault_comes_before_what_is_merely_slow():
     assert [one.name for one in verdict.findings][:2] == ["learning_rate_high", "waiting_for_data"]
 
 
-def test_seldom_enough_evaluations_are_proposed():
-    """At the proposed cadence they take a twentieth of the time."""
+def test_the_proposed_evaluations_take_a_twentieth_of_the_time():
     found = examine(made_up(eval_seconds=9.0, plan={"total_steps": 2_000})).leading.found
     every = found.fix["evaluation.eval_steps"]
     assert 9.0 / (9.0 + every * 0.205) == pytest.approx(0.05, rel=0.1)
@@ -328,8 +320,7 @@ def test_evaluations_are_not_proposed_beyond_the_end_of_the_run():
     assert examine(made_up(eval_seconds=9.0)).leading.found.fix == {"evaluation.eval_steps": 200}
 
 
-def test_what_happens_at_the_end_happens_anyway():
-    """The evaluation and the checkpoint of the last step are no interruptions."""
+def test_the_evaluation_and_the_checkpoint_of_the_last_step_are_no_interruptions():
     at_the_end = {"eval_every_steps": 0, "save_every_steps": 0}
     assert examine(made_up(eval_seconds=90.0, save_seconds=90.0, plan=at_the_end)).name == "healthy"
 
@@ -346,7 +337,7 @@ def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():
     assert examine(made_up(steps=3, loss=lambda _: math.inf)).name == "not_finite"
 
 
-def test_the_newest_steps_count_while_a_run_lives_and_all_of_them_afterwards():
+def test_the_newest_steps_count_during_a_run_and_all_steps_afterwards():
     waiting = {"steps": 2_000, "step": {"data_seconds": lambda step: 0.0 if step < 1_000 else 0.2}}
     waiting["plan"] = {"total_steps": 4_000}
     alive, over = (examine(made_up(**waiting, is_over=is_over)).leading.found for is_over in (False, True))
@@ -367,9 +358,8 @@ def made_up_events_after(step):
     return [event for event in run_events() if event.step > step or not event.step]
 
 
-@pytest.mark.parametrize(
-    ("run", "cores", "workers", "more"),
-    [
+def test_more_loader_threads_are_advised_as_far_as_the_checklist_allows_them(subtests):
+    for run, cores, workers, more in (
         ({}, 8, 0, 1),
         ({}, 8, 1, None),
         (GPU, 8, 0, 1),
@@ -377,18 +367,16 @@ def made_up_events_after(step):
         (GPU, 8, 4, 6),
         (GPU, 8, 6, None),
         (GPU, 2, 1, None),
-    ],
-)
-def test_more_loader_threads_are_advised_as_far_as_the_checklist_allows_them(run, cores, workers, more):
-    waiting = made_up(
-        **run, plan={"loader_workers": workers}, reading={"usable_cores": cores}, step={"data_seconds": 0.3}
-    )
-    found = examine(waiting).leading.found
-    assert found.fix == ({"dataloader.num_workers": more} if more else None)
-    assert more or "faster disk" in found.advice
+    ):
+        with subtests.test(f"{run.get('device', 'cpu')}, {cores} cores, {workers} threads"):
+            reading, step = {"usable_cores": cores}, {"data_seconds": 0.3}
+            waiting = made_up(**run, plan={"loader_workers": workers}, reading=reading, step=step)
+            found = examine(waiting).leading.found
+            assert found.fix == ({"dataloader.num_workers": more} if more else None)
+            assert more or "faster disk" in found.advice
 
 
-def test_journals_of_before_are_read_and_judged_by_what_they_hold():
+def test_journals_of_older_versions_are_judged_by_what_they_hold():
     """Without positions, threads, waits and settings: data and evaluations are timed in them all the same."""
     old_plan = dict.fromkeys(("packing", "group_by_length", "torch_compile", "loader_workers", "logging_steps",
                               "empty_cache_steps", "learning_rate", "most_learning_rate"))  # fmt: skip
@@ -411,26 +399,26 @@ def test_cores_that_others_use_explain_steps_that_became_slower():
     assert names == ["other_processes"]
 
 
-@pytest.mark.parametrize(
-    "more",
-    [
-        {"reading": {"process_memory_bytes": lambda step: 900 * MIB + min(step, 60) * 4 * MIB}},
-        {"reading": {"process_memory_bytes": lambda step: 900 * MIB + step * 1024}},
-        {"loss": lambda step: falling(step) + 0.3 * math.sin(step)},
-        {"eval_loss": lambda step: 1.6 if step == 160 else 1.7},
-        {"step": {"grad_norm": lambda step: 0.7 if step % 10 else 9.0}},
-        {"plan": {"precision": "bf16", "best_precision": "bf16"}},
-        {"threads": 1, "reading": {"usable_cores": 1.0}},
-        {"step": {"input_tokens": 1950}},
-        {"step": {"input_tokens": 1600}, "plan": {"group_by_length": True}},
-        {"ranks": [0.06, 0.055]},
-    ],
-    ids=["memory that settles", "a few kilobytes", "a noisy loss", "worse at the end only", "single long gradients",
-         "bf16", "one core", "little padding", "what grouping leaves to a task that cannot pack",
-         "processes that differ a little"],
-)  # fmt: skip
-def test_what_is_normal_is_no_cause(more):
-    assert examine(made_up(**more, steps=200)).name == "healthy"
+NORMAL = {
+    "memory that settles": {"reading": {"process_memory_bytes": lambda step: 900 * MIB + min(step, 60) * 4 * MIB}},
+    "a few kilobytes": {"reading": {"process_memory_bytes": lambda step: 900 * MIB + step * 1024}},
+    "a noisy loss": {"loss": lambda step: falling(step) + 0.3 * math.sin(step)},
+    "worse at the end only": {"eval_loss": lambda step: 1.6 if step == 160 else 1.7},
+    "single long gradients": {"step": {"grad_norm": lambda step: 0.7 if step % 10 else 9.0}},
+    "bf16": {"plan": {"precision": "bf16", "best_precision": "bf16"}},
+    "one core": {"threads": 1, "reading": {"usable_cores": 1.0}},
+    "little padding": {"step": {"input_tokens": 1950}},
+    "what grouping leaves to a task that cannot pack": {
+        "step": {"input_tokens": 1600}, "plan": {"group_by_length": True},
+    },
+    "processes that differ a little": {"ranks": [0.06, 0.055]},
+}  # fmt: skip
+
+
+def test_what_is_normal_is_no_cause(subtests):
+    for name, more in NORMAL.items():
+        with subtests.test(name):
+            assert examine(made_up(**more, steps=200)).name == "healthy"
 
 
 def growing_on(step):
@@ -446,32 +434,40 @@ IN_16_BITS = {"precision": "bf16", "best_precision": "bf16", "total_steps": 400}
 CARD_RUN = {**GPU, "steps": 400, "plan": {"total_steps": 400}}
 
 
-@pytest.mark.parametrize(
-    ("run", "is_named"),
-    [
-        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(400)}, False),
-        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(60)}, True),
-        ({"steps": 400, "plan": {**IN_16_BITS, "kernel_bytes": 320 * MIB}, "reading": growing_on(400)}, False),
-        ({"steps": 400, "plan": {**IN_16_BITS, "kernel_bytes": 100 * MIB}, "reading": growing_on(400)}, True),
-        ({"steps": 400, "plan": IN_16_BITS, "reading": growing_on(120)}, False),
-        ({"steps": 400, "reading": {"process_memory_bytes": lambda n: (900 + 60 * math.log(n)) * MIB}}, False),
-        ({**CARD_RUN, "reading": {"process_memory_bytes": leaking}}, False),
-        ({**CARD_RUN, "card": {"memory_used_bytes": lambda n: 20 * GIB + n * 20 * MIB}}, False),
-        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking}}, True),
-        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking, **sizes_until(400)}}, False),
-        ({**CARD_RUN, "step": {"peak_memory_bytes": leaking, "positions": lambda n: 4096 - 8 * n}}, True),
-        ({**CARD_RUN, "step": {"peak_memory_bytes": lambda n: 900 * MIB + (n > 80) * GIB}}, False),
-    ],
-    ids=["new sizes still come", "no new sizes for long", "within the kernels of the plan", "more than these kernels",
-         "a plateau", "less and less", "a card: the process", "a card: other processes", "a card: what is allocated",
-         "a card: larger passes", "a card: smaller passes", "a card: one evaluation"],
-)  # fmt: skip
-def test_a_cache_that_fills_is_no_leak(run, is_named):
-    found = [one for one in examine(made_up(**{"steps": 400, **run})).findings if one.name == "memory_growing"]
-    assert bool(found) is is_named
-    if found:
-        looked_at = "the most allocated on the card" if run.get("device") else "resident memory of the process"
-        assert found[0].found.evidence.startswith(looked_at)
+# Each run, and whether growing memory is named as a cause.
+GROWING = {
+    "new sizes still come": ({"plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(400)}, False),
+    "no new sizes for long": ({"plan": IN_16_BITS, "reading": growing_on(400), "step": sizes_until(60)}, True),
+    "within the kernels of the plan": (
+        {"plan": {**IN_16_BITS, "kernel_bytes": 320 * MIB}, "reading": growing_on(400)}, False
+    ),
+    "more than these kernels": ({"plan": {**IN_16_BITS, "kernel_bytes": 100 * MIB}, "reading": growing_on(400)}, True),
+    "a plateau": ({"plan": IN_16_BITS, "reading": growing_on(120)}, False),
+    "less and less": ({"reading": {"process_memory_bytes": lambda n: (900 + 60 * math.log(n)) * MIB}}, False),
+    "a card: the process": ({**CARD_RUN, "reading": {"process_memory_bytes": leaking}}, False),
+    "a card: other processes": (
+        {**CARD_RUN, "card": {"memory_used_bytes": lambda n: 20 * GIB + n * 20 * MIB}}, False
+    ),
+    "a card: what is allocated": ({**CARD_RUN, "step": {"peak_memory_bytes": leaking}}, True),
+    "a card: larger passes": ({**CARD_RUN, "step": {"peak_memory_bytes": leaking, **sizes_until(400)}}, False),
+    "a card: smaller passes": (
+        {**CARD_RUN, "step": {"peak_memory_bytes": leaking, "positions": lambda n: 4096 - 8 * n}}, True
+    ),
+    "a card: one evaluation": (
+        {**CARD_RUN, "step": {"peak_memory_bytes": lambda n: 900 * MIB + (n > 80) * GIB}}, False
+    ),
+}  # fmt: skip
+
+
+def test_a_cache_that_fills_is_no_leak(subtests):
+    for name, (run, is_named) in GROWING.items():
+        with subtests.test(name):
+            found = [one for one in examine(made_up(**{"steps": 400, **run})).findings if one.name == "memory_growing"]
+            assert bool(found) is is_named
+            if found:
+                on_card = "the most allocated on the card"
+                subject = on_card if run.get("device") else "resident memory of the process"
+                assert found[0].found.evidence.startswith(subject)
 
 
 def test_sums_of_several_passes_are_no_new_sizes():
@@ -493,25 +489,15 @@ def test_a_resumed_run_is_judged_by_its_own_peaks():
 
 
 def test_a_diagnosis_that_breaks_is_a_note_and_stops_no_other(monkeypatch):
-    from tui_trainer.advice import examine as module
-
     def broken(_):
         raise ZeroDivisionError("no steps")
 
-    monkeypatch.setattr(module, "_look", lambda one, view: _looked(module, one, view, broken))
+    symptoms = [replace(one, look=broken) if one.name == "padding" else one for one in all_symptoms()]
+    monkeypatch.setattr("tui_trainer.advice.examine.all_symptoms", lambda: symptoms)
     verdict = examine(made_up(step={"data_seconds": 0.3}))
     assert verdict.name == "waiting_for_data"
     notes = [one for one in verdict.findings if not one.matters]
     assert [one.name for one in notes] == ["padding"] and "ZeroDivisionError: no steps" in notes[0].found.evidence
-
-
-_real_look = __import__("tui_trainer.advice.examine", fromlist=["_look"])._look
-
-
-def _looked(module, one, view, broken):
-    from dataclasses import replace
-
-    return _real_look(replace(one, look=broken, name=one.name) if one.name == "padding" else one, view)
 
 
 def test_each_diagnosis_has_a_reason_and_a_title_of_its_own():

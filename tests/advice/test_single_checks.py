@@ -1,132 +1,104 @@
-"""What single checks say of machines and settings that the sweep does not have."""
+"""Single checks of settings, data and earlier runs that the table in `test_every_check.py` does not have."""
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
+from tests.advice.machines import CPU
+from tests.advice.test_every_check import facts_of
 from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.contract import Verdict
 from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather, measured_in, newest_measured
-from tui_trainer.advice.rules.evaluation_and_saving import evaluation_seconds
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
+from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.unsloth import IN_THE_MODEL, NOT_IN_THE_MODEL
 from tui_trainer.planning.measured_steps import StepKey, keep_calibration
 from tui_trainer.planning.records import device_key
-from tui_trainer.runs.events import (
-    CheckpointSaved,
-    EvalDone,
-    GaugesRead,
-    GpuReading,
-    RunProblem,
-    StepDone,
-    TextSampled,
-)
+from tui_trainer.planning.training_setup import MeasuredPeak
+from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuReading, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
-from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
+from tui_trainer.tasks import find_task
 from tui_trainer.units import GIB
 
-MACHINE = Hardware(
-    cpu_name="Test CPU",
-    usable_cores=4,
-    memory_bytes=16 * GIB,
-    memory_available_bytes=8 * GIB,
-    platform="Linux",
-    python_version="3.11",
-)
-CARD = Gpu(index=0, name="H200", memory_bytes=141 * GIB, utilisation_share=0.25)
+
+def config(*assignments: str, profile: str = "") -> LoadedConfig:
+    return load_config(Request(profile=profile, assignments=assignments))
 
 
-def context(loaded: LoadedConfig | None = None, hardware: Hardware = MACHINE, **facts) -> Context:
-    return replace(gather(loaded or load_config(Request()), hardware=hardware), **{"environment": {}} | facts)
+def context_on(loaded: LoadedConfig | None = None, hardware: Hardware = CPU, **facts: object) -> Context:
+    return replace(gather(loaded or config(), hardware=hardware), **{"environment": {}} | facts)
 
 
-def look(name: str, seen: Context) -> Verdict:
-    return next(check for check in all_checks() if check.name == name).before(seen)
+def verdict_of(name: str, context: Context) -> Verdict:
+    return next(check for check in all_checks() if check.name == name).before(context)
 
 
-def on(name: str, **facts) -> Verdict:
-    return look(name, context(hardware=replace(MACHINE, **facts)))
-
-
-def test_a_used_card_passes():
-    seen = context(hardware=replace(MACHINE, gpus=(CARD, replace(CARD, index=1))))
-    verdict = look("device", seen)
-    assert seen.planned.device == "cuda" and verdict.status == "pass"
-    assert verdict.evidence == "trains on GPU 0: H200, 141.0 GiB; a run uses one card, 1 more here"
+@pytest.fixture(scope="module")
+def quickstart() -> Context:
+    """What the checks look at for the quickstart. Tests replace parts of it."""
+    return context_on()
 
 
 TORCH = {"torch": "2.9.0", "pip": "26.0"}
 
 
 def card(*capability: int) -> Gpu:
-    return replace(CARD, capability=capability or None)
+    return Gpu(index=0, name="H200", memory_bytes=141 * GIB, capability=capability or None)
 
 
-@pytest.mark.parametrize(
-    ("served", "built", "gpu", "libraries", "status", "words"),
-    [
-        ((12, 4), (13, 2), card(9, 0), TORCH, "warn", "cu126"),
-        ((13, 0), None, card(9, 0), TORCH, "warn", "cu130"),
-        ((11, 8), (12, 6), card(9, 0), TORCH, "warn", "newer NVIDIA driver"),
-        ((13, 2), (12, 6), card(10, 0), TORCH, "warn", "need CUDA 12.8"),
-        ((12, 8), None, card(10, 0), TORCH, "warn", "cu128"),
-        ((13, 2), (13, 0), card(7, 0), TORCH, "warn", "cu126"),
-        ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
-        ((12, 4), (13, 2), card(9, 0), {"torch": "2.9.0", "pip": None}, "warn", "uv pip install"),
-        ((13, 2), None, card(9, 0), {"torch": None, "pip": "26.0"}, "warn", "torch is not installed"),
-        ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "within one major version"),
-        ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
-        ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
-        (None, (13, 0), card(9, 0), TORCH, "n/a", "does not say"),
-        ((13, 2), (12, 6), None, TORCH, "n/a", "no GPU"),
-        ((13, 2), (12, 6), replace(card(9, 0), visible=False), TORCH, "n/a", "no GPU"),
-    ],
-)
-def test_torch_is_judged_as_the_hardware_screen_judges_it(served, built, gpu, libraries, status, words):
-    facts = {"driver": Driver(version="1", cuda=served), "torch_cuda": built, "libraries": libraries}
-    facts["gpus"] = (gpu,) if gpu else ()
-    verdict = on("libraries", **facts)
-    assert verdict.status == status
-    assert words in verdict.evidence + verdict.advice
-    assert not libraries["torch"] or "2.9.0" in verdict.evidence
-    problems = [problem for problem in diagnose(replace(MACHINE, **facts)).problems if "CUDA_VIS" not in problem.remedy]
-    told = [(problem.sentence, problem.remedy) for problem in problems if problem.severity == "bad"]
-    assert (verdict.status == "warn") == bool(told)
-    for sentence, remedy in told:
-        assert sentence in verdict.evidence and remedy in verdict.advice and verdict.advice
+# The CUDA of the driver, the CUDA of torch, the card, the libraries, and the status with a part of its words.
+TORCH_BUILDS = [
+    ((12, 4), (13, 2), card(9, 0), TORCH, "warn", "cu126"),
+    ((13, 0), None, card(9, 0), TORCH, "warn", "cu130"),
+    ((11, 8), (12, 6), card(9, 0), TORCH, "warn", "newer NVIDIA driver"),
+    ((13, 2), (12, 6), card(10, 0), TORCH, "warn", "need CUDA 12.8"),
+    ((12, 8), None, card(10, 0), TORCH, "warn", "cu128"),
+    ((13, 2), (13, 0), card(7, 0), TORCH, "warn", "cu126"),
+    ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
+    ((12, 4), (13, 2), card(9, 0), {"torch": "2.9.0", "pip": None}, "warn", "uv pip install"),
+    ((13, 2), None, card(9, 0), {"torch": None, "pip": "26.0"}, "warn", "torch is not installed"),
+    ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "within one major version"),
+    ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
+    ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
+    (None, (13, 0), card(9, 0), TORCH, "n/a", "does not say"),
+    ((13, 2), (12, 6), None, TORCH, "n/a", "no GPU"),
+    ((13, 2), (12, 6), replace(card(9, 0), visible=False), TORCH, "n/a", "no GPU"),
+]
 
 
-def test_variables_that_do_no_harm_pass():
-    for environment in ({}, {"OMP_NUM_THREADS": "3"}, {"OMP_WAIT_POLICY": "passive"}, {"OMP_NUM_THREADS": "x"}):
-        assert look("cpu_threads", context(environment=environment)).status == "pass", environment
+def test_the_build_of_torch_is_judged_as_the_hardware_screen_judges_it(quickstart, subtests):
+    for served, built, gpu, libraries, status, words in TORCH_BUILDS:
+        facts = {"driver": Driver(version="1", cuda=served), "torch_cuda": built, "libraries": libraries}
+        hardware = replace(CPU, **facts, gpus=(gpu,) if gpu else ())
+        with subtests.test(f"driver {served}, torch {built}, {words}"):
+            verdict = verdict_of("libraries", replace(quickstart, hardware=hardware))
+            assert verdict.status == status
+            assert words in verdict.evidence + verdict.advice
+            assert not libraries["torch"] or "2.9.0" in verdict.evidence
+            problems = [problem for problem in diagnose(hardware).problems if problem.severity == "bad"]
+            problems = [problem for problem in problems if "CUDA_VIS" not in problem.remedy]
+            assert (verdict.status == "warn") == bool(problems)
+            for problem in problems:
+                assert problem.sentence in verdict.evidence
+                assert problem.remedy in verdict.advice and verdict.advice
 
 
-def test_the_cache_passes_when_it_is_there_and_fails_where_it_cannot_be_made():
-    seen = context()
-    assert look("data_cache", seen).status == "pass" and "the first start prepares" in look("data_cache", seen).evidence
-    closed = replace(seen.cache, writable=False)
-    assert look("data_cache", replace(seen, cache=closed)).status == "fail"
-    assert look("data_cache", replace(seen, cache=replace(seen.cache, free_bytes=1000))).status == "fail"
-    rows = seen.planned.train_rows.model_copy(update={"exact": True})
-    there = replace(seen, plan=seen.planned.model_copy(update={"train_rows": rows}))
-    assert "prepared already" in look("data_cache", replace(there, cache=closed)).evidence
-
-
-def test_prepared_data_is_found(tiny_run, tiny_config):
-    """Before and after a real run of the same config."""
-    assert "the first start prepares" in look("data_cache", context(tiny_config("one"))).evidence
+def test_prepared_data_of_an_earlier_run_is_found(tiny_run, tiny_config):
+    assert "the first start prepares" in verdict_of("data_cache", context_on(tiny_config("one"))).evidence
     tiny_run("one", {"training.max_steps": 30})
     after = gather(tiny_config("two"))
-    assert "prepared already" in look("data_cache", after).evidence
+    assert "prepared already" in verdict_of("data_cache", after).evidence
     assert after.earlier is not None and after.earlier.name == "one" and after.earlier.steps == 30
     assert 0 < after.earlier.data_share < 1 and after.earlier.save_bytes_per_second
 
@@ -139,21 +111,24 @@ def step(number: int) -> StepDone:
     )  # fmt: skip
 
 
-def test_an_earlier_run_tells_shares_and_rates():
+def test_shares_and_rates_are_computed_from_the_events_of_an_earlier_run():
     saved = CheckpointSaved(step=5, path="p", bytes=100, seconds=0.5, reason="scheduled")
     sampled = TextSampled(step=5, prompt="a", text="b", seconds=0.3)
-    found = measured_in("r", [*map(step, range(20)), saved, sampled])
+    evaluated = EvalDone(step=5, loss_sum=1.0, tokens=4, loss=1.0, seconds=2.0, scheduled=True, best=False)
+    steps = [step(number) for number in range(20)]
+    found = measured_in("r", [*steps, saved, sampled])
     assert found is not None and found.data_share == pytest.approx(0.1)
     assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
-    assert found.step_seconds == step(1).step_seconds and found.busy_share is None
+    assert found.step_seconds == 0.5 and found.busy_share is None and found.evaluation_share is None
+    assert measured_in("r", [*steps, evaluated]).evaluation_share == pytest.approx(1.0)
     on_cores, on_card = GaugesRead(step=9, process_cpu_share=0.4), GpuReading(index=0, utilization_share=0.7)
     too_early = GaugesRead(step=1, process_cpu_share=0.9)
-    assert measured_in("r", [*map(step, range(20)), too_early, on_cores]).busy_share == 0.4
-    assert measured_in("r", [*map(step, range(20)), replace(on_cores, gpus=[on_card])]).busy_share == 0.7
-    assert measured_in("r", [step(number) for number in range(19)]) is None
+    assert measured_in("r", [*steps, too_early, on_cores]).busy_share == 0.4
+    assert measured_in("r", [*steps, replace(on_cores, gpus=[on_card])]).busy_share == 0.7
+    assert measured_in("r", steps[:19]) is None
 
 
-def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):
+def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):
     """A text took 446 ms in a run of another task, and 4 ms here: the checklist promised a run 4.33 times as fast."""
     plan = estimated_plan(tiny_config("two"))
     assert newest_measured(plan) is None
@@ -172,121 +147,101 @@ def test_what_a_run_measured_counts_only_for_its_task_model_and_device(tiny_run,
     }
     assert [name for name, change in others.items() if newest_measured(plan.model_copy(update=change))] == []
 
-    setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
-    assert setup == replace(found, data_share=None, evaluation_share=None, busy_share=None, step_seconds=None)
+    another_setup = plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))})
+    without_speed = {"data_share": None, "evaluation_share": None, "busy_share": None, "step_seconds": None}
+    assert newest_measured(another_setup) == replace(found, **without_speed)
     elsewhere = with_changes(plan.config, {"output.runs_dir": str(tmp_path / "elsewhere")})
     assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
     assert newest_measured(rows) == replace(found, step_seconds=None)
     probed = "attention by lengths is not used because torch: gradients differ"
-    with JournalWriter(folder.journal) as journal:
-        journal.append(RunProblem(step=0, kind="attention changed", message=probed, hint=""))
-    assert newest_measured(plan) == replace(found, attention=probed)
-    with JournalWriter(folder.journal) as journal:
-        journal.append(RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="0 of 90", hint=""))
-    assert newest_measured(plan) == replace(found, attention=probed, unsloth="0 of 90")
-    with JournalWriter(folder.journal) as journal:
-        journal.append(RunProblem(step=0, kind=IN_THE_MODEL, message="30 of 90", hint=""))
-    assert newest_measured(plan) == replace(found, attention=probed, unsloth="30 of 90", has_unsloth=True)
-    setup = newest_measured(plan.model_copy(update={"shape_key": str(replace(key, setup="lora16"))}))
+    for kind, message, changes in (
+        ("attention changed", probed, {"attention": probed}),
+        (NOT_IN_THE_MODEL, "0 of 90", {"unsloth": "0 of 90"}),
+        (IN_THE_MODEL, "30 of 90", {"unsloth": "30 of 90", "has_unsloth": True}),
+    ):
+        with JournalWriter(folder.journal) as journal:
+            journal.append(RunProblem(step=0, kind=kind, message=message, hint=""))
+        found = replace(found, **changes)
+        assert newest_measured(plan) == found
+    setup = newest_measured(another_setup)
     assert setup is not None and not setup.attention and not setup.unsloth
 
 
-def test_what_the_probe_of_an_earlier_run_found_stands_beside_the_planned_attention():
-    earlier = EarlierRun(name="r", steps=50, attention="attention by lengths is not used because torch: it leaks")
-    assert f"run r: {earlier.attention}" in look("attention", context(earlier=earlier)).details
-    assert "run r" not in str(look("attention", context(earlier=replace(earlier, attention=""))))
+def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
+    def details(name: str, earlier: EarlierRun | None) -> str:
+        return "\n".join(verdict_of(name, replace(quickstart, earlier=earlier)).details)
 
-
-def test_what_an_earlier_run_measured_replaces_what_was_assumed():
-    assumed = look("cadence", context(earlier=None))
-    earlier = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, sample_seconds=None)
-    measured = look("cadence", context(earlier=earlier))
-    assert any("not measured here yet" in detail for detail in assumed.details if detail.startswith("checkpoints"))
-    assert any("measured in run r" in detail for detail in measured.details if detail.startswith("checkpoints"))
-    assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
-
-
-def test_an_evaluation_of_as_many_rows_as_a_step_takes_a_third_of_its_time(sheep):
-    """A step of a small file has no more rows than the file, whatever the effective batch is."""
-    settings = (f"data.path={sheep}", "data.max_length=16", "training.effective_batch_size=512")
-    seen = context(load_config(Request(assignments=settings)))
-    rows = seen.planned.train_rows.value
-    assert 0 < rows < seen.planned.effective_batch_size.value
-    assert evaluation_seconds(seen, rows) == pytest.approx(seen.step_seconds * EVALUATION_SHARE)
-
-
-@pytest.mark.parametrize(("save_steps", "steps"), [("1", 2), ("1", 9), ("0.02", 100), ("0.5", 5), ("5", 5)])
-def test_no_fix_turns_saving_off(save_steps, steps):
-    """A short run with a large model: each checkpoint takes longer than all steps together."""
     slow = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, sample_seconds=None)
-    saving = (f"checkpoint.save_steps={save_steps}", f"training.max_steps={steps}")
-    loaded = load_config(Request(assignments=(*saving, "evaluation.eval_steps=0", "logging.sample_steps=0")))
-    before = context(loaded, earlier=slow)
-    verdict = look("cadence", before)
-    saves = [step for step in range(1, steps) if step % before.planned.save_every_steps.value == 0]
-    if len(saves) <= 1:
-        assert verdict.status == "pass" and (not saves or "worth its time" in verdict.evidence)
-        return
-    assert verdict.status == "warn" and verdict.fix and set(verdict.fix) == {"checkpoint.save_steps"}
-    mended = context(patched(loaded, verdict.fix), earlier=slow)
-    assert 0 < mended.planned.save_every_steps.value < steps
-    assert look("cadence", mended).status == "pass"
+    assert "not measured here yet" in details("cadence", None) and "measured in run r" in details("cadence", slow)
+    measured = verdict_of("cadence", replace(quickstart, earlier=slow))
+    assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
+    probed = "attention by lengths is not used because torch: it leaks"
+    assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
+    assert "run r" not in details("attention", slow)
 
 
-def test_early_stopping_keeps_its_evaluations_when_they_cost_too_much():
-    settings = ("evaluation.eval_steps=40", "evaluation.early_stopping_patience=8")
-    fix = look("cadence", context(load_config(Request(assignments=settings)))).fix
-    assert fix and "evaluation.max_eval_rows" in fix and "evaluation.eval_steps" not in fix
+def test_no_fix_turns_saving_off(subtests):
+    """In a short run with a large model each checkpoint takes longer than all steps together."""
+    slow = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, sample_seconds=None)
+    for save_steps, steps, is_seldom in (("1", 2, True), ("1", 9, False), ("0.02", 100, False), ("0.5", 5, False),
+                                         ("5", 5, True)):  # fmt: skip
+        with subtests.test(f"save_steps {save_steps} of {steps}"):
+            saving = (f"checkpoint.save_steps={save_steps}", f"training.max_steps={steps}")
+            loaded = config(*saving, "evaluation.eval_steps=0", "logging.sample_steps=0")
+            verdict = verdict_of("cadence", context_on(loaded, earlier=slow))
+            if is_seldom:
+                assert verdict.status == "pass"
+                continue
+            assert verdict.status == "warn" and verdict.fix and set(verdict.fix) == {"checkpoint.save_steps"}
+            mended = context_on(patched(loaded, verdict.fix), earlier=slow)
+            assert 0 < mended.planned.save_every_steps.value < steps
+            assert verdict_of("cadence", mended).status == "pass"
 
 
+def test_the_gain_of_fewer_interruptions_is_estimated_from_what_they_took(quickstart):
+    measured = EarlierRun(
+        name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, evaluation_share=0.4, sample_seconds=0.2
+    )
+    context = context_on(config("checkpoint.save_steps=1", "training.max_steps=40"), earlier=measured)
+    (finding,) = run_checks(context, [check for check in all_checks() if check.name == "cadence"])
+    assert finding.verdict.reckoned_gain > 1.05 and "from what run r took" in finding.gain_words
+    assert finding.gain_words.startswith(f"{finding.verdict.reckoned_gain:.2f} times as fast")
+
+
+@pytest.mark.full
 @pytest.mark.dry_run
-def test_dropout_is_weighed_in_bytes():
-    verdict = look("attention", context(load_config(Request(profile="char-lm"))))
+def test_the_cost_of_dropout_is_given_in_bytes():
+    verdict = verdict_of("attention", context_on(config(profile="char-lm")))
     assert verdict.status == "warn" and verdict.evidence.count("iB") == 2
 
 
-def test_fused_is_what_the_optimizer_is():
-    import torch
-
-    from tui_trainer.methods.optimizers import OPTIMIZERS
-
-    training, weight = load_config(Request()).config.training, torch.nn.Parameter(torch.ones(2))
-    built = OPTIMIZERS[training.optim].build([{"params": [weight]}], 0.1, training)
-    assert look("optimizer", context()).evidence.startswith("fused AdamW on") and built.defaults["fused"]
-    for name in ("adamw_torch", "adafactor", "sgd"):
-        loaded = load_config(Request(assignments=(f"training.optim={name}",)))
-        assert ("fused AdamW" in look("optimizer", context(loaded)).evidence) is False
-
-
-def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer():
-    def judged(optim, rate):
+def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer(subtests):
+    def judged(optim: str, rate: float | str) -> Verdict:
         settings = (f"training.optim={optim}", f"training.learning_rate={rate}", "tuning.method=full")
-        return look("learning_rate", context(load_config(Request(profile="finetune", assignments=settings))))
+        return verdict_of("learning_rate", context_on(config(*settings, profile="finetune")))
 
-    for optim, few, fit, many in (("adamw_torch_fused", 1e-7, 5e-5, 0.05), ("adafactor", 1e-7, 5e-5, 0.05),
-                                  ("sgd", 2e-5, 0.05, 3.0)):  # fmt: skip
-        assert [judged(optim, rate).status for rate in (few, fit, many)] == ["warn", "pass", "warn"], optim
-        assert judged(optim, few).fix == judged(optim, many).fix == {"training.learning_rate": "auto"}
-        assert judged(optim, "auto").status == "pass"
-
-
-def test_your_own_learning_rate_is_not_scaled():
-    settings = ("training.effective_batch_size=256", "training.learning_rate=0.002")
-    assert look("lr_scaling", context(load_config(Request(assignments=settings)))).status == "pass"
-    fix = look("lr_scaling", context(load_config(Request(assignments=settings[:1])))).fix
-    assert fix == {"training.learning_rate": 0.01}
-    fix = look("lr_scaling", context(load_config(Request(assignments=("training.effective_batch_size=64",))))).fix
-    assert fix == {"training.learning_rate": 0.006}
+    for optim, low, good, high in (("adamw_torch_fused", 1e-7, 5e-5, 0.05), ("adafactor", 1e-7, 5e-5, 0.05),
+                                   ("sgd", 2e-5, 0.05, 3.0)):  # fmt: skip
+        with subtests.test(optim):
+            assert [judged(optim, rate).status for rate in (low, good, high)] == ["warn", "pass", "warn"]
+            assert judged(optim, low).fix == judged(optim, high).fix == {"training.learning_rate": "auto"}
+            assert judged(optim, "auto").status == "pass"
 
 
-def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_rate(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
-    loaded = load_config(Request(assignments=("training.num_train_epochs=20",)))
-    plan = context(loaded).planned
+def test_the_proposed_learning_rate_grows_with_the_effective_batch(subtests):
+    for rows, rate in ((256, 0.01), (64, 0.006)):
+        with subtests.test(f"{rows} rows"):
+            context = context_on(config(f"training.effective_batch_size={rows}"))
+            assert verdict_of("lr_scaling", context).fix == {"training.learning_rate": rate}
+
+
+def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_rate():
+    loaded = config("training.num_train_epochs=20")
+    plan = context_on(loaded).planned
     device, key = device_key(plan.cpu_name, plan.threads.value, ""), StepKey.read(plan.shape_key)
     rows = plan.effective_batch_size.value
-    assert key is not None and look("batch_size", context(loaded)).status == "pass"
+    assert key is not None and verdict_of("batch_size", context_on(loaded)).status == "pass"
 
     def measured(times: int, rows_per_second: float) -> None:
         cut = key.cut.replace(f"{rows}x", f"{times * rows}x")
@@ -295,15 +250,14 @@ def test_a_batch_that_was_measured_to_be_faster_is_proposed_with_its_learning_ra
 
     measured(1, 100.0)
     measured(2, 104.0)
-    assert look("batch_size", context(loaded)).status == "pass"
+    assert verdict_of("batch_size", context_on(loaded)).status == "pass"
     measured(4, 130.0)
     measured(8, 131.0)
-    found = look("batch_size", context(loaded))
+    found = verdict_of("batch_size", context_on(loaded))
     assert found.fix == {"training.effective_batch_size": 4 * rows, "training.learning_rate": 0.006}
     assert "1.30 times" in found.evidence and "0.003 -> 0.006" in found.advice
-    # No more rows than leave enough steps.
-    few = load_config(Request(assignments=("training.num_train_epochs=0.5",)))
-    assert look("batch_size", context(few)).status == "pass"
+    # No more rows are proposed than leave enough steps.
+    assert verdict_of("batch_size", context_on(config("training.num_train_epochs=0.5"))).status == "pass"
 
 
 def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path):
@@ -313,23 +267,138 @@ def test_a_config_without_a_recipe_stays_without_one_when_it_is_patched(tmp_path
     changed = patched(loaded, {"training.weight_decay": 0.01, "output.name": 'a "quoted" name'})
     assert changed.recipe is None and changed.config.training.learning_rate == 0.004
     assert changed.config.training.weight_decay == 0.01 and changed.config.output.name == 'a "quoted" name'
-    assert look("lr_scaling", context(changed)).status == "n/a"
+    assert verdict_of("lr_scaling", context_on(changed)).status == "n/a"
 
 
-def evaluated(seconds: float, tokens: int) -> EvalDone:
-    return EvalDone(step=5, loss_sum=1.0, tokens=tokens, loss=1.0, seconds=seconds, scheduled=True, best=False)
+def test_a_measured_peak_corrects_the_estimates_of_other_settings_in_proportion():
+    basis = context_on().basis
+    estimate, other = basis.needed_bytes(), basis.changed({"training.gradient_checkpointing": True}).needed_bytes()
+    peak = MeasuredPeak(rows=basis.micro_batch, eval_rows=basis.eval_batch, bytes=2 * estimate, runs=1)
+    measured = replace(basis, setup=replace(basis.setup, measured_peaks=(peak,)))
+    assert measured.needed_bytes() > 1.5 * estimate > 1.5 * other
+    times = measured.changed({"training.gradient_checkpointing": True}).needed_bytes() / other
+    assert times == pytest.approx(measured.needed_bytes() / estimate, rel=1e-3)
+    again = measured.changed({"training.gradient_checkpointing": False})
+    assert again.needed_bytes() == measured.needed_bytes()
 
 
-def test_the_gain_of_fewer_interruptions_is_reckoned_from_what_they_took():
-    found = measured_in("r", [*map(step, range(20)), evaluated(2.0, 4)])
-    assert found is not None and found.evaluation_share == pytest.approx(1.0)
-    assert measured_in("r", [*map(step, range(20))]).evaluation_share is None
-    loaded = load_config(Request(assignments=("checkpoint.save_steps=1", "training.max_steps=40")))
-    measured = EarlierRun(name="r", steps=50, data_share=0.0, save_bytes_per_second=1e3, evaluation_share=0.4,
-                          sample_seconds=0.2)  # fmt: skip
-    (finding,) = [one for one in run_checks(context(loaded, earlier=measured)) if one.name == "cadence"]
-    assert finding.verdict.reckoned_gain > 1.05 and "from what run r took" in finding.gain_words
-    assert finding.gain_words.startswith(f"{finding.verdict.reckoned_gain:.2f} times as fast")
-    (guessed,) = [one for one in run_checks(context(loaded, earlier=None)) if one.name == "cadence"]
-    if guessed.fix:
-        assert "from estimates" in guessed.gain_words
+@pytest.mark.full
+def test_a_smaller_model_needs_less_memory_and_has_a_tokenizer_for_the_language_of_the_data(tmp_path, monkeypatch):
+    from tests.tiny_models import save_tiny_model, texts
+    from tui_trainer.advice.rules import model_size
+    from tui_trainer.models.catalogue import CatalogueEntry
+
+    own, other = (save_tiny_model(tmp_path / name, "llama") for name in ("own", "other"))
+    (tmp_path / "data.txt").write_text("\n".join(texts()))
+    settings = (f"model.model_name_or_path={own}", f"data.path={tmp_path / 'data.txt'}", "data.max_length=32")
+    context = context_on(config(*settings))
+    shape = json.loads((own / "config.json").read_text())
+    half = context.planned.parameters.value // 2
+
+    def evidence(**changes: object) -> str:
+        (other / "config.json").write_text(json.dumps(shape | changes))
+        more = {"weights_bytes": None, "gated": False, "license": "mit", "source": ""}
+        entry = CatalogueEntry(name=str(other), parameters=half, config=shape | changes, **more)
+        monkeypatch.setattr(model_size, "all_entries", lambda: [entry])
+        return verdict_of("model_choice", context).evidence
+
+    assert f"smaller: {other}" in evidence(num_hidden_layers=1)
+    assert "tokens a character, this model " in evidence(num_hidden_layers=1)
+    # The catalogue says that this model has fewer parameters, but it needs more memory.
+    assert "smaller" not in evidence(vocab_size=100_000)
+    tokenizer = json.loads((other / "tokenizer.json").read_text())
+    letters = {name: number for name, number in tokenizer["model"]["vocab"].items() if len(name) == 1 or name[0] == "<"}
+    tokenizer["model"] |= {"merges": [], "vocab": letters}
+    (other / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert "smaller" not in evidence(num_hidden_layers=1)
+
+
+def with_counts(context: Context, *, details: object = None, facts: object = None, **counted: int) -> Context:
+    """The context of a table of 1,000 rows that was prepared, of which `counted` was counted."""
+    return replace(context, facts=replace(facts_of(counted), details=details or {}, **(facts or {})))
+
+
+def with_micro_batch(context: Context, rows: int) -> Context:
+    micro = context.planned.per_device_train_batch_size.model_copy(update={"value": rows})
+    return replace(context, plan=context.planned.model_copy(update={"per_device_train_batch_size": micro}))
+
+
+def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtests):
+    assert "one stream" in verdict_of("padding", with_counts(quickstart, rows_read=0)).evidence
+    for more in ({"classes": 2}, {"target_tokens": 30}):
+        with subtests.test(str(more)):
+            table = with_counts(quickstart, facts={**more, "longest_row": 128, "row_tokens": 40.0})
+            context = with_micro_batch(table, 8)
+            padding, length = (verdict_of(name, context) for name in ("padding", "sequence_length"))
+            assert "documents of about 40 tokens, the longest 128" in padding.evidence
+            assert padding.fix == {"data.group_by_length": True}
+            assert length.status == "pass"
+            assert "900 of them, 40 tokens on average; what is longer loses" in length.evidence
+
+
+def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstart):
+    use = SplitUse(source="corpus", trains="train (2 files)", evaluates="validation (valid.csv)")
+    loaded = config("data.eval_fraction=0")
+
+    def verdict(rows: int, use: SplitUse = use) -> Verdict:
+        eval_rows = quickstart.planned.eval_rows.model_copy(update={"value": rows})
+        plan = quickstart.planned.model_copy(update={"splits": (use,), "eval_rows": eval_rows})
+        return verdict_of("held_out", replace(quickstart, loaded=loaded, plan=plan))
+
+    enough = verdict(900)
+    assert enough.status == "pass"
+    assert enough.evidence == "900 rows of the validation split, validation (valid.csv), are held out"
+    assert verdict(3).status == "warn"
+    shared = verdict(900, replace(use, shares_rows=True))
+    assert shared.status == "warn" and "corpus: rows that are evaluated on are trained on as well" in shared.evidence
+
+
+def test_a_length_is_proposed_that_keeps_99_of_100_rows_whole(quickstart):
+    cut = verdict_of("truncation", with_counts(quickstart, truncated_rows=11, details={"length_for_99_percent": 187}))
+    assert cut.status == "warn" and cut.fix == {"data.max_length": 192}
+    assert "11 of 1,000 rows (1.1%) are longer than 128 tokens" in cut.evidence and "192 tokens" in cut.evidence
+    unknown = verdict_of("truncation", with_counts(quickstart, truncated_rows=1000))
+    assert unknown.fix == {"data.max_length": 256}, "the length is doubled where no row shows one"
+
+
+def test_no_length_is_proposed_beyond_the_positions_of_the_model(quickstart):
+    context = with_counts(quickstart, truncated_rows=500, details={"length_for_99_percent": 5000})
+    for limit, fix in ((512, {"data.max_length": 512}), (128, None)):
+        shape = replace(context.basis.shape, max_position_embeddings=limit)
+        verdict = verdict_of("truncation", replace(context, plan_basis=replace(context.basis, shape=shape)))
+        assert verdict.status == "warn" and verdict.fix == fix and bool(verdict.advice) == (fix is None)
+
+
+def test_documents_that_are_cut_into_rows_lose_nothing(quickstart):
+    def verdict(name: str, facts: object, **counted: int) -> Verdict:
+        return verdict_of(name, with_counts(quickstart, facts=facts, rows_read=0, train_documents=790, **counted))
+
+    packed = {"packed_rows": 3.0}
+    cut = verdict("truncation", packed, cut_documents=5, pieces=17)
+    assert cut.status == "pass" and "5 of 890 documents are cut into 17 rows" in cut.evidence
+    whole = verdict("truncation", packed)
+    assert whole.status == "pass" and whole.evidence == "each of 890 documents fits into a row; none is cut"
+    assert {verdict(name, {}, cut_documents=5, pieces=17).status for name in ("truncation", "eval_leaks")} == {"n/a"}
+
+
+def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
+    words = ("sheep", "goat", "cow", "hen", "horse")
+    rows = [{"text": f"{words[n % 5]} {n}", "label": "joy"} for n in range(90)]
+    rows += [{"text": f"{words[n % 5]} minus {n}", "label": "anger"} for n in range(6)]
+    rows += [{"text": " ".join(str(n * k % 89) for k in range(20)), "label": "anger"} for n in range(4)]
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *rows[:30])), encoding="utf-8")
+    loaded = config(
+        "task.type=sequence_classification", f"data.path={path}", "model.init=scratch", "data.max_length=24",
+        "tuning.method=full", "model.scratch.vocab_size=300", "training.max_steps=5",
+    )  # fmt: skip
+
+    def verdict(name: str, loaded: LoadedConfig) -> Verdict:
+        task = find_task(loaded.config.task.type)
+        data = task.prepare(loaded.config, prepared_data_folder(), lambda *_: None)
+        return verdict_of(name, replace(quickstart, loaded=loaded, facts=task.facts(loaded.config, data)))
+
+    for name in ("truncation", "eval_leaks", "label_balance"):
+        before = verdict(name, loaded)
+        assert before.status == "warn" and before.fix, (name, before)
+        assert verdict(name, patched(loaded, before.fix)).status == "pass", (name, before.fix)

@@ -1,4 +1,4 @@
-"""How the effective batch is cut, whoever gave which of its three numbers."""
+"""How the effective batch is divided into micro-batches and accumulation, whichever numbers were given."""
 
 from __future__ import annotations
 
@@ -31,97 +31,92 @@ def cut(user, profile=None, *, fits: int = 10**9) -> BatchCut | Problem:
 
 
 # The recipe asks for an effective batch of 128.
-@pytest.mark.parametrize(
-    ("user", "profile", "fits", "expected"),
-    [
-        ({}, {}, 10**9, (128, 128, 1)),
-        ({"e": 32}, {}, 10**9, (32, 32, 1)),
-        ({"e": 32}, {}, 20, (32, 16, 2)),
-        ({"e": 30}, {}, 7, (30, 6, 5)),
-        ({"e": 31}, {}, 30, (31, 16, 2)),
-        ({"e": 32}, {}, 1, (32, 1, 32)),
-        ({"e": 1}, {}, 10**9, (1, 1, 1)),
-        ({"e": 32, "m": 8}, {}, 10**9, (32, 8, 4)),
-        ({"e": 32, "m": 5}, {}, 10**9, (32, 5, 7)),
-        ({"e": 32, "m": 64}, {}, 10**9, (32, 32, 1)),
-        ({"e": 32, "m": 8}, {}, 2, (32, 8, 4)),
-        ({"m": 8}, {}, 10**9, (128, 8, 16)),
-        ({"e": 32, "a": 4}, {}, 10**9, (32, 8, 4)),
-        ({"e": 32, "a": 5}, {}, 10**9, (32, 7, 5)),
-        ({"e": 32, "a": 100}, {}, 10**9, (32, 1, 32)),
-        ({"a": 4}, {}, 10**9, (128, 32, 4)),
-        ({"m": 8, "a": 3}, {}, 10**9, (24, 8, 3)),
-        ({"e": 32, "m": 4, "a": 8}, {}, 10**9, (32, 4, 8)),
-        ({}, {"m": 16}, 10**9, (128, 16, 8)),
-        ({"e": 30}, {"m": 16}, 10**9, (30, 15, 2)),
-        ({"e": 8}, {"m": 16}, 10**9, (8, 8, 1)),
-        ({"e": 32}, {"m": 16}, 10, (32, 8, 4)),
-        ({"e": 32}, {"a": 2}, 10**9, (32, 16, 2)),
-        ({"e": 32, "m": 8}, {"a": 2}, 10**9, (32, 8, 4)),
-        ({"e": 32, "a": 4}, {"m": 16}, 10**9, (32, 8, 4)),
-        ({"m": "auto", "e": 32}, {"m": 4}, 10**9, (32, 32, 1)),
-        ({"m": 4, "a": 3}, {"e": 64}, 10**9, (12, 4, 3)),
-    ],
-)
-def test_the_cut_follows_what_was_written(user, profile, fits, expected):
-    found = cut(user, profile, fits=fits)
-    assert isinstance(found, BatchCut)
-    assert (found.effective, found.micro, found.accumulation) == expected
+CUTS = [
+    ({}, {}, 10**9, (128, 128, 1)),
+    ({"e": 32}, {}, 10**9, (32, 32, 1)),
+    ({"e": 32}, {}, 20, (32, 16, 2)),
+    ({"e": 30}, {}, 7, (30, 6, 5)),
+    ({"e": 31}, {}, 30, (31, 16, 2)),
+    ({"e": 32}, {}, 1, (32, 1, 32)),
+    ({"e": 1}, {}, 10**9, (1, 1, 1)),
+    ({"e": 32, "m": 8}, {}, 10**9, (32, 8, 4)),
+    ({"e": 32, "m": 5}, {}, 10**9, (32, 5, 7)),
+    ({"e": 32, "m": 64}, {}, 10**9, (32, 32, 1)),
+    ({"e": 32, "m": 8}, {}, 2, (32, 8, 4)),
+    ({"m": 8}, {}, 10**9, (128, 8, 16)),
+    ({"e": 32, "a": 4}, {}, 10**9, (32, 8, 4)),
+    ({"e": 32, "a": 5}, {}, 10**9, (32, 7, 5)),
+    ({"e": 32, "a": 100}, {}, 10**9, (32, 1, 32)),
+    ({"a": 4}, {}, 10**9, (128, 32, 4)),
+    ({"m": 8, "a": 3}, {}, 10**9, (24, 8, 3)),
+    ({"e": 32, "m": 4, "a": 8}, {}, 10**9, (32, 4, 8)),
+    ({}, {"m": 16}, 10**9, (128, 16, 8)),
+    ({"e": 30}, {"m": 16}, 10**9, (30, 15, 2)),
+    ({"e": 8}, {"m": 16}, 10**9, (8, 8, 1)),
+    ({"e": 32}, {"m": 16}, 10, (32, 8, 4)),
+    ({"e": 32}, {"a": 2}, 10**9, (32, 16, 2)),
+    ({"e": 32, "m": 8}, {"a": 2}, 10**9, (32, 8, 4)),
+    ({"e": 32, "a": 4}, {"m": 16}, 10**9, (32, 8, 4)),
+    ({"m": "auto", "e": 32}, {"m": 4}, 10**9, (32, 32, 1)),
+    ({"m": 4, "a": 3}, {"e": 64}, 10**9, (12, 4, 3)),
+]
 
 
-def test_three_numbers_that_disagree_are_a_problem_that_names_all():
+def test_the_division_follows_the_numbers_that_were_given(subtests):
+    for user, profile, fits, expected in CUTS:
+        with subtests.test(user=user, profile=profile, fits=fits):
+            found = cut(user, profile, fits=fits)
+            assert isinstance(found, BatchCut)
+            assert (found.effective, found.micro, found.accumulation) == expected
+
+
+def test_three_numbers_that_disagree_are_reported_together(subtests):
     found = cut({"e": 32, "m": 4, "a": 3})
     assert isinstance(found, Problem)
     assert found.key == "training.effective_batch_size" and found.where == "--set"
     for words in ("32", NAMES["m"], NAMES["a"], "4 x 3 = 12"):
         assert words in found.message
     assert found.hint == "leave one of the three out"
+    # Numbers that agree or are missing are accepted.
+    for user in AGREEING:
+        with subtests.test(user=user):
+            assert batch_problems(loaded(user, {"e": 7, "m": 2, "a": 2} if len(user) < 3 else None)) == []
 
 
-@pytest.mark.parametrize(
-    "user", [{"e": 12, "m": 4, "a": 3}, {"m": 4, "a": 3}, {"e": 32, "m": 4}, {"e": 32, "a": 3}, {}]
-)
-def test_numbers_that_agree_or_are_missing_are_no_problem(user):
-    assert batch_problems(loaded(user, {"e": 7, "m": 2, "a": 2} if len(user) < 3 else None)) == []
+AGREEING = [{"e": 12, "m": 4, "a": 3}, {"m": 4, "a": 3}, {"e": 32, "m": 4}, {"e": 32, "a": 3}, {}]
 
 
-def test_a_cut_holds_every_row_and_no_empty_micro_batch():
-    swept = 0
-    for effective in range(1, 25):
+def test_every_row_has_a_place_and_no_micro_batch_is_empty():
+    for effective in (1, 2, 3, 7, 8, 12, 23, 24):
         for given in ({}, {"m": 3}, {"m": 24}, {"a": 5}, {"a": 24}):
             for fits in (1, 2, 7, 24):
                 found = cut({"e": effective, **given}, fits=fits)
                 assert found.effective == effective
                 assert found.micro * (found.accumulation - 1) < effective <= found.micro * found.accumulation
-                swept += 1
-    assert swept == 480
 
 
-@pytest.mark.parametrize(
-    ("user", "profile", "fits", "words"),
-    [
-        ({"e": 32}, {}, 10**9, "the whole effective batch fits"),
-        ({"e": 32}, {}, 20, "fits in memory (20 rows would)"),
-        ({"e": 32}, {"m": 16}, 10**9, "up to 16, from hardware profile card"),
-        ({"e": 32, "m": 8}, {}, 10**9, "from --set"),
-        ({"e": 32, "a": 4}, {}, 10**9, "gradient_accumulation_steps from --set"),
-    ],
-)
-def test_each_cut_says_why(user, profile, fits, words):
-    assert words in cut(user, profile, fits=fits).micro_reason
+REASONS = [
+    ({"e": 32}, {}, 10**9, "the whole effective batch fits"),
+    ({"e": 32}, {}, 20, "fits in memory (20 rows would)"),
+    ({"e": 32}, {"m": 16}, 10**9, "up to 16, from hardware profile card"),
+    ({"e": 32, "m": 8}, {}, 10**9, "from --set"),
+    ({"e": 32, "a": 4}, {}, 10**9, "gradient_accumulation_steps from --set"),
+]
 
 
-def test_a_micro_batch_of_the_whole_batch_is_no_more_than_it():
+def test_each_division_has_a_reason(subtests):
+    for user, profile, fits, words in REASONS:
+        with subtests.test(user=user, profile=profile, fits=fits):
+            assert words in cut(user, profile, fits=fits).micro_reason
+    # A micro-batch is never larger than the effective batch.
     assert cut({"e": 8, "m": 8}).micro_reason == "from --set"
     assert "which says 9: no more than the effective batch" in cut({"e": 8, "m": 9}).micro_reason
-
-
-def test_the_effective_batch_says_where_it_comes_from():
+    # The effective batch has a reason too.
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"
 
 
-def test_tune_cuts_as_auto_until_it_is_measured_and_takes_no_number_of_passes_beside_it():
+def test_tune_divides_like_auto_and_excludes_a_number_of_passes():
     tunes = {"e": 32, "m": "tune"}
     found = cut(tunes, fits=20)
     assert isinstance(found, BatchCut) and (found.effective, found.micro, found.accumulation) == (32, 16, 2)
@@ -136,15 +131,16 @@ def rate(*assignments: str, profile: str = "quickstart"):
     return learning_rate(load(Request(profile=profile, assignments=assignments), lambda requested: (None, "")))
 
 
-@pytest.mark.parametrize(("scaling", "expected"), [("none", 0.003), ("sqrt", 0.006), ("linear", 0.012)])
-def test_a_learning_rate_grows_with_the_batch_as_asked_for_and_says_so(scaling, expected):
-    found = rate(f"training.lr_scaling={scaling}", "training.effective_batch_size=64")
-    assert found.value == pytest.approx(expected)
-    words = f"{scaling} scaling from 16 rows (recipe quickstart) to 64: 0.003 -> {expected:g}"
-    assert (words in found.reason) == (scaling != "none")
+def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):
+    for scaling, expected in [("none", 0.003), ("sqrt", 0.006), ("linear", 0.012)]:
+        with subtests.test(scaling=scaling):
+            found = rate(f"training.lr_scaling={scaling}", "training.effective_batch_size=64")
+            assert found.value == pytest.approx(expected)
+            words = f"{scaling} scaling from 16 rows (recipe quickstart) to 64: 0.003 -> {expected:g}"
+            assert (words in found.reason) == (scaling != "none")
 
 
-def test_a_learning_rate_is_scaled_from_the_batch_that_it_was_chosen_for():
+def test_the_learning_rate_is_scaled_from_the_batch_it_was_chosen_for():
     assert rate("training.lr_scaling=sqrt").value == 0.003
     assert "for 16 rows, and not scaled" in rate("training.lr_scaling=sqrt").reason
     own = rate("training.lr_scaling=linear", "training.effective_batch_size=64", "training.learning_rate=0.001")

@@ -1,4 +1,4 @@
-"""Saving a document, and the edits that outlive a lost connection."""
+"""Saving a config document, and drafts that keep unsaved edits."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def refused(document: ConfigDocument, path: Path, words: str, **more) -> None:
     assert not list(Path().glob(".*.tmp")) and document.is_unsaved
 
 
-def test_a_saved_document_is_the_same_config_when_it_is_loaded():
+def test_a_saved_document_loads_as_the_same_config():
     document = opened(profile="char-lm", assignments=(f"{SEED}=7", "output.name=a \u00e4 \\ b"))
     document.set(RATE, 2e-4)
     document.set(HEADS, 12)
@@ -66,9 +66,16 @@ def test_a_saved_document_is_the_same_config_when_it_is_loaded():
         "output": {"name": "a \u00e4 \\ b"},
     }
     assert document_text(opened(Path("new.toml"))) == Path("new.toml").read_text()
+    document = opened()
+    document.set(SEED, 5)
+    save(document, Path("a.toml"))
+    document.undo()
+    assert document.unsaved() == {SEED: PRESET}
+    document.redo()
+    assert not document.is_unsaved
 
 
-def test_comments_order_and_mode_of_a_file_are_kept():
+def test_saving_keeps_comments_order_mode_spelling_and_links():
     path = own_file()
     path.chmod(0o640)
     document = opened(path)
@@ -90,17 +97,11 @@ def test_comments_order_and_mode_of_a_file_are_kept():
     again = load(Request(config_file=path), lambda requested: NONE)
     assert again.config == with_absolute_paths(document.loaded.config)
     assert document.where(RATE) == "my.toml"
-
-
-def test_a_value_that_did_not_change_keeps_its_spelling():
     path = own_file("[training]\nlearning_rate = 1.0E-3\n")
     document = opened(path)
     document.set(SEED, 1)
     save(document, path)
     assert "learning_rate = 1.0E-3\n" in path.read_text()
-
-
-def test_a_link_stays_a_link():
     path = own_file()
     link = Path("link.toml")
     link.symlink_to(path)
@@ -110,7 +111,7 @@ def test_a_link_stays_a_link():
     assert link.is_symlink() and "seed = 1" in path.read_text()
 
 
-def test_a_file_that_changed_meanwhile_is_not_overwritten_unasked():
+def test_another_or_a_changed_file_is_overwritten_only_if_forced():
     path = own_file()
     document = opened(path)
     document.set(SEED, 5)
@@ -118,9 +119,15 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten_unasked():
     refused(document, path, "changed by another program")
     save(document, path, force=True)
     assert tomllib.loads(path.read_text())["training"] == {"learning_rate": 0.001, "seed": 5}
+    other = own_file()
+    document = opened()
+    document.set(SEED, 5)
+    refused(document, other, "exists already")
+    save(document, other, force=True)
+    assert "# mine" in other.read_text() and document.file == other
 
 
-def test_a_changed_file_is_loaded_again_under_the_edits():
+def test_reload_keeps_the_edits():
     path = own_file()
     document = opened(path)
     document.set(SEED, 5)
@@ -131,45 +138,26 @@ def test_a_changed_file_is_loaded_again_under_the_edits():
     assert "0.002" in path.read_text() and "seed = 5" in path.read_text()
 
 
-def test_another_file_is_not_overwritten_unasked():
-    other = own_file()
-    document = opened()
-    document.set(SEED, 5)
-    refused(document, other, "exists already")
-    save(document, other, force=True)
-    assert "# mine" in other.read_text() and document.file == other
-
-
-def test_no_folder_is_made_and_no_folder_overwritten():
+def test_saving_makes_no_folder_and_never_replaces_a_file_with_mistakes(subtests):
     document = opened()
     document.set(SEED, 5)
     refused(document, Path("nowhere/my.toml"), "nowhere does not exist; make the folder first")
     Path("folder").mkdir()
     refused(document, Path("folder"), "cannot be written|Is a directory", force=True)
     assert not Path("nowhere").exists()
+    # A file with mistakes is not overwritten.
+    for text in ["a = = 1\n", "[training]\nlearning_rat = 1\n"]:
+        with subtests.test(text=text):
+            path = own_file(text)
+            document = opened(path)
+            document.set(SEED, 5)
+            refused(document, path, "cannot be changed in place|unknown setting")
+            Path("other.toml").unlink(missing_ok=True)
+            save(document, Path("other.toml"))
+            assert "seed = 5" in Path("other.toml").read_text()
 
 
-@pytest.mark.parametrize("text", ["a = = 1\n", "[training]\nlearning_rat = 1\n"])
-def test_a_file_that_has_mistakes_of_its_own_is_left_alone(text):
-    path = own_file(text)
-    document = opened(path)
-    document.set(SEED, 5)
-    refused(document, path, "cannot be changed in place|unknown setting")
-    save(document, Path("other.toml"))
-    assert "seed = 5" in Path("other.toml").read_text()
-
-
-def test_undo_after_a_save_is_unsaved_again():
-    document = opened()
-    document.set(SEED, 5)
-    save(document, Path("a.toml"))
-    document.undo()
-    assert document.unsaved() == {SEED: PRESET}
-    document.redo()
-    assert not document.is_unsaved
-
-
-def test_unsaved_edits_are_offered_the_next_time():
+def test_unsaved_edits_are_offered_again():
     path = own_file()
     first = opened(path)
     first.set(RATE, 2e-4)
@@ -184,9 +172,18 @@ def test_unsaved_edits_are_offered_the_next_time():
     assert [second.value(key) for key in all_settings()] == [first.value(key) for key in all_settings()]
     assert second.undo() and not second.is_unsaved
     assert draft_for(Request(config_file=Path("other.toml"))) is None is draft_for(Request())
+    document = opened()
+    assert document.restore({SEED: 5, RATE: "fast", "gone.setting": 1}) == 1
+    assert document.unsaved() == {SEED: 5}
 
 
-def test_a_draft_is_offered_for_the_model_and_data_that_it_was_made_for(tmp_path, monkeypatch):
+def test_a_draft_belongs_to_its_model_and_data(tmp_path, monkeypatch):
+    document = opened(shortcuts={"model.model_name_or_path": "./llama"})
+    save(document, Path("new.toml"))
+    document.set(RATE, 2e-4)
+    keep_draft(document)
+    assert draft_for(Request(config_file=Path("new.toml"))).subject == "file new.toml"
+
     def asked(model: str, data: str = "notes.jsonl") -> Request:
         return Request(shortcuts={"model.model_name_or_path": model, "data.path": data})
 
@@ -206,15 +203,7 @@ def test_a_draft_is_offered_for_the_model_and_data_that_it_was_made_for(tmp_path
         assert dict(draft_for(asked(name)).edits) == {RATE: 2e-4}
 
 
-def test_a_file_that_was_saved_here_holds_what_the_command_line_named():
-    document = opened(shortcuts={"model.model_name_or_path": "./llama"})
-    save(document, Path("new.toml"))
-    document.set(RATE, 2e-4)
-    keep_draft(document)
-    assert draft_for(Request(config_file=Path("new.toml"))).subject == "file new.toml"
-
-
-def test_a_draft_ends_with_its_edits_with_a_save_or_when_it_is_not_wanted():
+def test_a_draft_is_removed_with_its_edits_by_saving_or_when_declined():
     document = opened()
     document.set(SEED, 5)
     keep_draft(document)
@@ -230,24 +219,19 @@ def test_a_draft_ends_with_its_edits_with_a_save_or_when_it_is_not_wanted():
     assert keep_draft(opened()) is None and draft_for(Request()) is None, "nobody wants them"
 
 
-@pytest.mark.parametrize("damage", [b"", b"{", b"[]", b'{"values": 3}', b"[" * 100_000, b"\xff"])
-def test_a_damaged_draft_is_no_draft(damage):
+def test_a_damaged_draft_is_ignored(subtests):
     document = opened()
     document.set(SEED, 5)
     keep_draft(document)
     (path,) = (state_folder() / "drafts").iterdir()
     assert draft_for(Request()) is not None
-    path.write_bytes(damage)
-    assert draft_for(Request()) is None
+    for damage in (b"", b"{", b"[]", b'{"values": 3}', b"[" * 100_000, b"\xff"):
+        with subtests.test(repr(damage[:20])):
+            path.write_bytes(damage)
+            assert draft_for(Request()) is None
 
 
-def test_edits_that_fit_nothing_any_more_are_left_out():
-    document = opened()
-    assert document.restore({SEED: 5, RATE: "fast", "gone.setting": 1}) == 1
-    assert document.unsaved() == {SEED: 5}
-
-
-def test_a_state_folder_that_cannot_be_written_is_told(private_home):
+def test_a_draft_that_cannot_be_written_is_reported(private_home):
     private_home.write_text("a file")
     document = opened()
     document.set(SEED, 5)
@@ -255,7 +239,7 @@ def test_a_state_folder_that_cannot_be_written_is_told(private_home):
     assert "cannot be kept" in problem.message and "TUI_TRAINER_HOME" in problem.hint
 
 
-def test_lists_of_paths_and_numbers_are_edited_and_saved_as_texts():
+def test_lists_are_edited_and_saved_as_text():
     path = own_file('[data]\npath = ["a.txt", "b.txt"]  # mine\nweights = [2, 0.5]\n')
     document = opened(path)
     shown = [edit_text(all_settings()[key], document.value(key)) for key in ("data.path", "data.weights")]

@@ -1,4 +1,4 @@
-"""Layers of values: which one wins, where it came from, and what is said about a wrong one."""
+"""Layers of values: which one wins, where a value comes from, and the message about a wrong one."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def problems(*assignments: str, **more) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_each_layer_wins_over_those_below_it_and_is_named():
+def test_each_layer_overrides_those_below_it_and_is_named():
     found = loaded("training.max_steps=4", hardware=hardware_profile())
     keys = [STEPS, *(f"training.{name}" for name in ("effective_batch_size", "learning_rate", "weight_decay", "seed"))]
     assert [value_of(found.config, key) for key in keys] == [4, 3, 2.0, 1.0, 42]
@@ -54,13 +54,13 @@ def test_each_layer_wins_over_those_below_it_and_is_named():
     assert [found.origin(key).by_user for key in keys] == [True, True, False, False, False]
 
 
-def test_the_last_of_two_assignments_counts_and_beats_a_shortcut():
+def test_the_last_assignment_wins_and_beats_a_shortcut():
     assert loaded(f"{STEPS}=4", f"{STEPS}=5").config.training.max_steps == 5
     assert loaded("data.path=/b.txt", shortcuts={"data.path": "/a.txt"}).config.data.path == "/b.txt"
     assert loaded(shortcuts={"data.path": "/a.txt"}).config.data.path == "/a.txt"
 
 
-def test_a_value_names_the_option_that_it_was_written_with():
+def test_a_value_names_the_option_that_set_it():
     model = "model.model_name_or_path"
     shortcuts = {model: "./llama", "data.path": "a.txt", "task.type": "causal_lm"}
     request = Request(profile="finetune", assignments=("data.seed=3",), shortcuts=shortcuts)
@@ -75,7 +75,7 @@ def test_a_value_names_the_option_that_it_was_written_with():
         load(Request(assignments=("training.max_steps=true",)), lambda requested: (None, ""))
 
 
-def test_paths_are_whole_so_that_a_run_can_be_resumed_from_another_folder(place):
+def test_paths_are_made_absolute(place):
     config = loaded("data.path=d/*.txt", "output.runs_dir=out").config
     assert config.data.path == f"{place}/d/*.txt"
     assert config.output.runs_dir == f"{place}/out"
@@ -83,103 +83,92 @@ def test_paths_are_whole_so_that_a_run_can_be_resumed_from_another_folder(place)
     assert loaded("output.runs_dir=~nosuchuser/x").config.output.runs_dir.endswith("~nosuchuser/x")
 
 
-def test_a_recipe_on_the_command_line_replaces_that_of_the_file(place):
+def test_quickstart_is_the_recipe_unless_a_file_is_given(place):
+    (place / "bare.toml").write_text("")
+    assert loaded(file="").recipe.name == "quickstart"
+    bare = loaded(file="bare.toml")
+    assert bare.recipe is None and bare.config == with_absolute_paths(Config())
+    assert {bare.where(key) for key in all_settings()} == {"default"}
+    # A recipe on the command line replaces that of the file.
     (place / "other.toml").write_text("[training]\nweight_decay = 5.0\n")
     found = loaded(profile="other.toml")
     assert found.recipe is not None and found.recipe.name == "other"
     assert (found.config.training.weight_decay, found.config.training.learning_rate) == (5.0, "auto")
 
 
-def test_without_a_file_there_is_the_quickstart_and_with_one_only_what_it_names(place):
-    (place / "bare.toml").write_text("")
-    assert loaded(file="").recipe.name == "quickstart"
-    bare = loaded(file="bare.toml")
-    assert bare.recipe is None and bare.config == with_absolute_paths(Config())
-    assert {bare.where(key) for key in all_settings()} == {"default"}
+def test_the_requested_hardware_profile_comes_from_the_strongest_layer(place):
+    assert loaded().hardware_reason == "auto"
+    (place / "recipe.toml").write_text("hardware_profile = 'r'\n" + RECIPE)
+    assert loaded().hardware_reason == "r"
+    (place / "my.toml").write_text("hardware_profile = 'm'\n" + FILE)
+    assert loaded().hardware_reason == "m"
+    assert loaded("hardware_profile=s").hardware_reason == "s"
 
 
-@pytest.mark.parametrize(
-    ("layers", "requested"),
-    [([], "auto"), (["recipe"], "r"), (["recipe", "my"], "m"), (["recipe", "my", "--set"], "s")],
-    ids=["nobody", "recipe", "file", "command line"],
-)
-def test_the_wish_for_a_hardware_profile_comes_from_the_strongest_layer(layers, requested, place):
-    for name in ("recipe", "my"):
-        if name in layers:
-            path = place / f"{name}.toml"
-            path.write_text(f"hardware_profile = '{name[0]}'\n" + path.read_text())
-    assert loaded(*(["hardware_profile=s"] if "--set" in layers else [])).hardware_reason == requested
+ASSIGNMENTS = [
+    ("output.name=123", "123"),
+    ("output.name=true", "true"),
+    ("output.name='with quotes'", "with quotes"),
+    ("data.path=/a=b.txt", "/a=b.txt"),
+    (" training.max_steps = 7 ", 7),
+    ("training.max_steps=1_000", 1000),
+    ("training.learning_rate=1e-4", 1e-4),
+    ("training.learning_rate=1", 1.0),
+    ("training.per_device_train_batch_size=auto", "auto"),
+    ("training.per_device_train_batch_size=8", 8),
+]
 
 
-@pytest.mark.parametrize(
-    ("assignment", "value"),
-    [
-        ("output.name=123", "123"),
-        ("output.name=true", "true"),
-        ("output.name='with quotes'", "with quotes"),
-        ("data.path=/a=b.txt", "/a=b.txt"),
-        (" training.max_steps = 7 ", 7),
-        ("training.max_steps=1_000", 1000),
-        ("training.learning_rate=1e-4", 1e-4),
-        ("training.learning_rate=1", 1.0),
-        ("training.per_device_train_batch_size=auto", "auto"),
-        ("training.per_device_train_batch_size=8", 8),
-    ],
-)
-def test_an_assignment_is_read_as_toml_and_a_text_needs_no_quotes(assignment, value):
-    found = value_of(loaded(assignment).config, assignment.partition("=")[0].strip())
-    assert found == value and type(found) is type(value)
+def test_an_assignment_is_read_as_toml_and_text_needs_no_quotes(subtests):
+    for assignment, value in ASSIGNMENTS:
+        with subtests.test(assignment=assignment):
+            found = value_of(loaded(assignment).config, assignment.partition("=")[0].strip())
+            assert found == value and type(found) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("key", "meant"),
-    [
-        ("training.max_step", "training.max_steps"),
-        ("max_steps", "training.max_steps"),
-        ("model.max_length", "data.max_length"),
-        ("learning_rat", "training.learning_rate"),
-        ("training.lr_scheduler", "training.lr_scheduler_type"),
-        ("training.lr", "training.learning_rate"),
-        ("training.fp16", "training.mixed_precision"),
-        ("training.context_length", "data.max_length"),
-        ("data.seq_len", "data.max_length"),
-        ("training.epochs", "training.num_train_epochs"),
-        ("trainig.seed", "training.seed"),
-        ("training.lerning_rate", "training.learning_rate"),
-        ("Batch-Size", "training.effective_batch_size"),
-    ],
-)
-def test_a_misspelt_key_is_named_with_its_nearest_neighbour(key, meant):
-    assert did_you_mean(key) == f"did you mean {meant}?"
-    assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
+MISSPELT = [
+    ("training.max_step", "training.max_steps"),
+    ("max_steps", "training.max_steps"),
+    ("model.max_length", "data.max_length"),
+    ("learning_rat", "training.learning_rate"),
+    ("training.lr_scheduler", "training.lr_scheduler_type"),
+    ("training.lr", "training.learning_rate"),
+    ("training.fp16", "training.mixed_precision"),
+    ("training.context_length", "data.max_length"),
+    ("data.seq_len", "data.max_length"),
+    ("training.epochs", "training.num_train_epochs"),
+    ("trainig.seed", "training.seed"),
+    ("training.lerning_rate", "training.learning_rate"),
+    ("Batch-Size", "training.effective_batch_size"),
+]
 
 
-def test_the_names_of_other_tools_are_those_of_no_setting_and_mean_one():
+def test_a_misspelt_key_is_corrected(subtests):
+    for key, meant in MISSPELT:
+        with subtests.test(key=key):
+            assert did_you_mean(key) == f"did you mean {meant}?"
+            assert problems(f"{key}=1") == [f"--set: {key}: unknown setting; did you mean {meant}?"]
+    # A key without a near one gets the way to the list.
+    assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
+    # Names of other tools mean a setting and are none themselves.
     bare = {key.rpartition(".")[2] for key in all_settings()}
     assert set(MEANT.values()) <= set(all_settings())
     assert len(MEANT) > 80 and not bare & set(MEANT)
 
 
-def test_a_key_without_a_neighbour_gets_the_way_to_the_list():
-    assert "`tui-trainer explain`" in did_you_mean("zzzzzz")
-
-
-def test_a_mistake_names_the_layer_that_it_stands_in(place):
+def test_a_mistake_names_its_layer_and_file(place):
     (place / "my.toml").write_text(FILE + "warmup_steps = -1\n")
     (place / "recipe.toml").write_text(RECIPE + "adam_beta1 = 2.0\n")
     hardware = hardware_profile({"training": {"seed": -1}})
-    told = problems("data.seed=-1", hardware=hardware)
+    messages = problems("data.seed=-1", hardware=hardware)
     places = ["recipe recipe: training.adam_beta1", "hardware profile card: training.seed"]
     places += ["my.toml: training.warmup_steps", "--set: data.seed"]
-    assert len(told) == len(places)
-    assert all(any(line.startswith(start) for line in told) for start in places)
-
-
-def test_an_unknown_key_in_a_profile_names_its_file(place):
+    assert len(messages) == len(places)
+    assert all(any(line.startswith(start) for line in messages) for start in places)
+    (place / "my.toml").write_text(FILE)
+    # An unknown key names its file.
     (place / "recipe.toml").write_text(RECIPE + "batch = 1\n")
     assert [line.partition(";")[0] for line in problems()] == ["recipe.toml: training.batch: unknown setting"]
-
-
-def test_tables_of_profiles_are_not_settings_of_config_files(place):
+    # Tables of profiles are not settings of config files.
     (place / "my.toml").write_text("[match]\ndevice = 'cpu'\n")
     assert [line.partition(";")[0] for line in problems()] == ["my.toml: match: unknown setting"]

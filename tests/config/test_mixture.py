@@ -1,4 +1,4 @@
-"""Several paths in one setting, and a number for each."""
+"""Several paths in one setting, with a weight for each."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tui_trainer.errors import ConfigError
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """A folder with a comma in its name."""
+    """Work in a folder with a comma in its name."""
     place = tmp_path / "x, y"
     place.mkdir()
     monkeypatch.chdir(place)
@@ -33,38 +33,34 @@ def weights(text: str, path: str = "a, b") -> tuple[float, ...]:
     return weights_of(paths_in(path), text)
 
 
-@pytest.mark.parametrize(
-    ("text", "paths"),
-    [
-        ("", ("",)),
-        ("a.txt", ("a.txt",)),
-        (" a.txt ", (" a.txt ",)),
-        ("a.txt,b.txt", ("a.txt", "b.txt")),
-        ("a.txt, texts/*.md , sample:python-reference,", ("a.txt", "texts/*.md", "sample:python-reference")),
-        (r"a\,b.txt, c.txt", ("a,b.txt", "c.txt")),
-    ],
-)
-def test_paths_stand_between_commas(text, paths):
-    assert paths_in(text) == paths
+PATHS = [
+    ("", ("",)),
+    ("a.txt", ("a.txt",)),
+    (" a.txt ", (" a.txt ",)),
+    ("a.txt,b.txt", ("a.txt", "b.txt")),
+    ("a.txt, texts/*.md , sample:python-reference,", ("a.txt", "texts/*.md", "sample:python-reference")),
+    (r"a\,b.txt, c.txt", ("a,b.txt", "c.txt")),
+]
 
 
-def test_a_file_whose_name_has_a_comma_is_one_path(here):
+def test_paths_are_separated_by_commas(subtests, here):
+    for text, paths in PATHS:
+        with subtests.test(text=text):
+            assert paths_in(text) == paths
+    # A file whose name has a comma is one path.
     (here / "a,b.txt").touch()
     assert paths_in("a,b.txt") == ("a,b.txt",)
     assert paths_in("a,c.txt") == ("a", "c.txt")
-
-
-@pytest.mark.parametrize("paths", [("a",), ("a", "b"), ("x,y/a", "b"), ("x, y/*.txt",)])
-def test_paths_are_joined_so_that_they_come_apart_again(paths):
-    assert paths_in(joined(paths)) == paths
-
-
-def test_what_is_being_typed_is_the_last_path():
+    # Joined paths can be split again.
+    for paths in [("a",), ("a", "b"), ("x,y/a", "b"), ("x, y/*.txt",)]:
+        with subtests.test(paths=paths):
+            assert paths_in(joined(paths)) == paths
+    # The path being typed is the last one.
     assert last_path("a.txt, b") == ("a.txt, ", "b")
     assert last_path("b") == ("", "b") and last_path("a,") == ("a,", "")
 
 
-def test_each_of_several_paths_becomes_a_whole_one(here):
+def test_each_path_is_made_absolute(here):
     data = DataSection(path="a.txt, sample:python-reference,/b.txt", eval_path="sample:python-errors, *.txt")
     found = with_absolute_paths(Config(data=data)).data
     assert paths_in(found.path) == (str(here / "a.txt"), "sample:python-reference", "/b.txt")
@@ -72,7 +68,7 @@ def test_each_of_several_paths_becomes_a_whole_one(here):
     assert with_absolute_paths(Config(data=found)).data == found
 
 
-def test_lists_of_a_file_are_taken_and_saved_as_texts(here):
+def test_lists_in_a_file_are_read_and_saved_as_text(here):
     read = loaded('[data]\npath = ["a.txt", "b,c.txt"]\nweights = [2, 0.5]\n')
     assert paths_in(read.config.data.path) == (str(here / "a.txt"), str(here / "b,c.txt"))
     assert weights_of(read.config.data.paths, read.config.data.weights) == (2.0, 0.5)
@@ -80,34 +76,30 @@ def test_lists_of_a_file_are_taken_and_saved_as_texts(here):
     assert again.config.data == read.config.data
 
 
-@pytest.mark.parametrize(
-    ("assignment", "found"),
-    [("data.weights=2,0.5", "2,0.5"), ("data.weights=[2, 0.5]", "2, 0.5"), ("data.weights=3", "3")],
-)
-def test_weights_are_given_as_people_write_them(assignment, found):
-    assert loaded("", assignment).config.data.weights == found
+WEIGHTS = [("data.weights=2,0.5", "2,0.5"), ("data.weights=[2, 0.5]", "2, 0.5"), ("data.weights=3", "3")]
 
 
-def test_weights_belong_to_the_paths_in_their_order():
+def test_weights_are_read_as_people_write_them(subtests):
+    for assignment, found in WEIGHTS:
+        with subtests.test(assignment=assignment):
+            assert loaded("", assignment).config.data.weights == found
+    # Weights belong to the paths in their order.
     assert weights("2, 0.5") == (2.0, 0.5)
     assert weights("0.5", path="a") == (0.5,)
     assert weights("") == weights("1, 1.0") == (), "every row once is no weight"
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("2", "has 1 number, and data.path names 2 sources"),
-        ("1,2,3", "has 3 numbers, and data.path names 2 sources"),
-        ("1, x", "'x' is no number"),
-        ("1, 0", "'0' is not above 0"),
-        ("-1, 1", "'-1' is not above 0"),
-        ("nan, 1", "'nan' is not above 0"),
-        ("inf, 1", "at most 1,000"),
-    ],
-)
-def test_wrong_weights_are_told_in_a_sentence(text, words):
-    with pytest.raises(ConfigError) as wrong:
-        weights(text)
-    [problem] = wrong.value.problems
-    assert problem.key == "data.weights" and words in problem.message and problem.hint
+# `tests/test_bad_input.py` has the common mistakes.
+WRONG_WEIGHTS = [
+    ("2", "has 1 number, and data.path names 2 sources"), ("1,2,3", "has 3 numbers, and data.path names 2 sources"),
+    ("nan, 1", "'nan' is not above 0"), ("inf, 1", "at most 1,000"),
+]  # fmt: skip
+
+
+def test_wrong_weights_are_reported(subtests):
+    for text, words in WRONG_WEIGHTS:
+        with subtests.test(text=text):
+            with pytest.raises(ConfigError) as wrong:
+                weights(text)
+            [problem] = wrong.value.problems
+            assert problem.key == "data.weights" and words in problem.message and problem.hint

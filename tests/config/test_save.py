@@ -6,8 +6,6 @@ import math
 import tomllib
 from pathlib import Path
 
-import pytest
-
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import Request, all_settings, load, value_of
 from tui_trainer.config.save import to_toml
@@ -19,7 +17,7 @@ PATHS = ("output.runs_dir",)  # "other" in data.path may be a data set of the hu
 
 
 def other_value(setting: Setting):
-    """A value of this setting that is allowed and is not its default."""
+    """Return a value that the setting allows and that is not its default."""
     special = {
         "schema_version": 1,
         "profile": "char-lm",
@@ -42,25 +40,26 @@ def assigned(key: str, value: object) -> str:
     return f"{key}={tomli_w.dumps({'x': value}).partition('=')[2].strip()}"
 
 
-def again(text: str, folder: Path) -> Config:
+def reload(text: str, folder: Path) -> Config:
     path = folder / "saved.toml"
     path.write_text(text, encoding="utf-8")
     return load(Request(config_file=path), lambda requested: NONE).config
 
 
-@pytest.mark.parametrize("setting", all_settings().values(), ids=lambda setting: setting.key)
-def test_each_setting_comes_back_as_it_was(setting, tmp_path):
-    value = setting.choices[-1] if setting.choices and not setting.kinds else other_value(setting)
-    loaded = load(Request(assignments=(assigned(setting.key, value),)), lambda requested: NONE)
-    found = value_of(loaded.config, setting.key)
-    assert found == (str(Path(value).absolute()) if setting.key in PATHS else value)
-    assert setting.key == "schema_version" or value != setting.default
-    saved = again(to_toml(loaded), tmp_path)
-    assert value_of(saved, setting.key) == found
-    assert saved.model_copy(update={"profile": ""}) == loaded.config.model_copy(update={"profile": ""})
+def test_each_setting_is_saved_and_loaded_again(tmp_path, subtests):
+    for setting in all_settings().values():
+        with subtests.test(setting.key):
+            value = setting.choices[-1] if setting.choices and not setting.kinds else other_value(setting)
+            loaded = load(Request(assignments=(assigned(setting.key, value),)), lambda requested: NONE)
+            found = value_of(loaded.config, setting.key)
+            assert found == (str(Path(value).absolute()) if setting.key in PATHS else value)
+            assert setting.key == "schema_version" or value != setting.default
+            saved = reload(to_toml(loaded), tmp_path)
+            assert value_of(saved, setting.key) == found
+            assert saved.model_copy(update={"profile": ""}) == loaded.config.model_copy(update={"profile": ""})
 
 
-def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
+def test_only_the_users_values_and_the_recipe_are_saved(tmp_path):
     hardware = find_profile("cpu", "hardware")
     request = Request(profile="char-lm", assignments=("data.max_length=64", "training.seed=42"))
     loaded = load(request, lambda requested: (hardware, ""))
@@ -75,19 +74,15 @@ def test_only_what_the_user_wrote_is_saved_and_the_recipe_is_named(tmp_path):
     path.write_text(text)
     back = load(Request(config_file=path), lambda requested: (hardware, ""))
     assert back.config == loaded.config and to_toml(back) == text
-
-
-def test_whole_numbers_are_written_without_a_fraction(tmp_path):
+    # The recipe that nobody named is saved too.
+    loaded = load(Request(), lambda requested: NONE)
+    saved = reload(to_toml(loaded), tmp_path)
+    assert saved.profile == "quickstart"
+    assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()
+    # Whole numbers are written without a fraction.
     assignments = ("evaluation.eval_steps=128.0", "training.num_train_epochs=3", "training.max_grad_norm=1e30")
     loaded = load(Request(assignments=(*assignments, "training.learning_rate=0.5")), lambda requested: NONE)
     lines = to_toml(loaded).splitlines()
     wanted = {"eval_steps = 128", "num_train_epochs = 3", "max_grad_norm = 1e+30", "learning_rate = 0.5"}
     assert wanted <= set(lines)
-    assert again(to_toml(loaded), tmp_path).evaluation == loaded.config.evaluation
-
-
-def test_the_recipe_that_nobody_named_is_saved_too(tmp_path):
-    loaded = load(Request(), lambda requested: NONE)
-    saved = again(to_toml(loaded), tmp_path)
-    assert saved.profile == "quickstart"
-    assert saved.model_copy(update={"profile": ""}) == loaded.config != Config()
+    assert reload(to_toml(loaded), tmp_path).evaluation == loaded.config.evaluation

@@ -51,11 +51,8 @@ BROKEN = {
     "empty arrow": ("a.arrow", b"", "holds no text"),
     "json number": ("a.json", b"12", "a.json, line 1, column 1: no list and no object; expected a list of objects"),
     "list of strings": ("a.json", b'["a"]', "a.json, item 1: the row is a string, not an object"),
-    "broken item": (
-        "a.json",
-        b'[{"text": "a"},\n {"text": oops}]',
-        "a.json, line 2, column 11: broken JSON: Expecting value, near \u00ab",
-    ),
+    "broken item": ("a.json", b'[{"text": "a"},\n {"text": oops}]',
+     "a.json, line 2, column 11: broken JSON: Expecting value, near \u00ab"),
     "torn list": ("a.json", b'[{"text": "a"}, {"text": "b', "broken JSON: Unterminated string"),
     "list not closed": ("a.json", b'[{"text": "a"}', "line 1, column 15: expected ,, found the end of the file"),
     "list without comma": ("a.json", b'[{"text": "a"} {"text": "b"}]', "column 16: expected ,, found '{'"),
@@ -68,21 +65,11 @@ BROKEN = {
     "utf-16 json": ("a.json", '[{"text": "x"}]'.encode("utf-16"), "probably UTF-16"),
     "surrogate": ("a.json", b'[{"text": "ab\\ud800"}]', "a lone surrogate, \\ud800) at character 3"),
     "false gz": ("a.json.gz", b"[]", "not a sound gzip file"),
-    "cut gz": (
-        "a.csv.gz",
-        first_half(gzip.compress(b"text\n" + os.urandom(4000).hex().encode())),
-        "cut short",
-    ),
-    "ragged": (
-        "a.csv",
-        b"id,text\n1,a,b\n",
-        "a.csv, line 2: the row has 3 fields, the header 2; a text that holds ','",
-    ),
-    "open quote": (
-        "a.csv",
-        b'id,text\n1,"a\n2,b\n',
-        "a.csv, line 2: a double quote that opens in this row is not closed",
-    ),
+    "cut gz": ("a.csv.gz", first_half(gzip.compress(b"text\n" + os.urandom(4000).hex().encode())), "cut short"),
+    "ragged": ("a.csv", b"id,text\n1,a,b\n",
+     "a.csv, line 2: the row has 3 fields, the header 2; a text that holds ','"),
+    "open quote": ("a.csv", b'id,text\n1,"a\n2,b\n',
+     "a.csv, line 2: a double quote that opens in this row is not closed"),
     "quote inside": ("a.csv", b'id,text\n1,"a" b\n', "a.csv, line 2: a double quote in the middle of a text"),
     "two of a name": ("a.csv", b"text,text\na,b\n", "a.csv, line 1: two columns are named 'text'"),
     "latin-1 csv": ("a.csv", b"text\ncaf\xe9\n", "a.csv, line 2: not UTF-8: 0xe9 at byte offset 8"),
@@ -93,7 +80,7 @@ BROKEN = {
     "empty parquet": ("a.parquet", b"", "a.parquet: not a sound Parquet file"),
     "no arrow": ("a.arrow", b"text\nnot arrow at all", "a.arrow: not a sound Arrow file"),
     "old feather": ("a.feather", b"FEA1 and more", "a Feather file of version 1; write it again"),
-}
+}  # fmt: skip
 
 
 def test_a_broken_table_is_reported_in_one_sentence(tmp_path, subtests):

@@ -1,4 +1,4 @@
-"""Which column holds the text, and how the choice is reported."""
+"""The choice of the text column, and how it is reported."""
 
 from __future__ import annotations
 
@@ -46,13 +46,10 @@ UNCLEAR = [
     ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
     ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
     ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
-    (
-        {"id": LONG, "messages": 5},
-        'the rows are conversations (messages), not texts; task.type = "chat" reads them',
-    ),
+    ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; task.type = "chat" reads them'),
     ({"question": "what?", "answer": LONG}, "the rows are questions with their answers (question, answer)"),
     ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
-]
+]  # fmt: skip
 
 
 def test_an_unclear_choice_is_an_error_that_names_the_columns(subtests):
@@ -62,9 +59,7 @@ def test_an_unclear_choice_is_an_error_that_names_the_columns(subtests):
                 chosen(row)
             assert message in str(caught.value)
             assert str(caught.value).startswith("train.csv: ")
-
-
-def test_only_text_columns_are_proposed():
+    # Only text columns are proposed.
     with pytest.raises(DataError, match=r"data.text_column: title, notes$"):
         chosen({"id": 1, "title": "what?", "notes": "that."})
 
@@ -79,15 +74,13 @@ def test_a_named_column_is_used_and_a_misspelt_one_is_corrected():
     )
 
 
-def test_a_missing_column_is_reported_once_for_all_rows_of_a_file(tmp_path):
+def test_missing_columns_are_reported_once_or_with_their_line(tmp_path):
     for name in ("a.jsonl", "b.jsonl"):
         write(tmp_path / name, *[{"body": "x"}] * 300)
     with pytest.raises(DataError) as caught:
         list(open_source(str(tmp_path), "text").documents())
     assert [problem.where for problem in caught.value.problems] == ["a.jsonl (2 times, also b.jsonl)"]
-
-
-def test_a_row_without_the_column_is_reported_with_its_line(tmp_path):
+    # A row without the column is reported with its line.
     path = write(tmp_path / "a.jsonl", {"text": "x"}, {"body": "y"}, {"text": "z"})
     with pytest.raises(DataError, match=r"a.jsonl, line 2: the row has no column 'text'; columns found: body"):
         list(open_source(str(path)).documents())
@@ -104,6 +97,7 @@ def test_notes_name_the_chosen_column_and_the_other_ones(tmp_path):
     (note,) = notes_of(path)
     assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
     assert notes_of(path, "content") == (note,)
+    # Rows that hold a text alone need no note.
     assert notes_of(write(tmp_path / "a.jsonl", {"text": "x"})) == ()
 
 

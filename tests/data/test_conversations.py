@@ -25,25 +25,25 @@ def read_conversation(values: dict, **columns):
 
 
 FORMS = [
-        ({"messages": [QUESTION, ANSWER]}, {}),
-        ({"messages": json.dumps([QUESTION, ANSWER])}, {}),
-        ({"messages": json.dumps([QUESTION, ANSWER], indent=2)}, {}),
-        ({"prompt": json.dumps([QUESTION]), "completion": json.dumps([ANSWER])}, {}),
-        ({"messages": [{**QUESTION, "name": None}, {**ANSWER, "tool_calls": None}], "source": "x"}, {}),
-        ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWER]}, {}),
-        ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
-                                     {"from": "gpt", "value": ANSWER["content"]}]}, {}),
-        ({"instruction": "Why?", "input": "", "output": ANSWER["content"]}, {}),
-        ({"instruction": "Why?", "input": None, "output": ANSWER["content"]}, {}),
-        ({"prompt": "Why?", "completion": ANSWER["content"]}, {}),
-        ({"prompt": [QUESTION], "completion": [ANSWER]}, {}),
-        ({"question": "Why?", "answer": ANSWER["content"]}, {}),
-        ({"question": "Why?", "answers": {"text": [ANSWER["content"], "So."], "answer_start": [1]}}, {}),
-        ({"Q": "Why?", "A": ANSWER["content"]}, {"text_column": "Q", "target_column": "A"}),
-        ({"conversation": [QUESTION, ANSWER]}, {"text_column": "conversation"}),
-        ({"messages": [QUESTION, ANSWER], "answer": "4"}, {"text_column": "messages"}),
-        ({"prompt": [QUESTION], "completion": ANSWER["content"]}, {"text_column": "prompt"}),
-    ]  # fmt: skip
+    ({"messages": [QUESTION, ANSWER]}, {}),
+    ({"messages": json.dumps([QUESTION, ANSWER])}, {}),
+    ({"messages": json.dumps([QUESTION, ANSWER], indent=2)}, {}),
+    ({"prompt": json.dumps([QUESTION]), "completion": json.dumps([ANSWER])}, {}),
+    ({"messages": [{**QUESTION, "name": None}, {**ANSWER, "tool_calls": None}], "source": "x"}, {}),
+    ({"messages": [{"role": "user", "content": [{"type": "text", "text": "Why?"}]}, ANSWER]}, {}),
+    ({"id": 7, "conversations": [{"from": "human", "value": "Why?"},
+                                 {"from": "gpt", "value": ANSWER["content"]}]}, {}),
+    ({"instruction": "Why?", "input": "", "output": ANSWER["content"]}, {}),
+    ({"instruction": "Why?", "input": None, "output": ANSWER["content"]}, {}),
+    ({"prompt": "Why?", "completion": ANSWER["content"]}, {}),
+    ({"prompt": [QUESTION], "completion": [ANSWER]}, {}),
+    ({"question": "Why?", "answer": ANSWER["content"]}, {}),
+    ({"question": "Why?", "answers": {"text": [ANSWER["content"], "So."], "answer_start": [1]}}, {}),
+    ({"Q": "Why?", "A": ANSWER["content"]}, {"text_column": "Q", "target_column": "A"}),
+    ({"conversation": [QUESTION, ANSWER]}, {"text_column": "conversation"}),
+    ({"messages": [QUESTION, ANSWER], "answer": "4"}, {"text_column": "messages"}),
+    ({"prompt": [QUESTION], "completion": ANSWER["content"]}, {"text_column": "prompt"}),
+]  # fmt: skip
 
 
 def test_every_form_gives_the_same_messages(subtests):
@@ -63,9 +63,7 @@ def test_input_and_context_become_part_of_the_question(subtests):
     for values, asked in WITH_CONTEXT:
         with subtests.test(values=values):
             assert [message["content"] for message in read_conversation(values).messages] == [asked, "T."]
-
-
-def test_json_lists_of_other_things_are_plain_text():
+    # JSON lists of other things are plain text.
     asked, answered = '[{"name": "Ada"}] Who?', '[{"name": "Ada", "role": "author"}]'
     messages = read_conversation({"prompt": asked, "completion": answered}).messages
     assert [message["content"] for message in messages] == [asked, answered]
@@ -95,16 +93,12 @@ def test_a_tool_call_becomes_an_object_in_every_spelling(subtests):
             )
             assert conversation.messages[1] == {"role": "assistant", "content": "", "tool_calls": [CALL]}
             assert conversation.messages[2] == {"role": "tool", "content": "2"}
-
-
-def test_a_timestamp_beside_a_message_is_accepted():
-    turn = {**ANSWER, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
-    assert "2024-01-01" in read_conversation({"messages": [QUESTION, turn]}).text
-
-
-def test_text_that_is_not_a_call_stays_text():
+    # Text that is not a call stays text.
     turn = {"from": "function_call", "value": "add(1)"}
     assert read_conversation({"conversations": [turn]}).messages == ({"role": "assistant", "content": "add(1)"},)
+    # A timestamp beside a message is accepted.
+    turn = {**ANSWER, "timestamp": datetime(2024, 1, 1, tzinfo=UTC)}
+    assert "2024-01-01" in read_conversation({"messages": [QUESTION, turn]}).text
 
 
 NOT_CONVERSATIONS = [
@@ -136,9 +130,7 @@ def test_a_row_that_is_not_a_conversation_is_reported_with_its_place(subtests):
                 columns.read(row(**values))
             for word in (WHERE, *words):
                 assert word in str(error.value)
-
-
-def test_a_null_or_empty_answer_is_refused():
+    # A null or empty answer is refused.
     columns = find_conversations([row(prompt="a", completion="b")])
     with pytest.raises(DataError, match="line 3: the column 'completion' is null, not a string"):
         columns.read(row(prompt="a", completion=None))
@@ -146,14 +138,12 @@ def test_a_null_or_empty_answer_is_refused():
         columns.read(row(prompt="a", completion=" "))
 
 
-def test_a_misspelt_column_is_corrected():
+def test_wrong_columns_are_reported():
     with pytest.raises(DataError, match=r"train.jsonl: there is no column 'mesages'; did you mean 'messages'\?"):
         find_conversations([row(messages=[QUESTION, ANSWER])], text_column="mesages")
     with pytest.raises(DataError, match=r"no column 'anwser'; did you mean 'answer'\?.*data.target_column"):
         find_conversations([row(question="a", answer="b")], target_column="anwser")
-
-
-def test_plain_text_is_refused_with_the_task_that_reads_it():
+    # Plain text is refused with the task that reads it.
     with pytest.raises(DataError, match=r'no column holds conversations; columns found: id, text; .*"causal_lm"'):
         find_conversations([row(id=1, text="Once upon a time.")])
 

@@ -52,9 +52,7 @@ def test_the_pieces_of_a_long_text_add_up_to_it(monkeypatch, subtests):
             parts = [text[start:end] for start, end in pieces_of(text)]
             assert "".join(parts) == text
             assert len(parts) >= 2 and max(map(len, parts)) <= 4000
-
-
-def test_an_end_token_is_added_after_the_last_piece(monkeypatch):
+    # An end token is added after the last piece.
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 50)
     text = " ".join(map(str, range(10, 110)))
     [row] = encode_texts(lambda texts: [list(map(int, re.findall(r"\d+", text))) for text in texts], [text], 1)
@@ -70,9 +68,7 @@ def test_a_trained_tokenizer_decodes_every_text_and_has_three_special_tokens():
     assert ids[0] == BOS_ID and EOS_ID not in ids
     assert tokenizer.decode(ids) == text
     assert len(tokenizer.encode("the sheep").ids) < 9
-
-
-def test_a_vocabulary_too_small_for_all_bytes_is_refused():
+    # A vocabulary too small for all bytes is refused.
     with pytest.raises(ValueError, match="no room"):
         train_tokenizer(["a"], FOR_TEXT.smallest_vocabulary - 1)
     smallest = FOR_TEXT.smallest_vocabulary

@@ -1,54 +1,81 @@
-"""What is said of data before it is prepared."""
+"""Estimates of rows and tokens before the data is prepared."""
 
 from __future__ import annotations
 
+import gzip
 import json
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from tests.data.readers import Characters, write
 from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
-from tui_trainer.data.preparing.tokenizing import TextReader
+from tui_trainer.data.preparing.tokenizing import CharacterReader, TextReader
 from tui_trainer.data.sources.source import Source, open_source, open_sources
 
-CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+DOCUMENTS = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
+STREAM = Cut(rows="stream", max_length=16, eval_fraction=0.2, seed=42, tokenizer="characters")
+TABLE = Cut(rows="examples", max_length=8, eval_fraction=0.1, seed=1, tokenizer="characters")
 
 
 def encode(texts: Sequence[str]) -> list[list[int]]:
-    """One token a word."""
+    """Return one token for each word."""
     return [list(map(int, re.findall(r"\d+", text))) for text in texts]
 
 
-def prepared(source: Source, cut: Cut, cache: Path) -> PreparedData:
-    return prepare([source], TextReader(encode, eos_id=1, vocabulary=1000), cut, cache)
+def words_per_character(texts: Sequence[str]) -> float:
+    return sum(len(text.split()) for text in texts) / sum(map(len, texts))
 
 
-def guessed(rate: Rate, *sources: Source, **changes) -> DataEstimate:
-    reader = TextReader(encode, eos_id=1, vocabulary=1000)
-    return estimate(sources, reader, replace(CUT, **changes), rate, frame_tokens=1)
+READERS: dict[str, Callable[[], object]] = {
+    "documents": lambda: TextReader(encode, eos_id=1, vocabulary=1000),
+    "stream": CharacterReader,
+    "examples": Characters,
+}
 
 
-def write(path: Path, texts: Sequence[str]) -> Path:
-    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
-    return path
+def prepared(source: Source, cut: Cut, folder: Path) -> PreparedData:
+    return prepare([source], READERS[cut.rows](), cut, folder)
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv", "a.parquet", "a.arrow"])
-def test_an_estimate_is_near_the_counts_in_every_form(tmp_path, name):
+def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> DataEstimate:
+    return estimate(sources, READERS[cut.rows](), cut, rate, frame_tokens=int(cut.rows != "examples"))
+
+
+def numbers(chance: random.Random, count: int, digits: int, *lengths: int) -> list[str]:
+    """Return texts of numbers with so many digits."""
+    low = 10 ** (digits - 1)
+    drawn = lengths or [chance.randrange(2, 30) for _ in range(count)]
+    return [" ".join(str(chance.randrange(low, 10 * low)) for _ in range(length)) for length in drawn]
+
+
+def near_the_counts(guess: DataEstimate, data: PreparedData, near: float) -> None:
+    """Check an estimate against what was prepared."""
+    counts = data.counts
+    assert guess.tokens == pytest.approx(counts.train_tokens, rel=near)
+    assert guess.rows == pytest.approx(counts.train_rows, rel=near)
+    assert guess.eval_rows == pytest.approx(counts.eval_rows, rel=0.08)
+    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.08)
+    assert np.mean(guess.lengths) == pytest.approx(np.mean(data.lengths), rel=near)
+    used = [source["rows_per_epoch"] for source in data.details["sources"]] if len(guess.sources) > 1 else []
+    assert [source.rows_per_epoch for source in guess.sources][: len(used)] == pytest.approx(used, rel=near)
+
+
+def check_format(name: str, folder: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     chance = random.Random(7)
-    lengths = [max(2, int(chance.lognormvariate(1.8, 0.7))) for _ in range(9000)]
-    texts = [" ".join(str(chance.randrange(100, 999)) for _ in range(length)) for length in lengths]
-    path = tmp_path / name
+    lengths = [max(2, int(chance.lognormvariate(1.8, 0.7))) for _ in range(4000)]
+    texts = numbers(chance, 0, 3, *lengths)
+    path = folder / name
     table = pa.table({"id": list(range(len(texts))), "text": texts})
     if name == "a.parquet":
         pq.write_table(table, path)
@@ -61,72 +88,119 @@ def test_an_estimate_is_near_the_counts_in_every_form(tmp_path, name):
         path.write_text("text\n" + "".join(f"{text}\n" for text in texts))
     else:
         write(path, texts)
-    counts = prepared(open_source(str(path)), CUT, tmp_path / "cache").counts
-    rate = sum(lengths) / sum(map(len, texts))
-    guess = guessed(lambda texts: rate, open_source(str(path)))
-    assert guess.tokens - guess.labels == pytest.approx(counts.train_documents, rel=0.06)
-    assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.06)
-    assert guess.labels == pytest.approx(counts.train_labels, rel=0.06)
-    assert guess.rows == pytest.approx(counts.train_rows, rel=0.06)
-    assert guess.eval_rows == pytest.approx(counts.eval_rows, rel=0.08)
-    assert guess.longest_row == counts.longest_row == 8
-    assert np.mean(guess.lengths) == pytest.approx(counts.train_labels / counts.train_rows, rel=0.06)
+    data = prepared(open_source(str(path)), DOCUMENTS, folder / "cache")
+    guess = guessed(DOCUMENTS, open_source(str(path)), rate=words_per_character)
+    near_the_counts(guess, data, 0.06)
+    assert guess.labels == pytest.approx(data.counts.train_labels, rel=0.06)
+    assert guess.tokens - guess.labels == pytest.approx(data.counts.train_documents, rel=0.06)
+    assert guess.longest_row == data.counts.longest_row == 8
 
 
-def test_an_estimate_of_texts_and_of_two_sources_counts_files_as_documents(tmp_path):
+def test_an_estimate_of_json_lines_is_near_the_counts(tmp_path):
+    check_format("a.jsonl", tmp_path)
+
+
+@pytest.mark.full
+def test_an_estimate_of_every_format_is_near_the_counts(tmp_path, subtests):
+    for name in ("a.json", "a.csv", "a.parquet", "a.arrow"):
+        with subtests.test(name):
+            check_format(name, tmp_path)
+
+
+def test_an_estimate_of_a_table_is_near_the_counts(tmp_path):
+    rows = [{"text": "x" * (1 + index % 7), "label": index % 2} for index in range(8000)]
+    source = open_source(str(write(tmp_path / "train.jsonl", rows)))
+    guess = guessed(TABLE, source)
+    near_the_counts(guess, prepared(source, TABLE, tmp_path / "cache"), 0.02)
+    assert guess.longest_row == 7
+
+
+def test_an_estimate_of_a_stream_is_near_the_counts(tmp_path):
+    chance = random.Random(0)
+    stories = ["".join(chance.choices("abcdefgh \n", k=120)) + chr(0x4E00 + n) for n in range(30)]
+    source = open_source(str(write(tmp_path / "a.jsonl", stories * 40)))
+    guess, counts = guessed(STREAM, source), prepared(source, STREAM, tmp_path / "cache").counts
+    assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.02)
+    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.05)
+    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
+    assert guess.vocabulary == pytest.approx(counts.vocabulary, abs=8)
+    limited = guessed(replace(STREAM, eval_fraction=0.5, max_chars=1000), source)
+    assert limited.tokens + limited.eval_tokens == pytest.approx(1008, abs=5)
+
+
+def test_an_estimate_follows_the_weights_and_the_lengths_of_each_source(tmp_path):
+    chance = random.Random(3)
+    texts = [numbers(chance, 6000, 2), numbers(chance, 3000, 9)]
+    source = open_sources([str(write(tmp_path / f"{n}.jsonl", rows)) for n, rows in enumerate(texts)])
+    cut = replace(DOCUMENTS, weights=(0.25, 2.5), max_rows=2500)
+    guess, data = guessed(cut, source, rate=words_per_character), prepared(source, cut, tmp_path / "cache")
+    near_the_counts(guess, data, 0.06)
+    assert guess.labels == pytest.approx(data.counts.train_labels, rel=0.06)
+
+
+@pytest.mark.full
+def test_an_estimate_of_tables_follows_the_weights_and_the_lengths_of_each_source(tmp_path):
+    tables = [
+        [{"text": sign * (shortest + index % 3), "label": index % 2} for index in range(count)]
+        for sign, shortest, count in (("x", 1, 20_000), ("y", 4, 9000))
+    ]
+    source = open_sources([str(write(tmp_path / f"{n}.jsonl", rows)) for n, rows in enumerate(tables)])
+    cut = replace(TABLE, weights=(0.2, 3.0))
+    near_the_counts(guessed(cut, source), prepared(source, cut, tmp_path / "cache"), 0.02)
+
+
+def test_an_estimate_of_text_files_counts_each_as_a_document(tmp_path):
     for number in range(12):
         (tmp_path / f"{number}.txt").write_text("1234 " * (10 * number + 10))
-    held_out = write(tmp_path / "eval.jsonl", ["1 2 3"] * 3)
-    source = open_source(f"{tmp_path}/*.txt")
-    guess = guessed(lambda texts: 0.2, source, open_source(str(held_out)), max_length=16)
+    held_out = open_source(str(write(tmp_path / "eval.jsonl", ["1 2 3"] * 3)))
+    cut = replace(DOCUMENTS, max_length=16)
+    guess = guessed(cut, open_source(f"{tmp_path}/*.txt"), held_out, rate=lambda texts: 0.2)
     assert (guess.tokens - guess.labels, guess.eval_rows) == (12, 3)
     assert guess.tokens == sum(10 * number + 11 for number in range(12))
     assert guess.rows == sum(-(-(10 * number + 10) // 16) for number in range(12))
 
 
-@pytest.mark.parametrize("name", ["a.json", "a.csv"])
-def test_an_estimate_uses_the_long_rows_before_the_one_that_was_not_read_whole(tmp_path, name):
+def test_an_estimate_leaves_out_the_row_that_was_not_read_whole(tmp_path, subtests):
     text = "12 lines\n" * 3000
-    quoted = f'"{text}"\n'
-    whole = json.dumps([{"text": text}] * 100) if name == "a.json" else "text\n" + quoted * 100
-    (tmp_path / name).write_text(whole)
-    guess = guessed(lambda texts: 1.0, open_source(str(tmp_path / name)), eval_fraction=0)
-    assert guess.tokens - guess.labels == pytest.approx(100, rel=0.05)
-    assert guess.tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
+    contents = {
+        "a.jsonl": (json.dumps({"text": text}) + "\n") * 100,
+        "a.json": json.dumps([{"text": text}] * 100),
+        "a.csv": "text\n" + f'"{text}"\n' * 100,
+    }
+    for name, content in contents.items():
+        with subtests.test(name):
+            (tmp_path / name).write_text(content)
+            guess = guessed(replace(DOCUMENTS, eval_fraction=0), open_source(str(tmp_path / name)))
+            assert guess.tokens - guess.labels == pytest.approx(100, rel=0.05)
+            assert guess.tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
 
 
-def test_a_source_shows_its_beginning(tmp_path):
+def test_an_estimate_of_a_gz_file_reports_the_assumed_compression(tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(random.Random(1).randbytes(20_000).hex().encode()))
+    guess = guessed(replace(STREAM, eval_fraction=0), open_source(str(path)))
+    assert guess.tokens == pytest.approx(3 * path.stat().st_size, abs=2)
+    assert "taken to unpack to 3 times" in guess.reason
+
+
+def test_broken_files_do_not_stop_an_estimate(tmp_path):
+    (tmp_path / "a.jsonl").write_bytes(b'oops\n[1]\n{"text": 5}\n\xff\n')
+    (tmp_path / "b.txt.gz").write_bytes(b"no gzip")
+    (tmp_path / "c.txt").write_bytes(b"\xff" * 100)
+    assert guessed(replace(STREAM, eval_fraction=0.1), open_source(str(tmp_path))).tokens < 200
+
+
+def test_the_estimate_of_a_sample_counts_its_characters(tmp_path):
+    source, cut = open_source("sample:python-reference"), replace(STREAM, max_length=256, eval_fraction=0.1)
+    guess, counts = guessed(cut, source), prepared(source, cut, tmp_path).counts
+    assert guess.tokens + guess.eval_tokens == counts.train_tokens + counts.eval_tokens
+    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
+
+
+def test_the_beginning_of_a_source_is_shown_without_broken_or_very_long_parts(tmp_path):
     write(tmp_path / "a.jsonl", ["one", "", "two"])
     (tmp_path / "b.txt").write_text("x" * 500_000)
     (tmp_path / "c.jsonl").write_text("oops")
     shown = beginning_of(size_of(open_source(str(tmp_path))))
     assert set(shown) >= {"one", "two"}
     assert len(shown) == 3 and sum(map(len, shown)) < 100_000
-
-
-def test_an_estimate_follows_the_weights_and_the_tokens_of_each_source(tmp_path):
-    chance = random.Random(3)
-
-    def texts(count: int, digits: int) -> list[str]:
-        low = 10 ** (digits - 1)
-        return [
-            " ".join(str(chance.randrange(low, 10 * low)) for _ in range(chance.randrange(2, 30))) for _ in range(count)
-        ]
-
-    paths = [write(tmp_path / "a.jsonl", texts(6000, 2)), write(tmp_path / "b.jsonl", texts(3000, 9))]
-    source, changes = open_sources([str(path) for path in paths]), {"weights": (0.25, 2.5), "max_rows": 2500}
-    data = prepared(source, replace(CUT, **changes), tmp_path / "cache")
-    guess = guessed(_words_a_character, source, **changes)
-    counts, near = data.counts, 0.06
-    assert guess.tokens - guess.labels == pytest.approx(counts.train_documents, rel=near)
-    assert guess.tokens == pytest.approx(counts.train_tokens, rel=near)
-    assert guess.labels == pytest.approx(counts.train_labels, rel=near)
-    assert guess.rows == pytest.approx(counts.train_rows, rel=near)
-    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=near)
-    assert np.mean(guess.lengths) == pytest.approx(counts.train_labels / counts.train_rows, rel=near)
-    used = [one["rows_per_epoch"] for one in data.details["sources"]]
-    assert [one.rows_per_epoch for one in guess.sources] == pytest.approx(used, rel=near)
-
-
-def _words_a_character(texts: Sequence[str]) -> float:
-    return sum(len(text.split()) for text in texts) / sum(map(len, texts))

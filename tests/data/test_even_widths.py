@@ -1,9 +1,8 @@
-"""Rows that are padded anyway get a little more padding, so that there are few sizes of results."""
+"""Padded rows get a little more padding, so that batches have few different sizes."""
 
 from types import SimpleNamespace
 
 import numpy as np
-import pytest
 
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import (
@@ -35,19 +34,18 @@ def whole(rows, pad_id=PAD, *, width=0):
     return collate_whole(rows, pad_id, np.zeros(len(rows), dtype=np.int64), width=width)
 
 
-@pytest.mark.parametrize(("longest", "width"), [(3, 8), (8, 8), (9, 16), (29, 30)])
-def test_inputs_are_as_wide_as_a_multiple_of_eight_and_never_wider_than_the_plan_says(longest, width):
-    batch = in_even_widths(whole, PAD, 30, 0, even)(rows_of(longest, 2))
-    assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
-    assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
-    assert (batch.input_ids[:, longest:] == PAD).all()
-
-
-def test_a_width_that_is_asked_for_is_kept():
+def test_widths_are_multiples_of_eight_up_to_the_planned_width(subtests):
+    for longest, width in [(3, 8), (8, 8), (9, 16), (29, 30)]:
+        with subtests.test(longest=longest):
+            batch = in_even_widths(whole, PAD, 30, 0, even)(rows_of(longest, 2))
+            assert batch.input_ids.shape == (2, width) == batch.more["attention_mask"].shape
+            assert batch.tokens == longest + 2 == batch.more["attention_mask"].sum(), "padding is not counted"
+            assert (batch.input_ids[:, longest:] == PAD).all()
+    # A requested width is kept.
     assert in_even_widths(whole, PAD, 64, 0, even)(rows_of(5), width=21).input_ids.shape == (1, 21)
 
 
-def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
+def test_answers_are_padded_as_well_and_their_padding_has_no_label():
     def answering(rows, *, width=0):
         return collate_answers(rows, PAD, 0, width=width)
 
@@ -61,7 +59,7 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
     assert narrow.labels.shape == narrow.more["decoder_input_ids"].shape == (2, 12), "no more positions than there are"
 
 
-@pytest.mark.parametrize(("task", "family", "setup", "expected"), [
+ROUNDING = [
     ("token_classification", "bert", TrainingSetup(device="cuda", precision="bf16"), even),
     ("token_classification", "bert", TrainingSetup(), even),
     ("token_classification", "bert", TrainingSetup(precision="bf16"), coarse),
@@ -69,12 +67,16 @@ def test_answers_are_filled_up_as_well_and_what_is_filled_up_has_no_label():
     ("causal_lm", "llama", TrainingSetup(device="cuda", precision="bf16"), None),
     ("causal_lm", "llama", TrainingSetup(), None),
     ("causal_lm", "llama", TrainingSetup(precision="bf16"), coarse),
-])  # fmt: skip
-def test_widths_are_rounded_where_that_changes_nothing_and_helps(task, family, setup, expected):
-    assert find_task(task).width_rounding(family, size_costs=setup.compiles_each_size) is expected
+]  # fmt: skip
 
 
-def test_coarse_sizes_are_few_and_near():
+def test_widths_are_rounded_where_it_changes_no_result_and_helps(subtests):
+    for task, family, setup, expected in ROUNDING:
+        with subtests.test(task=task, family=family, setup=setup):
+            assert find_task(task).width_rounding(family, size_costs=setup.compiles_each_size) is expected
+
+
+def test_coarse_sizes_are_few_and_close():
     sizes = [coarse(count, 4096) for count in range(1, 4097)]
     assert all(count <= size <= count + 7 or size / count < 1.125 for count, size in enumerate(sizes, 1))
     assert len(set(sizes)) == 16 + 8 * 5 and sizes == sorted(sizes)
@@ -83,34 +85,35 @@ def test_coarse_sizes_are_few_and_near():
     assert (coarse(0, 9), coarse(300, 310), coarse(12, 8), even(300, 512)) == (0, 310, 12, 304)
 
 
-@pytest.mark.parametrize("packed", [False, True])
-def test_a_model_sees_few_sizes_of_varied_documents_and_learns_from_the_same_labels(packed):
-    """As a decoder gets them in 16 bits on a CPU, where each size is compiled."""
-    draw, task = np.random.default_rng(0), find_task("causal_lm")
-    longest = 255
-    documents = [
-        TokenRow(draw.integers(1, 8, size=min(longest, 2 + int(size)), dtype=np.int32))
-        for size in draw.exponential(45, size=1600)
-    ]
-    model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
-    about = {"rows": 8, "packed_width": longest if packed else 0}
-    plain = RowLayout(collate=task.collate(model, PAD), collate_packed=task.collate_packed(PAD), **about)
-    evenly = RowLayout(
-        collate=task.collate_in_run(Config(), model, PAD, longest, size_costs=True),
-        collate_packed=task.collate_packed_in_run(PAD, longest, size_costs=True),
-        **about,
-    )
-    shapes: dict[str, set[int]] = {"plain": set(), "even": set()}
-    inputs = {"plain": 0, "even": 0}
-    for start in range(0, len(documents), 16):
-        for one in plain.passes(documents[start : start + 16]):
-            found = {"plain": plain.batch(one), "even": evenly.batch(one)}
-            for name, batch in found.items():
-                shapes[name].add(batch.input_ids.size)
-                inputs[name] += batch.input_ids.size
-            before, after = found.values()
-            assert after.tokens == before.tokens and after.input_ids.shape[1] <= longest
-            assert (after.labels[after.labels != IGNORE] == before.labels[before.labels != IGNORE]).all()
-            assert (after.input_ids[:, : before.input_ids.shape[1]] == before.input_ids).all()
-    assert len(shapes["even"]) <= 24 < 2 * len(shapes["even"]) < len(shapes["plain"])
-    assert inputs["even"] < 1.08 * inputs["plain"]
+def test_a_model_sees_few_batch_sizes_and_the_same_labels(subtests):
+    """A decoder in 16 bits on a CPU compiles each size."""
+    for packed in [False, True]:
+        with subtests.test(packed=packed):
+            draw, task = np.random.default_rng(0), find_task("causal_lm")
+            longest = 255
+            documents = [
+                TokenRow(draw.integers(1, 8, size=min(longest, 2 + int(size)), dtype=np.int32))
+                for size in draw.exponential(45, size=1600)
+            ]
+            model = SimpleNamespace(config=SimpleNamespace(model_type="llama"))
+            about = {"rows": 8, "packed_width": longest if packed else 0}
+            plain = RowLayout(collate=task.collate(model, PAD), collate_packed=task.collate_packed(PAD), **about)
+            evenly = RowLayout(
+                collate=task.collate_in_run(Config(), model, PAD, longest, size_costs=True),
+                collate_packed=task.collate_packed_in_run(PAD, longest, size_costs=True),
+                **about,
+            )
+            shapes: dict[str, set[int]] = {"plain": set(), "even": set()}
+            inputs = {"plain": 0, "even": 0}
+            for start in range(0, len(documents), 16):
+                for one in plain.passes(documents[start : start + 16]):
+                    found = {"plain": plain.batch(one), "even": evenly.batch(one)}
+                    for name, batch in found.items():
+                        shapes[name].add(batch.input_ids.size)
+                        inputs[name] += batch.input_ids.size
+                    before, after = found.values()
+                    assert after.tokens == before.tokens and after.input_ids.shape[1] <= longest
+                    assert (after.labels[after.labels != IGNORE] == before.labels[before.labels != IGNORE]).all()
+                    assert (after.input_ids[:, : before.input_ids.shape[1]] == before.input_ids).all()
+            assert len(shapes["even"]) <= 24 < 2 * len(shapes["even"]) < len(shapes["plain"])
+            assert inputs["even"] < 1.08 * inputs["plain"]

@@ -1,4 +1,4 @@
-"""Tables into rows of tokens and labels: what is read, left out, held out, counted, and kept."""
+"""Rows of a table become rows of tokens and labels: what is read, left out, held out and counted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tui_trainer.data.columns.reader import Encoded, Example
-from tui_trainer.data.columns.row import Row
-from tui_trainer.data.preparing.cache import Cut, find_entry
-from tui_trainer.data.preparing.estimate import estimate
+from tests.data.readers import Characters, write
+from tui_trainer.data.columns.reader import Example
+from tui_trainer.data.preparing.cache import Cut
+from tui_trainer.data.preparing.prepare import cut_rows
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows
 from tui_trainer.data.preparing.row_selection import split_rows
 from tui_trainer.data.preparing.token_rows import Rows
@@ -22,61 +22,9 @@ from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 
-class Characters:
-    """A reader as a task has one: the tokens are the characters of `text`, the label is `label`; "-" trains nothing."""
-
-    columns = ("input_ids", "labels")
-    learns = False
-
-    def __init__(self, width: int = 8) -> None:
-        self.width = width
-        self.heads: list[list[Row]] = []
-        self.settled = 0
-
-    def begin(self, head):
-        self.heads.append(list(head))
-        if "text" not in head[0].values:
-            raise DataError("there is no column 'text'", where=head[0].where)
-
-    def read(self, row):
-        text, label = row.values.get("text"), row.values.get("label", 0)
-        if not isinstance(text, str) or not text:
-            raise DataError("the text is missing", where=row.where)
-        return Example(text, (text, int(label)), stratum=str(label))
-
-    def settle(self):
-        self.settled += 1
-
-    def learn(self, texts, path):
-        raise AssertionError("no tokenizer is made here")
-
-    def encode(self, examples):
-        found = []
-        for example in examples:
-            text, label = example.content
-            tokens = [ord(sign) for sign in text][: self.width]
-            columns = {"input_ids": tokens, "labels": [label]}
-            found.append(Encoded(columns, 0 if text.startswith("-") else 1, truncated=len(text) > self.width))
-        return found
-
-    def vocabulary(self):
-        return 256
-
-    def details(self):
-        return {"classes": 2}
-
-    def notes(self):
-        return ["the text is in the column 'text'"]
-
-
 def cut(**changes) -> Cut:
     plain = {"rows": "examples", "max_length": 8, "eval_fraction": 0.0, "seed": 1, "tokenizer": "characters"}
     return Cut(**(plain | changes))
-
-
-def write(path: Path, rows: list[dict]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
 
 
 @pytest.fixture
@@ -118,60 +66,41 @@ def test_each_class_gives_its_share_to_the_evaluation(prepare):
     assert len(set(texts_of(data.train_path) + texts_of(data.eval_path))) == 400
 
 
-@pytest.mark.parametrize("seed", range(30))
-def test_a_split_is_right_for_any_classes(seed):
-    draw = np.random.default_rng(seed)
-    strata = np.sort(draw.integers(0, draw.integers(1, 12), size=draw.integers(1, 300)))
-    share = float(draw.uniform(0, 0.9))
-    shuffled = draw.permutation(strata)
-    held_out = split_rows(shuffled, share, seed)
-    assert len(set(held_out.tolist())) == len(held_out)
-    classes, sizes = np.unique(shuffled, return_counts=True)
-    held = np.array([(shuffled[held_out] == one).sum() for one in classes])
-    assert (held < sizes).all(), "one of each class stays"
-    assert (np.abs(held - share * sizes) <= 2).all()
-    assert np.array_equal(held_out, split_rows(shuffled, share, seed))
+def test_a_split_keeps_the_share_of_each_class(subtests):
+    for seed in range(30):
+        with subtests.test(seed=seed):
+            draw = np.random.default_rng(seed)
+            strata = np.sort(draw.integers(0, draw.integers(1, 12), size=draw.integers(1, 300)))
+            share = float(draw.uniform(0, 0.9))
+            shuffled = draw.permutation(strata)
+            held_out = split_rows(shuffled, share, seed)
+            assert len(set(held_out.tolist())) == len(held_out)
+            classes, sizes = np.unique(shuffled, return_counts=True)
+            held = np.array([(shuffled[held_out] == one).sum() for one in classes])
+            assert (held < sizes).all(), "one of each class stays"
+            assert (np.abs(held - share * sizes) <= 2).all()
+            assert np.array_equal(held_out, split_rows(shuffled, share, seed))
 
 
-def test_repeats_are_counted_and_left_out_only_when_asked(prepare):
+def test_repeated_and_leaked_rows_are_counted_and_removed_with_dedup(prepare):
     rows = [{"text": text} for text in ("a b", "a  b ", "c", "a b", "e\u0301", "\u00e9")]
     kept = prepare(rows)
     assert (kept.counts.repeated_rows, kept.counts.train_rows) == (3, 6)
     assert any("data.dedup = true leaves them out" in note for note in kept.notes)
     without = prepare(rows, dedup=True)
     assert texts_of(without.train_path) == ["a b", "c", "e\u0301"]
-
-
-def test_held_out_texts_in_the_training_data_are_counted_and_leave_it_when_asked(prepare):
-    rows = [{"text": text} for text in ("a", "b", "c")]
-    held_out = [{"text": "b"}, {"text": "z"}]
-    leaking = prepare(rows, held_out)
-    assert (leaking.counts.leaked_rows, leaking.counts.train_rows, leaking.counts.eval_rows) == (1, 3, 2)
-    without = prepare(rows, held_out, dedup=True)
-    assert texts_of(without.train_path) == ["a", "c"] and texts_of(without.eval_path) == ["b", "z"]
-
-
-def test_repeats_that_a_split_tears_apart_are_leaks(prepare):
+    # Repeats on both sides of a split are leaks.
     rows = [{"text": str(index // 2)} for index in range(200)]
     assert prepare(rows, eval_fraction=0.3).counts.leaked_rows > 10
     assert prepare(rows, eval_fraction=0.3, dedup=True).counts.leaked_rows == 0
 
 
-def test_rows_that_cannot_be_used_stop_the_preparation_all_at_once(prepare, tmp_path):
-    with pytest.raises(DataError) as stopped:
-        prepare([{"text": "a"}, {"text": None}, {"text": 3}, {"text": "b"}])
-    assert [problem.where for problem in stopped.value.problems] == ["train.jsonl, line 2 (2 times, also 3)"]
-    assert not list((tmp_path / "cache").glob("*/manifest.json"))
-
-
-def test_rows_that_cannot_be_used_can_be_passed_over_and_are_listed(prepare):
+def test_bad_rows_can_be_skipped_but_not_the_rest_of_a_file(prepare, tmp_path):
     data = prepare([{"text": "a"}, {"text": None}, {"text": "b"}], skip_bad_rows=True)
     assert texts_of(data.train_path) == ["a", "b"]
     assert (data.counts.bad_rows, data.counts.rows_read) == (1, 3)
     assert any("1 row that cannot be used is left out: train.jsonl, line 2" in note for note in data.notes)
-
-
-def test_the_rest_of_a_file_is_never_passed_over(tmp_path):
+    # `skip_bad_rows` does not skip the rest of a file.
     path = tmp_path / "train.jsonl.gz"
     whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
     path.write_bytes(whole[: len(whole) // 2])
@@ -179,63 +108,70 @@ def test_the_rest_of_a_file_is_never_passed_over(tmp_path):
         prepare_rows([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
 
 
-def test_rows_without_a_label_left_are_counted_and_refused_when_there_are_no_others(prepare):
+def of_lengths(lengths: list[int]) -> list[dict]:
+    return [{"text": f"{number:03}".ljust(length, "x")[-length:], "label": 1} for number, length in enumerate(lengths)]
+
+
+def test_rows_are_marked_if_they_were_cut(prepare):
+    data = prepare(of_lengths([3, 20, 8, 9, 1]))
+    assert cut_rows(data.folder, 5).tolist() == [False, True, False, True, False]
+    assert data.counts.truncated_rows == 2
+    (data.folder / "cut_rows.npy").write_bytes(b"nothing")
+    assert cut_rows(data.folder, 5) is None is cut_rows(data.folder / "elsewhere", 5)
+    data = prepare(of_lengths([12] * 10 + [3] * 30), eval_fraction=0.3)
+    rows = Rows(data.train_path)
+    marks = cut_rows(data.folder, len(rows))
+    assert len(rows) == 28 and marks.tolist() == (rows.lengths == 8).tolist() and 0 < marks.sum() < 10
+
+
+def test_the_length_that_keeps_99_percent_of_the_rows_whole_is_estimated(prepare):
+    lengths = [4] * 180 + list(range(9, 29))
+    found = prepare(of_lengths(lengths)).details["length_for_99_percent"]
+    assert found == pytest.approx(np.quantile(lengths, 0.99, method="higher"), rel=0.2)
+    assert prepare(of_lengths([4] * 50)).details["length_for_99_percent"] == 4
+    assert "length_for_99_percent" not in prepare(of_lengths([9] * 5)).details, "no row is whole"
+
+
+def test_a_table_without_rows_labels_or_its_column_is_refused(prepare, mix):
     data = prepare([{"text": "- a"}, {"text": "b"}, {"text": "c" * 9}])
     assert (data.counts.untrained_rows, data.counts.truncated_rows, data.counts.train_rows) == (1, 1, 2)
     with pytest.raises(DataError, match="none of the 2 training rows has a label within the first 8 tokens"):
         prepare([{"text": "- a"}, {"text": "- b"}])
-
-
-def test_a_table_without_rows_is_refused(prepare):
+    # A table without rows or without its column is refused.
     with pytest.raises(DataError, match="there are no rows to learn from"):
         prepare([])
     with pytest.raises(DataError, match=r"eval\.jsonl"):
         prepare([{"text": "a"}], [])
-
-
-def test_wrong_columns_are_told_once(prepare):
+    # A missing column is reported once.
+    with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to learn from"):
+        mix(labelled(1, 5), [])
     with pytest.raises(DataError) as stopped:
         prepare([{"words": "a"}] * 5)
     assert len(stopped.value.problems) == 1
 
 
-def test_the_first_rows_can_be_enough(prepare):
-    rows = [{"text": str(index)} for index in range(50)]
-    assert prepare(rows, [{"text": "z"}], max_rows=7).counts.train_rows == 7
+def test_every_format_gives_the_same_rows(tmp_path, subtests):
+    for form in ["parquet", "arrow", "json", "csv"]:
+        with subtests.test(form=form):
+            rows = [{"text": f"row {index}", "label": index % 2} for index in range(30)]
+            path = tmp_path / f"rows.{form}"
+            table = pa.Table.from_pylist(rows)
+            if form == "parquet":
+                pq.write_table(table, path, row_group_size=7)
+            elif form == "arrow":
+                with pa.ipc.new_file(str(path), table.schema) as file:
+                    file.write_table(table, max_chunksize=4)
+            elif form == "json":
+                path.write_text(json.dumps(rows))
+            else:
+                path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
+            data = prepare_rows([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
+            found = Rows(data.train_path)
+            assert texts_of(data.train_path) == [row["text"] for row in rows]
+            assert [found.example(index).labels[0] for index in range(30)] == [row["label"] for row in rows]
 
 
-def test_prepared_rows_are_taken_from_the_cache_unless_something_changed(prepare, tmp_path):
-    rows = [{"text": "a"}, {"text": "b"}]
-    first, again = prepare(rows), prepare(rows)
-    assert not first.from_cache and again.from_cache and again.folder == first.folder
-    assert again.details == first.details and again.notes == first.notes
-    sources = [open_source(str(tmp_path / "train.jsonl"))]
-    assert find_entry(sources, cut(), tmp_path / "cache", None) is not None
-    for change in ({"max_length": 9}, {"dedup": True}, {"reading": '{"a": 1}'}, {"skip_bad_rows": True}, {"seed": 2}):
-        assert find_entry(sources, cut(**change), tmp_path / "cache", None) is None, change
-
-
-@pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])
-def test_tables_of_every_form_give_the_same_rows(tmp_path, form):
-    rows = [{"text": f"row {index}", "label": index % 2} for index in range(30)]
-    path = tmp_path / f"rows.{form}"
-    table = pa.Table.from_pylist(rows)
-    if form == "parquet":
-        pq.write_table(table, path, row_group_size=7)
-    elif form == "arrow":
-        with pa.ipc.new_file(str(path), table.schema) as file:
-            file.write_table(table, max_chunksize=4)
-    elif form == "json":
-        path.write_text(json.dumps(rows))
-    else:
-        path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
-    data = prepare_rows([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
-    found = Rows(data.train_path)
-    assert texts_of(data.train_path) == [row["text"] for row in rows]
-    assert [found.example(index).labels[0] for index in range(30)] == [row["label"] for row in rows]
-
-
-def test_numbers_that_stand_for_names_come_as_names(tmp_path):
+def test_class_numbers_are_read_as_their_names(tmp_path):
     feature = {"_type": "ClassLabel", "names": ["no", "yes"]}
     tags = {"_type": "List", "feature": {"_type": "ClassLabel", "names": ["O", "B-X"]}}
     features = {"info": {"features": {"label": feature, "tags": tags, "text": {"_type": "Value"}}}}
@@ -249,39 +185,9 @@ def test_numbers_that_stand_for_names_come_as_names(tmp_path):
     assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], [], []]
 
 
-def test_plain_text_is_refused_with_the_task_that_reads_it(tmp_path):
-    (tmp_path / "a.txt").write_text("words")
-    with pytest.raises(DataError, match="plain text has no columns"):
-        prepare_rows([open_source(str(tmp_path / "a.txt"))], Characters(), cut(), tmp_path / "cache")
-
-
-def test_an_estimate_is_near_to_what_is_prepared(tmp_path):
-    rows = [{"text": "x" * (1 + index % 7), "label": index % 2} for index in range(20_000)]
-    sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
-    asked = cut(eval_fraction=0.1)
-    guess = estimate(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
-    data = prepare_rows(sources, Characters(), asked, tmp_path / "cache")
-    assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.02)
-    assert guess.tokens == pytest.approx(data.counts.train_tokens, rel=0.02)
-    assert guess.longest_row == data.counts.longest_row == 7
-
-
-def test_several_processes_give_the_same_rows(tmp_path, monkeypatch):
-    """A reader of the package itself: a new process cannot import one of a test."""
-    rows = [{"text": f"{index} " + "ab" * (index % 9), "label": index % 3} for index in range(3500)]
-    sources = [open_source(str(write(tmp_path / "train.jsonl", rows)))]
-    found = []
-    for processes in (1, 2):
-        data = prepare_rows(
-            sources, Characters(), cut(eval_fraction=0.2), tmp_path / f"cache{processes}", processes=processes
-        )
-        found.append((data.train_path.read_bytes(), data.eval_path.read_bytes(), data.counts))
-    assert found[0] == found[1]
-
-
 @pytest.fixture
 def mix(tmp_path):
-    """`mix([rows, rows], ...)`: rows of several sources, each in a file of its own."""
+    """`mix(rows, rows, ...)` prepares several sources, each in its own file."""
 
     def run(*tables, reader=None, **changes):
         paths = [write(tmp_path / f"{'abc'[place]}.jsonl", rows) for place, rows in enumerate(tables)]
@@ -295,34 +201,18 @@ def labelled(start: int, count: int) -> list[dict]:
     return [{"text": str(start + index), "label": index % 2} for index in range(count)]
 
 
-def test_weights_repeat_and_thin_training_rows_after_each_source_gave_its_share(mix):
-    tables = labelled(1000, 300), labelled(5000, 100)
-    data = mix(*tables, eval_fraction=0.2, weights=(2.0, 0.5))
-    train, held_out = texts_of(data.train_path), texts_of(data.eval_path)
-    assert (sum(text < "5" for text in held_out), sum(text >= "5" for text in held_out)) == (60, 20)
-    assert len(held_out) == len(set(held_out)) and set(train).isdisjoint(held_out)
-    assert all(train.count(row["text"]) == (0 if row["text"] in held_out else 2) for row in tables[0])
-    used = [train.count(row["text"]) for row in tables[1]]
-    assert set(used) == {0, 1} and sum(used) == 40
-    assert data.counts.train_rows == len(train) == 2 * 240 + 40 and data.counts.rows_read == 400
-    assert data.counts.repeated_rows == data.counts.leaked_rows == 0
-    assert sum(data.details["class_rows"].values()) == 520
-    assert [one["rows_per_epoch"] for one in data.details["sources"]] == [480, 40]
-    assert any(note.endswith("100 rows, 40 in an epoch of training (data.weights 0.5)") for note in data.notes)
-
-
-def test_a_weight_between_whole_numbers_takes_all_rows_and_some_again(mix):
+def test_weights_repeat_and_thin_the_rows_of_each_source(mix):
     rows = labelled(1000, 2300)
-    data = mix(rows, labelled(5000, 3), weights=(1.25, 1.0))
+    data = mix(rows, labelled(5000, 30), weights=(1.25, 0.5))
     train = texts_of(data.train_path)
     counted = [train.count(row["text"]) for row in rows[:400]]
-    assert set(counted) == {1, 2} and len(train) == 2300 + 575 + 3
-    again = mix(rows, labelled(5000, 3), weights=(1.25, 1.0))
-    assert again.from_cache and texts_of(again.train_path) == train
-    assert not mix(rows, labelled(5000, 3), weights=(1.0, 1.25)).from_cache
+    assert set(counted) == {1, 2} and len(train) == 2300 + 575 + 15
+    assert data.counts.repeated_rows == data.counts.leaked_rows == 0
+    assert sum(data.details["class_rows"].values()) == data.counts.train_rows == len(train)
+    assert [source["rows_per_epoch"] for source in data.details["sources"]] == [2875, 15]
 
 
-def test_each_source_begins_anew_with_its_own_columns(mix):
+def test_each_source_has_its_own_columns(mix):
     class Either(Characters):
         def begin(self, head):
             self.name = "text" if "text" in head[0].values else "body"
@@ -339,15 +229,7 @@ def test_each_source_begins_anew_with_its_own_columns(mix):
     assert data.source.startswith("a.jsonl (14 B), b.jsonl (")
 
 
-def test_repeats_over_sources_leave_with_dedup_before_weights_count(mix):
-    rows = labelled(1, 50)
-    data = mix(rows, rows, weights=(1.0, 3.0))
-    assert (data.counts.repeated_rows, data.counts.train_rows) == (50, 200)
-    alone = mix(rows, [*rows, {"text": "z", "label": 1}], weights=(1.0, 3.0), dedup=True)
-    assert texts_of(alone.train_path) == [row["text"] for row in rows] + ["z"] * 3
-
-
-def test_leaks_of_a_source_that_is_thinned_are_counted_as_far_as_they_are_trained_on(tmp_path):
+def test_only_leaks_among_the_weighted_rows_are_counted(tmp_path):
     rows = [{"text": str(index)} for index in range(40)]
     source = open_sources([str(write(tmp_path / "a.jsonl", rows))])
     held_out = open_sources([str(write(tmp_path / "eval.jsonl", rows))])
@@ -355,21 +237,7 @@ def test_leaks_of_a_source_that_is_thinned_are_counted_as_far_as_they_are_traine
     assert (data.counts.train_rows, data.counts.leaked_rows, data.counts.eval_rows) == (10, 10, 40)
 
 
-def test_a_source_without_rows_and_one_thinned_to_nothing_are_refused_by_name(mix):
-    with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to learn from"):
-        mix(labelled(1, 5), [])
-    with pytest.raises(DataError, match=r"b\.jsonl .*none of its 4 rows is left .*a weight of 0.1; .*data\.weights"):
-        mix(labelled(1, 5), labelled(7, 4), weights=(1.0, 0.1))
-
-
-def test_rows_that_are_no_rows_are_counted_as_bad(mix, tmp_path):
-    (tmp_path / "b.jsonl").write_text('{"text": "x"}\n{"text": \n{"text": 7}\n')
-    source = open_sources([str(tmp_path / "b.jsonl")])
-    data = prepare_rows([source], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
-    assert (data.counts.bad_rows, data.counts.rows_read, data.counts.train_rows) == (2, 3, 1)
-
-
-def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
+def test_missing_and_broken_files_are_reported_together(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "train.jsonl", [{"text": None}])
@@ -377,40 +245,16 @@ def test_files_of_one_name_are_told_apart_by_their_folders(tmp_path):
     with pytest.raises(DataError) as stopped:
         prepare_rows([source], Characters(), cut(), tmp_path / "cache")
     assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1 (all 2 rows of several files)"]
-
-
-def test_all_sources_that_are_not_there_are_told_at_once(tmp_path):
+    # All missing files are reported.
     with pytest.raises(DataError) as stopped:
         open_sources([str(tmp_path / "a.jsonl"), str(tmp_path / "b.jsonl")])
     assert len(stopped.value.problems) == 2
 
 
-def test_reading_several_sources_goes_on_to_the_size_of_all(tmp_path):
-    told: list[tuple] = []
+def test_progress_ends_at_the_size_of_all_sources(tmp_path):
+    reports: list[tuple] = []
     source = open_sources([str(write(tmp_path / f"{name}.jsonl", labelled(1, 9))) for name in "xy"])
-    for part, progress in source.each(lambda *report: told.append(report)):
+    for part, progress in source.each(lambda *report: reports.append(report)):
         list(part.documents(progress))
-    ends = [done for what, done, total, _ in told if what == "reading the data" and total == source.bytes_on_disk]
+    ends = [done for what, done, total, _ in reports if what == "reading the data" and total == source.bytes_on_disk]
     assert ends[-1] == source.bytes_on_disk == sum(part.bytes_on_disk for part in source.parts)
-
-
-def test_an_estimate_follows_weights_and_the_lengths_of_each_source(tmp_path):
-    short = [{"text": "x" * (1 + index % 3), "label": index % 2} for index in range(20_000)]
-    long = [{"text": "y" * (4 + index % 4), "label": index % 2} for index in range(9_000)]
-    paths = [write(tmp_path / "a.jsonl", short), write(tmp_path / "b.jsonl", long)]
-    sources, asked = [open_sources([str(path) for path in paths])], cut(eval_fraction=0.1, weights=(0.2, 3.0))
-    guess = estimate(sources, Characters(), asked, lambda texts: 1.0, frame_tokens=0)
-    data = prepare_rows(sources, Characters(), asked, tmp_path / "cache")
-    for mine, counted in (
-        (guess.rows, data.counts.train_rows),
-        (guess.tokens, data.counts.train_tokens),
-        (guess.eval_rows, data.counts.eval_rows),
-        (guess.eval_tokens, data.counts.eval_tokens),
-        (np.mean(guess.lengths), np.mean(data.lengths)),
-        *zip(
-            [one.rows_per_epoch for one in guess.sources],
-            [one["rows_per_epoch"] for one in data.details["sources"]],
-            strict=True,
-        ),
-    ):
-        assert mine == pytest.approx(counted, rel=0.02)

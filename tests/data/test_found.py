@@ -3,10 +3,14 @@
 import gzip
 import json
 
+import pytest
+
 from tui_trainer.config.sections import Config, DataSection, TaskSection
 from tui_trainer.data.preparing.estimate import source_words
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.planning.summary import data_words
+
+pytestmark = pytest.mark.full
 
 
 def rows(path, column="body", count=4):

@@ -1,4 +1,4 @@
-"""What a trained model is asked: the same columns as in training, without the answers."""
+"""Inputs of a trained model: the same columns as in training, without the answers."""
 
 from __future__ import annotations
 

@@ -26,9 +26,7 @@ def test_a_usual_name_is_the_label_column(subtests):
     for names, found in USUAL_NAMES:
         with subtests.test(names=names):
             assert label_columns("auto", [Row("f, line 1", dict.fromkeys(names, "x"))], "f") == (found,)
-
-
-def test_a_missing_label_column_is_reported_with_the_nearest_name():
+    # A missing label column is reported with the nearest name.
     with pytest.raises(DataError, match=r"no column 'lable'; did you mean 'label'\? .* data.label_column"):
         label_columns("lable", rows("x"), "rows.jsonl")
     with pytest.raises(DataError, match=r"no column has a usual name of labels.*columns found: text, what"):
@@ -46,9 +44,7 @@ def test_the_kind_of_labels_follows_from_the_first_rows(subtests):
     for values, kind in KINDS:
         with subtests.test(values=values):
             assert kind_of(values, "rows.jsonl", "label") == kind
-
-
-def test_many_different_whole_numbers_need_a_decision_of_the_user():
+    # Many different whole numbers need a decision of the user.
     with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type = \"single_la"):
         kind_of(range(31), "rows.jsonl", "label")
 
@@ -93,17 +89,13 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
                 read(kind, *values)
             assert words in str(caught.value)
             assert "\n" not in str(caught.value)
-
-
-def test_lists_of_0_and_1_must_have_one_length():
+    # Lists of 0 and 1 must have one length.
     reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
         with pytest.raises(DataError, match="those before it are lists of 2 with a 0 or 1 for each class"):
             reader.names(*rows(value))
-
-
-def test_minus_one_is_not_a_label():
+    # Minus one is not a label.
     reader = LabelReader(["label"], SINGLE, [0, 1])
     with pytest.raises(DataError, match="the label is -1, which says that there is none"):
         reader.names(*rows(-1))
@@ -112,6 +104,7 @@ def test_minus_one_is_not_a_label():
 def test_class_names_have_a_fixed_order_or_that_of_the_model():
     assert ordered(["10", "9", "-1"]) == ("-1", "9", "10")
     assert ordered(["joy", "anger", "10"]) == ("10", "anger", "joy")
+    # The order of a model with the same class names is kept.
     known = {"0": "negative", "1": "neutral", "2": "positive"}
     assert ordered(["positive", "neutral", "negative"], known) == ("negative", "neutral", "positive")
     assert ordered(["positive", "neutral"], known) == ("neutral", "positive")

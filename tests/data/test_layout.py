@@ -1,21 +1,17 @@
-"""Which rows a step learns from and how they lie: without torch, and the same for training and for the preview."""
+"""The rows of a step and their layout in batches: without torch, and the same for training and for the preview."""
 
 import subprocess
 import sys
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
-import torch
 
 from tui_trainer.data.batching.collate import IGNORE, collate, collate_packed, packed_in_coarse_widths
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.row_order import RowOrder, steps_per_epoch
 from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABELS, Rows, RowWriter, TokenRow
-from tui_trainer.training.batches import Batches, Layout
-from tui_trainer.training.ranks import ALONE
-from tui_trainer.training.rehearsal import largest_pass
 
 LENGTHS = [12, 7, 19, 4, 9, 15, 6, 2]
 ABOUT = {"collate": partial(collate, pad_id=0), "collate_packed": partial(collate_packed, pad_id=0)}
@@ -27,46 +23,48 @@ def documents() -> list[TokenRow]:
     return [TokenRow(draw.integers(3, 380, size=length, dtype=np.int32)) for length in LENGTHS]
 
 
-@pytest.mark.parametrize("packed_width", [0, 24])
-@pytest.mark.parametrize("fixed_width", [0, 30])
-@pytest.mark.parametrize("rows", [1, 3, 100])
-def test_training_gets_the_batches_of_the_numpy_layout(documents, packed_width, fixed_width, rows):
-    about = ABOUT | {"rows": rows}
-    widths = {"packed_width": packed_width, "fixed_width": fixed_width}
-    plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
-    passes = list(plain.passes(documents))
-    assert len(passes) == len(tensors) > 0
-    laid = [id(document) for one in passes for row in one for document in row]
-    assert sorted(laid) == sorted(map(id, documents)), "every document once"
-    for one, tensor in zip(passes, tensors, strict=True):
-        batch = plain.batch(one)
-        assert torch.equal(tensor.inputs["input_ids"], torch.from_numpy(batch.input_ids))
-        assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
-        assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
+def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
+    from tui_trainer.training.batches import Layout
+
+    for packed_width, fixed_width, rows in product([0, 24], [0, 30], [1, 3, 100]):
+        with subtests.test(packed_width=packed_width, fixed_width=fixed_width, rows=rows):
+            about = ABOUT | {"rows": rows}
+            widths = {"packed_width": packed_width, "fixed_width": fixed_width}
+            plain, tensors = RowLayout(**about, **widths), list(Layout(**about, **widths).window(documents))
+            passes = list(plain.passes(documents))
+            assert len(passes) == len(tensors) > 0
+            laid = [id(document) for one in passes for row in one for document in row]
+            assert sorted(laid) == sorted(map(id, documents)), "every document once"
+            for one, tensor in zip(passes, tensors, strict=True):
+                batch = plain.batch(one)
+                assert np.array_equal(tensor.inputs["input_ids"].numpy(), batch.input_ids)
+                assert (len(one), tensor.tokens) == (len(batch.input_ids), batch.tokens)
+                assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
 
 
-@pytest.mark.parametrize(("rows", "effective"), [(1, 16), (16, 16), (17, 16), (100, 7)])
-@pytest.mark.parametrize("grouped", [False, True])
-def test_an_epoch_has_every_row_once_and_as_many_steps_as_planned(rows, effective, grouped):
-    lengths = np.random.default_rng(0).integers(2, 50, rows)
-    order = RowOrder(lengths, effective_batch=effective, seed=3, group_by_length=grouped)
-    assert order.steps_per_epoch == steps_per_epoch(rows, min(effective, rows))
-    for epoch in range(2):
-        steps = [order.at(epoch * order.steps_per_epoch + step + 1) for step in range(order.steps_per_epoch)]
-        assert sorted(np.concatenate(steps).tolist()) == list(range(rows))
-    if not grouped:
-        drawn = np.random.default_rng([3, 1]).permutation(rows)
-        assert order.at(order.steps_per_epoch + 1).tolist() == drawn[: min(effective, rows)].tolist()
+def test_an_epoch_has_each_row_once_and_as_many_steps_as_planned(subtests):
+    for (rows, effective), grouped in product([(1, 16), (16, 16), (17, 16), (100, 7)], [False, True]):
+        with subtests.test(rows=rows, effective=effective, grouped=grouped):
+            lengths = np.random.default_rng(0).integers(2, 50, rows)
+            order = RowOrder(lengths, effective_batch=effective, seed=3, group_by_length=grouped)
+            assert order.steps_per_epoch == steps_per_epoch(rows, min(effective, rows))
+            for epoch in range(2):
+                steps = [order.at(epoch * order.steps_per_epoch + step + 1) for step in range(order.steps_per_epoch)]
+                assert sorted(np.concatenate(steps).tolist()) == list(range(rows))
+            if not grouped:
+                drawn = np.random.default_rng([3, 1]).permutation(rows)
+                assert order.at(order.steps_per_epoch + 1).tolist() == drawn[: min(effective, rows)].tolist()
 
 
-def test_what_makes_batches_for_the_preview_loads_no_torch():
+@pytest.mark.full
+def test_the_preview_loads_no_torch():
     modules = "tui_trainer.data.preview, tui_trainer.launching.preview"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=300).returncode == 0
 
 
 def halvings(layout, documents):
-    """(rows of the largest pass, width of packed rows) of each layout, down to the last."""
+    """Return the rows of the largest pass and the width of packed rows of each layout, down to the last."""
     found = []
     while layout is not None:
         found.append((max(map(len, layout.passes(documents))), layout.packed_width))
@@ -74,23 +72,11 @@ def halvings(layout, documents):
     return found
 
 
-def test_half_a_pass_is_half_its_rows_down_to_one(documents):
+def test_halving_a_pass_halves_its_rows_down_to_one(documents):
     layout = RowLayout(**ABOUT, rows=100)
     assert halvings(layout, documents) == [(8, 0), (4, 0), (2, 0), (1, 0)]
     assert halvings(layout, documents[:5]) == [(5, 0), (3, 0), (2, 0), (1, 0)]
-
-
-def test_half_of_one_packed_row_is_half_its_width_down_to_the_longest_document(documents):
-    about = ABOUT | {"rows": 4}
-    found = halvings(RowLayout(**about, packed_width=66), documents)
-    assert found[0] == (1, 66) and found[-1] == (1, max(LENGTHS) - 1)
-    assert [width for _, width in found] == sorted({width for _, width in found}, reverse=True)
-    assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
-    # Rows that are filled up to one width take no less where fewer documents share them.
-    assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
-
-
-def test_rows_of_coarse_widths_are_halved_as_well(documents):
+    # Rows of coarse widths are halved as well.
     layout = RowLayout(
         rows=4,
         packed_width=66,
@@ -105,15 +91,23 @@ def test_rows_of_coarse_widths_are_halved_as_well(documents):
     assert all(size % 8 == 0 or size == 66 for size in sizes)
 
 
-def test_a_document_that_is_longer_than_narrowed_rows_still_has_one(documents):
+def test_halving_a_packed_row_halves_its_width_down_to_the_longest_document(documents):
+    about = ABOUT | {"rows": 4}
+    found = halvings(RowLayout(**about, packed_width=66), documents)
+    assert found[0] == (1, 66) and found[-1] == (1, max(LENGTHS) - 1)
+    assert [width for _, width in found] == sorted({width for _, width in found}, reverse=True)
+    assert halvings(RowLayout(**about, packed_width=24), documents)[:2] == [(3, 24), (2, 24)]
+    # Rows that are filled up to one width take no less where fewer documents share them.
+    assert halvings(RowLayout(**about, packed_width=66, fixed_width=66), documents) == [(1, 66)]
+    # A document longer than a narrowed row gets its own row.
     layout = RowLayout(**ABOUT, rows=4, packed_width=8)
     passes = list(layout.passes(documents))
     assert max(sum(len(document) - 1 for document in row) for one in passes for row in one) == max(LENGTHS) - 1
     assert sum(len(row) for one in passes for row in one) == len(documents)
 
 
-def pairs_of(documents: list[TokenRow]) -> list[TokenRow]:
-    """Rows of two documents each, of which the second has labels for its last half alone."""
+def rows_of_two_documents(documents: list[TokenRow]) -> list[TokenRow]:
+    """Return rows of two documents each. The second one has labels for its last half only."""
     found = []
     for one, two in zip(documents[::2], documents[1::2], strict=True):
         labels = np.where(np.arange(len(two)) < len(two) // 2, IGNORE, two.tokens).astype(np.int32)
@@ -127,8 +121,8 @@ def pairs_of(documents: list[TokenRow]) -> list[TokenRow]:
     return found
 
 
-def learnt(layout, rows):
-    """Of each prepared row the labels of its two documents with the inputs before them, as the batches have them."""
+def labels_with_inputs(layout, rows):
+    """Return the labels of the two documents of each row in the batches, with the inputs before them."""
     found = []
     for batch in layout.window(rows):
         assert len(batch.document_labels) == 2 * batch.samples and batch.document_labels.sum() == batch.label_count
@@ -142,9 +136,11 @@ def learnt(layout, rows):
     return sorted(found)
 
 
-def test_rows_of_several_documents_go_as_wholes_and_labels_know_their_document(documents):
-    rows = pairs_of(documents)
-    alone = learnt(Layout(**ABOUT, rows=1), rows)
+def test_rows_of_several_documents_stay_whole_and_labels_keep_their_document(documents):
+    from tui_trainer.training.batches import Layout
+
+    rows = rows_of_two_documents(documents)
+    alone = labels_with_inputs(Layout(**ABOUT, rows=1), rows)
     assert [len(one) + len(two) for one, two in alone] and len(alone) == len(rows) == 4
     assert alone == sorted(
         tuple(
@@ -159,7 +155,7 @@ def test_rows_of_several_documents_go_as_wholes_and_labels_know_their_document(d
         Layout(**ABOUT, rows=4, packed_width=40),
         Layout(**ABOUT, rows=4, packed_width=40, by_lengths=True),
     ):
-        assert learnt(layout, rows) == alone
+        assert labels_with_inputs(layout, rows) == alone
     assert halvings(RowLayout(**ABOUT, rows=4), rows) == [(4, 0), (2, 0), (1, 0)]
     inputs = [row.inputs for row in rows]
     assert inputs == [len(row) - 2 for row in rows]
@@ -167,8 +163,12 @@ def test_rows_of_several_documents_go_as_wholes_and_labels_know_their_document(d
     assert found[0] == (1, sum(inputs)) and found[-1] == (1, max(inputs)), "no narrower than a whole row"
 
 
-def test_the_largest_pass_counts_all_documents_of_a_row_as_wide_as_the_longest(documents, tmp_path):
-    rows = pairs_of(documents)
+def test_the_largest_pass_counts_each_document_of_a_row_as_wide_as_the_longest(documents, tmp_path):
+    from tui_trainer.training.batches import Batches, Layout
+    from tui_trainer.training.ranks import ALONE
+    from tui_trainer.training.rehearsal import largest_pass
+
+    rows = rows_of_two_documents(documents)
     with RowWriter(tmp_path / "train.arrow", (COLUMN, LABELS, DOCUMENT_LENGTHS)) as writer:
         for row in rows:
             columns = {COLUMN: row.tokens, LABELS: row.labels, DOCUMENT_LENGTHS: row.document_lengths}

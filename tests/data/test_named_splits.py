@@ -1,7 +1,8 @@
-"""Which split a file belongs to, decided by names alone."""
+"""The split that a file belongs to, decided by names alone."""
 
 from __future__ import annotations
 
+from tui_trainer.data.sources.hub import data_names
 from tui_trainer.data.sources.splits import is_about_the_data, split_in, split_of_file, tell_apart
 
 FILE_NAMES = [
@@ -30,22 +31,21 @@ def test_a_file_name_with_a_split_keyword_names_that_split(subtests):
 
 
 def files_by_split(*names: str, saved: frozenset[str] = frozenset()) -> dict[str, list[str]]:
-    """By split, the files; those of no known split under their label."""
+    """Return the files by split, or by label where the split is unknown."""
     return {part.split or part.label: list(files) for part, files in tell_apart(names, saved).parts.items()}
 
 
 TABLES = [
-        (("rows.csv", "more.csv"), {}),
-        (("train/0.csv", "train/1.csv", "dev/0.csv", "test/0.csv"),
-         {"train": ["train/0.csv", "train/1.csv"], "validation": ["dev/0.csv"], "test": ["test/0.csv"]}),
-        (("x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow", "x-test.arrow"),
-         {"train": ["x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow"], "test": ["x-test.arrow"]}),
-        (("train-00000-of-00001.parquet", "unsupervised-00000-of-00001.parquet"),
-         {"train": ["train-00000-of-00001.parquet"], "unsupervised": ["unsupervised-00000-of-00001.parquet"]}),
-        (("train_test_data/train.csv", "train_test_data/test.csv"),
-         {"train": ["train_test_data/train.csv"], "test": ["train_test_data/test.csv"]}),
-        (("books-00000-of-00001.jsonl", "web-00000-of-00001.jsonl"), {}),
-    ]  # fmt: skip
+    (("train/0.csv", "train/1.csv", "dev/0.csv", "test/0.csv"),
+     {"train": ["train/0.csv", "train/1.csv"], "validation": ["dev/0.csv"], "test": ["test/0.csv"]}),
+    (("x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow", "x-test.arrow"),
+     {"train": ["x-train-00000-of-00002.arrow", "x-train-00001-of-00002.arrow"], "test": ["x-test.arrow"]}),
+    (("train-00000-of-00001.parquet", "unsupervised-00000-of-00001.parquet"),
+     {"train": ["train-00000-of-00001.parquet"], "unsupervised": ["unsupervised-00000-of-00001.parquet"]}),
+    (("train_test_data/train.csv", "train_test_data/test.csv"),
+     {"train": ["train_test_data/train.csv"], "test": ["train_test_data/test.csv"]}),
+    (("books-00000-of-00001.jsonl", "web-00000-of-00001.jsonl"), {}),
+]  # fmt: skip
 
 
 def test_tables_of_one_split_belong_together(subtests):
@@ -54,6 +54,38 @@ def test_tables_of_one_split_belong_together(subtests):
             assert files_by_split(*names) == parts
             splits = tell_apart(names)
             assert not parts or splits.trained() == splits.of("train")[0]
+
+
+TRAIN = [f"data/train-0000{shard}-of-00003.parquet" for shard in range(3)]
+TEST = "data/test-00000-of-00001.parquet"
+SHARDS = [
+    (TRAIN, {"train": 3}),
+    (["a/0.parquet", "b/c/1.parquet"], {}),
+    ([TEST, *TRAIN], {"test": 1, "train": 3}),
+    (["train.csv", "test.csv"], {"train": 1, "test": 1}),
+    (["trainset.csv", "testset.csv"], {"train": 1, "test": 1}),
+    (["x/test/0.parquet", "x/train/0.parquet", "x/train/1/1.parquet"], {"test": 1, "train": 2}),
+    (
+        ["c/train.00000-of-00002.json.gz", "c/train.00001-of-00002.json.gz", "c/validation.00000-of-00001.json"],
+        {"train": 2, "validation": 1},
+    ),
+    (["d/train_sft-00000-of-00001.parquet", "d/train_gen-00000-of-00001.parquet"],
+     {"train_sft": 1, "train_gen": 1}),
+    (["rows.csv", "rows.parquet"], {}),
+    (["contest.csv", "latest.csv"], {}),
+    (["training_data/test.jsonl", "training_data/train.jsonl"], {"train": 1, "test": 1}),
+    (["d/test-suite/test.csv", "d/test-suite/train.csv"], {"train": 1, "test": 1}),
+    (["train/a/train-x.csv", "train/b/train-x.csv", "test/x.csv"], {"train": 2, "test": 1}),
+    (["d/en.csv", "d/fr.csv", "d/test_en.csv"], {"": 2, "test": 1}),
+]  # fmt: skip
+
+
+def test_files_on_the_hub_are_grouped_by_split_and_none_is_lost(subtests):
+    for names, labels in SHARDS:
+        with subtests.test(names=names):
+            parts = tell_apart(data_names(names)).parts
+            assert {part.label: len(files) for part, files in parts.items()} == labels
+            assert not parts or sorted(name for files in parts.values() for name in files) == sorted(names)
 
 
 DOUBTS = [
@@ -75,6 +107,10 @@ def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
         with subtests.test(names=names):
             doubt = tell_apart(names).trained()
             assert isinstance(doubt, str) and why in doubt
+    # Split folders beside loose texts need a decision.
+    doubt = tell_apart(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
+    assert doubt == "of vocabulary.txt nobody knows the split"
+    assert "several places" in str(tell_apart(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
 
 
 def test_validation_is_preferred_over_test_for_evaluation():
@@ -88,15 +124,13 @@ def test_validation_is_preferred_over_test_for_evaluation():
     assert "several are named" in str(measured("train.csv", "dev_a-00000-of-00001.csv", "dev_b-00000-of-00001.csv"))
 
 
-def test_saved_folders_are_splits_under_any_name():
-    names = "first/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"
-    assert files_by_split(*names, saved=frozenset({"first", "train"})) == {"first": [names[0]], "train": [names[1]]}
-
-
 def test_texts_beside_split_tables_are_not_data():
     splits = tell_apart(["train.csv", "test.csv", "README.md", "load.py"])
     assert splits.beside == ("README.md", "load.py") and len(splits.parts) == 2
     assert is_about_the_data("README.md") and is_about_the_data("a/LICENSE") and not is_about_the_data("notes.md")
+    # Saved folders are splits under any name.
+    names = "first/data-00000-of-00001.arrow", "train/data-00000-of-00001.arrow"
+    assert files_by_split(*names, saved=frozenset({"first", "train"})) == {"first": [names[0]], "train": [names[1]]}
 
 
 SPLIT_TEXTS = [
@@ -129,13 +163,5 @@ def test_no_text_of_a_corpus_is_left_out_because_of_its_name(subtests):
             splits = tell_apart(names)
             assert not splits.parts and not splits.beside
             assert splits.remark.startswith(noticed) and bool(splits.remark) == bool(noticed)
-
-
-def test_split_folders_beside_loose_texts_need_a_decision():
-    doubt = tell_apart(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
-    assert doubt == "of vocabulary.txt nobody knows the split"
-    assert "several places" in str(tell_apart(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
-
-
-def test_a_single_text_file_belongs_to_a_split_only_if_its_whole_name_is_one():
+    # A single text file belongs to a split only if its whole name is one.
     assert [split_of_file(name) for name in ("test.txt", "test_utils.txt", "test_a.csv")] == ["test", None, "test"]

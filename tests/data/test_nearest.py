@@ -43,21 +43,17 @@ def test_the_nearest_path_is_found_in_every_part(folder, subtests):
     for path, nearest in PATHS:
         with subtests.test(f"{path[:30]}"):
             assert nearest_path(path) == nearest
-
-
-def test_only_folders_are_suggested_for_a_folder(folder):
+    # Only folders are suggested for a folder.
     assert nearest_path("modle.txt") == "model.txt"
     assert nearest_path("modle.txt", folders_only=True) == ""
 
 
-def test_missing_data_is_reported_with_the_nearest_file(folder):
+def test_missing_data_and_models_are_reported_with_the_nearest_path(folder):
     with pytest.raises(DataError, match=r"no file or folder 'texts/dta\.jsonl'; did you mean 'texts/data\.jsonl'\?"):
         open_source("texts/dta.jsonl")
     with pytest.raises(DataError, match="check the path"):
         open_source("nowhere/at-all.csv")
-
-
-def test_a_missing_model_is_reported_with_the_nearest_model_folder(folder):
+    # A missing model is reported with the nearest model folder.
     with pytest.raises(ConfigError, match=r"there is no folder \./modles/gpt2; did you mean \./models/gpt2\?"):
         find_model("./modles/gpt2")
     with pytest.raises(ConfigError, match=r"did you mean the folder \./models/gpt2\? Else run `tui-trainer download"):

@@ -47,12 +47,12 @@ def test_a_longer_context_backs_off_to_the_shorter_one():
     assert probability([4, 4, 1], 2, 3) == pytest.approx(probability([1], 2, 1))
     assert probability([4, 0, 1], 2, 3) == pytest.approx(probability([0, 1], 2, 2))
     assert probability([0, 1], 2, 2) != pytest.approx(probability([1], 2, 1))
-
-
-def test_a_context_that_only_ends_the_training_text_backs_off():
+    # A context that only ends the training text backs off.
     train = [0, 1, 2, 1, 0, 2, 2, 0, 0]
     each = [[losses(train, [0, 0, token], [False, False, True])[order] for token in range(6)] for order in (1, 2)]
     assert each[1] == pytest.approx(each[0])
+    # A text shorter than the order still gives a loss.
+    assert losses([1], [1, 2, 3, 1], [True] * 4)[3] == pytest.approx(losses([1], [1, 2, 3, 1], [True] * 4)[1])
 
 
 def test_bigrams_approach_the_entropy_of_a_markov_chain():
@@ -85,7 +85,3 @@ def test_a_longer_context_lowers_the_loss_of_a_repeating_text():
     found = losses(text, text[:700], np.arange(700) > 2, vocabulary=4, orders=(0, 1, 2, 3))
     assert found[0] > found[1] > found[2] > found[3]
     assert found[3] < 0.05
-
-
-def test_a_text_shorter_than_the_order_still_gives_a_loss():
-    assert losses([1], [1, 2, 3, 1], [True] * 4)[3] == pytest.approx(losses([1], [1, 2, 3, 1], [True] * 4)[1])

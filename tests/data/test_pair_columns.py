@@ -1,4 +1,4 @@
-"""Which columns hold an input and its answer, in the forms that data sets have on the hub."""
+"""The columns of an input and its answer, under the names that data sets on the hub use."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SQUAD = {
 
 
 def pair_of(values, *, text="auto", beside="", target="auto"):
-    """(input, answer) of a single row, and the notes."""
+    """Return input and answer of a single row, and the notes."""
     columns = PairColumns(text, beside, target)
     row = Row("rows.jsonl, line 1", values)
     columns.choose([row])
@@ -50,9 +50,7 @@ def test_named_columns_are_used_and_the_other_one_is_found():
     assert pair_of({"text": "Long.", "tldr": "Short."}, target="tldr")[:2] == ("Long.", "Short.")
     assert pair_of({"translation": {"en": "yes", "de": "ja"}}, text="de", target="en")[:2] == ("ja", "yes")
     assert pair_of(SQUAD, text="question", beside="title")[0] == "question: Where is it? title: Paris"
-
-
-def test_notes_name_the_columns_that_were_used():
+    # Notes name the columns that were used.
     assert pair_of(SQUAD)[2] == (
         "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (not read: id, title)"
     )
@@ -104,6 +102,7 @@ def test_a_bad_row_is_reported_with_its_place(subtests):
                 columns.read(Row("rows.jsonl, line 2", {**good, **values}))
             assert str(caught.value).startswith("rows.jsonl, line 2: ")
             assert all(word in str(caught.value) for word in words), caught.value
+    # A row without the column is reported.
     columns = PairColumns("auto", "", "auto")
     columns.choose([Row("a.jsonl, line 1", {"document": "Long.", "summary": "Short."})])
     with pytest.raises(DataError, match=r"line 9: the row has no column 'summary'; columns found: document"):

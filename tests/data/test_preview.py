@@ -1,10 +1,9 @@
-"""What is shown is what stands in the batch: documents, trained tokens, labels, padding."""
+"""The preview shows what the batch holds: documents, trained tokens, labels, padding."""
 
 from functools import partial
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 
 import numpy as np
-import pytest
 
 from tui_trainer.data.batching.collate import (
     IGNORE,
@@ -20,10 +19,10 @@ from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import TokenRow
-from tui_trainer.data.preview import Lengths, ShownSample, samples
+from tui_trainer.data.preview import Lengths, ShownSample, Speller, samples
 
 
-class MixedPrecision:
+class Numbers:
     """A tokenizer that spells each token as its number; 0 is padding, 1 begins and 2 ends a text."""
 
     all_special_ids = (0, 1, 2)
@@ -36,7 +35,7 @@ class MixedPrecision:
         return f"<{number}>"
 
 
-class Kept(list):
+class InMemory(list):
     """Rows that lie in memory."""
 
     @property
@@ -56,16 +55,16 @@ def shown(data, make, count=100, *, names=(), cut=None, effective=100, **layout)
     about = RowLayout(
         collate=make, collate_packed=partial(collate_packed, pad_id=0), rows=layout.pop("rows", 100), **layout
     )
-    return samples(data, order, about, count, tokenizer=MixedPrecision(), names=names, cut=cut)
+    return samples(data, order, about, count, tokenizer=Numbers(), names=names, cut=cut)
 
 
-def spelled(pieces) -> str:
-    """Trained tokens in capitals would not show in numbers: they have a star."""
+def spell(pieces) -> str:
+    """Return the text of the pieces, with a star behind those that are trained."""
     return " ".join(piece.text + "*" * piece.trained for piece in pieces)
 
 
 CAUSAL = partial(collate, pad_id=0)
-TALKS = Kept(
+CONVERSATIONS = InMemory(
     [
         row([1, 5, 6, 7, 2], [IGNORE, IGNORE, IGNORE, 7, 2]),  # an answer at the end
         row([1, 8, 9, 2, 10, 11, 2], [IGNORE, 8, 9, 2, IGNORE, IGNORE, IGNORE]),  # the end is no label
@@ -80,39 +79,40 @@ WANTED = {
 }
 
 
-@pytest.mark.parametrize("layout", [{}, {"packed_width": 8}, {"packed_width": 16}, {"rows": 1}, {"fixed_width": 20}])
-def test_a_token_is_trained_where_the_place_before_it_has_a_label(layout):
-    found = shown(TALKS, CAUSAL, **layout)
-    documents = {one.number: one for sample in found for one in sample.documents}
-    assert {n: (spelled(one.pieces), one.tokens, one.trained_tokens) for n, one in documents.items()} == WANTED
-    inputs = sum(len(one) - 1 for one in TALKS)
-    widths = {len(sample.documents): sample for sample in found}
-    if layout.get("packed_width") == 16:
-        assert len(found) == 1 and found[0].padding == 0 and set(widths) == {3}
-    if "fixed_width" in layout:
-        assert sum(20 - sample.padding for sample in found) == inputs
-    if layout.get("rows") == 1:
-        assert [sample.padding for sample in found] == [0, 0, 0]
-        assert [(sample.forward_pass, sample.row) for sample in found] == [(1, 1), (2, 1), (3, 1)]
+def test_a_token_is_trained_if_the_position_before_it_has_a_label(subtests):
+    for layout in [{}, {"packed_width": 8}, {"packed_width": 16}, {"rows": 1}, {"fixed_width": 20}]:
+        with subtests.test(layout=layout):
+            found = shown(CONVERSATIONS, CAUSAL, **layout)
+            documents = {one.number: one for sample in found for one in sample.documents}
+            assert {n: (spell(one.pieces), one.tokens, one.trained_tokens) for n, one in documents.items()} == WANTED
+            inputs = sum(len(one) - 1 for one in CONVERSATIONS)
+            widths = {len(sample.documents): sample for sample in found}
+            if layout.get("packed_width") == 16:
+                assert len(found) == 1 and found[0].padding == 0 and set(widths) == {3}
+            if "fixed_width" in layout:
+                assert sum(20 - sample.padding for sample in found) == inputs
+            if layout.get("rows") == 1:
+                assert [sample.padding for sample in found] == [0, 0, 0]
+                assert [(sample.forward_pass, sample.row) for sample in found] == [(1, 1), (2, 1), (3, 1)]
 
 
-def test_samples_go_on_into_the_next_steps_and_end_with_the_epoch():
-    assert [sample.step for sample in shown(TALKS, CAUSAL, effective=1)] == [1, 2, 3]
-    assert len(shown(TALKS, CAUSAL, 2)) == 2
-    order = RowOrder(TALKS.lengths, effective_batch=1, seed=0)
-    first = shown(TALKS, CAUSAL, 1, effective=1)[0].documents[0].number
+def test_samples_continue_into_the_next_steps_and_end_with_the_epoch():
+    assert [sample.step for sample in shown(CONVERSATIONS, CAUSAL, effective=1)] == [1, 2, 3]
+    assert len(shown(CONVERSATIONS, CAUSAL, 2)) == 2
+    order = RowOrder(CONVERSATIONS.lengths, effective_batch=1, seed=0)
+    first = shown(CONVERSATIONS, CAUSAL, 1, effective=1)[0].documents[0].number
     assert first == order.at(1)[0] + 1, "the row that training begins with"
 
 
-def test_a_row_says_whether_it_was_cut():
+def test_a_row_shows_whether_it_was_cut():
     cut = np.array([True, False, False])
-    documents = [one for sample in shown(TALKS, CAUSAL, cut=cut) for one in sample.documents]
+    documents = [one for sample in shown(CONVERSATIONS, CAUSAL, cut=cut) for one in sample.documents]
     assert {one.number: one.cut for one in documents} == {1: True, 2: False, 3: False}
-    assert all(one.cut is None for sample in shown(TALKS, CAUSAL) for one in sample.documents)
+    assert all(one.cut is None for sample in shown(CONVERSATIONS, CAUSAL) for one in sample.documents)
 
 
 def with_labels(labels):
-    """A collate whose rows have these labels, by the number of tokens of a row."""
+    """Return a collate function that gives a row of so many tokens its label."""
 
     def make(rows, *, width=0) -> Batch:
         return collate_whole(rows, 0, np.stack([labels[len(one)] for one in rows]), width=width)
@@ -120,27 +120,28 @@ def with_labels(labels):
     return make
 
 
-@pytest.mark.parametrize(
-    ("labels", "wanted"),
-    [
-        ({3: np.int64(1), 4: np.int64(0)}, {3: "anger", 4: "joy"}),
-        ({3: np.float32(2.5), 4: np.float32(-1)}, {3: "2.5", 4: "-1"}),
-        ({3: np.float32([1, 1]), 4: np.float32([0, 0])}, {3: "joy, anger", 4: "no label"}),
-    ],
-)
-def test_a_row_with_a_label_of_its_own_shows_its_name(labels, wanted):
-    rows = Kept([row([1, 5, 2]), row([1, 5, 6, 2])])
-    found = shown(rows, with_labels(labels), names=("joy", "anger"))
-    assert {len(rows[one.number - 1]): one.label for sample in found for one in sample.documents} == wanted
-    assert all(sample.trained_tokens == 0 for sample in found)
-    assert {sample.documents[0].number: sample.padding for sample in found} == {1: 1, 2: 0}
+ROW_LABELS = [
+    ({3: np.int64(1), 4: np.int64(0)}, {3: "anger", 4: "joy"}),
+    ({3: np.float32(2.5), 4: np.float32(-1)}, {3: "2.5", 4: "-1"}),
+    ({3: np.float32([1, 1]), 4: np.float32([0, 0])}, {3: "joy, anger", 4: "no label"}),
+]
+
+
+def test_a_row_with_one_label_shows_its_name(subtests):
+    for labels, wanted in ROW_LABELS:
+        with subtests.test(wanted=wanted):
+            rows = InMemory([row([1, 5, 2]), row([1, 5, 6, 2])])
+            found = shown(rows, with_labels(labels), names=("joy", "anger"))
+            assert {len(rows[one.number - 1]): one.label for sample in found for one in sample.documents} == wanted
+            assert all(sample.trained_tokens == 0 for sample in found)
+            assert {sample.documents[0].number: sample.padding for sample in found} == {1: 1, 2: 0}
 
 
 def test_words_show_their_tags():
     def make(rows, *, width=0) -> Batch:
         return collate_whole(rows, 0, padded([one.labels for one in rows], IGNORE, width), width=width)
 
-    rows = Kept([row([1, 5, 6, 7, 2], [IGNORE, 1, IGNORE, 0, IGNORE]), row([1, 8, 2], [IGNORE, 0, IGNORE])])
+    rows = InMemory([row([1, 5, 6, 7, 2], [IGNORE, 1, IGNORE, 0, IGNORE]), row([1, 8, 2], [IGNORE, 0, IGNORE])])
     found = {one.number: one for sample in shown(rows, make, names=("O", "B-PER")) for one in sample.documents}
     tagged = {n: [(piece.text, piece.tag, piece.trained) for piece in one.pieces] for n, one in found.items()}
     assert tagged[1] == [
@@ -149,12 +150,12 @@ def test_words_show_their_tags():
     assert found[2].trained_tokens == 1
 
 
-def test_an_answer_stands_beside_its_input_with_padding_of_its_own():
+def test_an_answer_is_shown_beside_its_input_with_its_own_padding():
     make = partial(collate_answers, pad_id=0, start_id=0)
-    rows = Kept([row([5, 6, 2], [9, 2]), row([7, 2], [10, 11, 12, 2])])
+    rows = InMemory([row([5, 6, 2], [9, 2]), row([7, 2], [10, 11, 12, 2])])
     found = {sample.documents[0].number: sample for sample in shown(rows, make)}
-    assert spelled(found[1].documents[0].pieces) == "[5][6] <2>"
-    assert spelled(found[1].documents[0].answer) == "[9]* <2>*"
+    assert spell(found[1].documents[0].pieces) == "[5][6] <2>"
+    assert spell(found[1].documents[0].answer) == "[9]* <2>*"
     assert (found[1].padding, found[1].answer_padding) == (0, 2)
     assert (found[2].padding, found[2].answer_padding) == (1, 0)
     assert (found[2].tokens, found[2].trained_tokens) == (6, 4)
@@ -172,10 +173,61 @@ def test_lengths_are_counted_without_gaps():
     assert Lengths.of(np.array([7])).histogram == ((7, 7, 1),)
 
 
-def test_padding_is_less_by_length_and_least_when_packed():
+def test_grouping_lowers_padding_and_packing_lowers_it_most():
     inputs = np.clip(np.random.default_rng(0).lognormal(4, 1, 2000).astype(int), 1, 512)
     found = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=True)
     assert found.packed is not None
     assert 0.1 < found.padded < 0.5 and 0 <= found.grouped < 0.1 and 0 <= found.packed < 0.1
     wider = padding_shares(inputs, capacity=512, documents=64, micro_batch=8, packs=False, rounding=even)
     assert wider.packed is None and found.padded < wider.padded < found.padded + 0.1
+
+
+TEXTS = [
+    "The cat sat.", " leading and trailing ", "line one\nline two\ttab", "caf\u00e9 \u6f22\u5b57 \U0001f600",
+    "<bos> and <eos> are text here", "", "a",
+]  # fmt: skip
+
+
+class Stripping:
+    """A tokenizer of words that decodes as SentencePiece's do: without the blank before the first word."""
+
+    all_special_ids = (0,)
+    added_tokens_decoder = MappingProxyType({9: SimpleNamespace(special=True), 8: SimpleNamespace(special=False)})
+    words = ("<s>", "the", "cat", "sat")
+
+    def decode(self, ids, **_) -> str:
+        return " ".join(self.words[number] if number < 4 else f"word{number}" for number in ids)
+
+    def convert_ids_to_tokens(self, number) -> str:
+        return "<s>" if number == 0 else f"<{number}>"
+
+
+def test_words_keep_the_space_before_them_and_tags_begin_a_piece():
+    found = Speller(Stripping()).pieces([0, 1, 2, 3, 9, 8], [False, False, True, True, True, False])
+    assert [(piece.text, piece.tokens, piece.trained, piece.special) for piece in found] == [
+        ("<s>", 1, False, True),
+        ("the", 1, False, False),
+        (" cat sat", 2, True, False),
+        ("<9>", 1, True, True),
+        ("word8", 1, False, False),
+    ]
+    # A tag begins a piece.
+    found = Speller(Stripping()).pieces([0, 1, 2, 3], [False, True, False, True], ["", "O", "", "B-PER"])
+    assert [(piece.text, piece.tag) for piece in found] == [("<s>", ""), ("the", "O"), (" cat", ""), (" sat", "B-PER")]
+
+
+def test_pieces_together_are_the_text(subtests):
+    from tests.tiny_models import tiny_tokenizer
+
+    tokenizer = tiny_tokenizer()
+    for text in TEXTS:
+        with subtests.test(text=text):
+            ids = tokenizer(text)["input_ids"]
+            for interval in (1, 2, 3):
+                trained = [position % interval == 0 for position in range(len(ids))]
+                assert sum(piece.tokens for piece in Speller(tokenizer).pieces(ids, trained)) == len(ids)
+            beginning, *pieces = Speller(tokenizer).pieces(ids, [True] * len(ids))
+            assert beginning.text == "<bos>" and beginning.special
+            # This tokenizer encodes text that spells a special token as that token, and the preview shows it.
+            assert "".join(piece.text for piece in pieces) == text
+            assert [piece.text for piece in pieces if piece.special] == ["<bos>", "<eos>"] * ("<bos>" in text)

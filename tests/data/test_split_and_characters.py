@@ -18,7 +18,7 @@ from tui_trainer.data.preparing.tokenizing import (
 
 
 def sides_of(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
-    """What of a document is trained on, and what is held out."""
+    """Return the trained and the held-out part of a document."""
     if index in split.tails:
         return torn(text, split.tails[index])
     return ("", text) if split.held_out[index] else (text, "")
@@ -35,27 +35,24 @@ def test_held_out_documents_come_near_the_requested_share(subtests):
             assert share == pytest.approx(fraction, rel=0.02)
             assert not split.tails
             assert not split.notes
+    # A share of zero holds nothing out.
+    split = split_documents(LENGTHS, 0, 42)
+    assert not split.held_out.any()
+    assert not split.tails
+    # A giant document is never held out.
+    for seed in range(20):
+        with subtests.test(seed=seed):
+            split = split_documents([3000, *[100] * 50], 0.1, seed)
+            assert not split.held_out[0]
+            assert split.held_out.sum() == 8
 
 
 def test_the_split_depends_on_the_seed_alone():
     first, again, other = (split_documents(LENGTHS, 0.1, seed).held_out for seed in (42, 42, 43))
     assert (first == again).all()
     assert (first != other).any()
+    # The split of a seed is the same on every machine.
     assert np.flatnonzero(split_documents([10] * 20, 0.2, 42).held_out).tolist() == [4, 8, 15, 17]
-
-
-def test_a_share_of_zero_holds_nothing_out():
-    split = split_documents(LENGTHS, 0, 42)
-    assert not split.held_out.any()
-    assert not split.tails
-
-
-def test_a_giant_document_is_never_held_out(subtests):
-    for seed in range(20):
-        with subtests.test(seed=seed):
-            split = split_documents([3000, *[100] * 50], 0.1, seed)
-            assert not split.held_out[0]
-            assert split.held_out.sum() == 8
 
 
 def test_the_tail_of_the_longest_document_is_held_out_if_whole_documents_cannot_give_the_share(subtests):
@@ -65,9 +62,7 @@ def test_the_tail_of_the_longest_document_is_held_out_if_whole_documents_cannot_
             assert not split.held_out.any()
             assert split.tails == {0: round(0.1 * sum(lengths))}
             assert len(split.notes) == 1
-
-
-def test_some_text_always_remains_for_training(subtests):
+    # Some text always remains for training.
     for fraction in [0.5, 0.9, 0.99]:
         for lengths in [[1, 1], [5, 5, 5], [2], [1], [9, 1]]:
             with subtests.test(lengths=lengths, fraction=fraction):
@@ -83,6 +78,7 @@ def test_the_tail_begins_at_the_nearest_line_break(subtests):
     assert text[tail_start(text, 6) :] == "dddd"
     assert text[tail_start(text, 8) :] == "cccc\ndddd"
     assert text[tail_start(text, 4) :] == "dddd"
+    # Neither side of a tail is empty.
     for text in ["x" * 100, "x" * 99 + "\n", "\n" * 100, "\n" + "x" * 99]:
         for tail in [1, 50, 99]:
             with subtests.test(text=text, tail=tail):
@@ -100,16 +96,14 @@ FAMILY = "\U0001f468\u200d\U0001f469"
 TEXT = f"Line\twith  spaces\r\n\né e\u0301 \U0001f600 {FAMILY} \u4e2d\u6587 \0 \u200b <eos><pad><unk> </s>"
 
 
-def test_each_known_character_is_one_token_and_decodes_to_itself():
+def test_each_known_character_is_one_token_and_decodes_to_itself(tmp_path):
     tokenizer = build_tokenizer(characters_of([TEXT]))
     ids = tokenizer.encode(TEXT, add_special_tokens=False).ids
     assert len(ids) == len(TEXT)
     assert min(ids) > EOS_ID
     assert tokenizer.decode(ids) == TEXT
     assert tokenizer.decode(ids, skip_special_tokens=False) == TEXT
-
-
-def test_a_saved_tokenizer_encodes_the_names_of_special_tokens_as_text(tmp_path):
+    # A saved tokenizer encodes the names of special tokens as text.
     tokenizer = build_tokenizer(characters_of([TEXT]))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     loaded = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
@@ -121,11 +115,10 @@ def test_a_saved_tokenizer_encodes_the_names_of_special_tokens_as_text(tmp_path)
 def test_each_unknown_character_is_one_unknown_token():
     assert encode_text(character_ids(["a", "b"]), "a??b\u2603").tolist() == [3, UNK_ID, UNK_ID, 4, UNK_ID, EOS_ID]
     assert build_tokenizer(["a", "b"]).encode("a??b\u2603").ids == [3, UNK_ID, UNK_ID, 4, UNK_ID]
+    # The alphabet is sorted and complete.
     assert characters_of(["b\U0001f600", "ab", "é"]) == ["a", "b", "é", "\U0001f600"]
     assert characters_of([]) == []
-
-
-def test_fast_encoding_agrees_with_the_tokenizer():
+    # Fast encoding agrees with the tokenizer.
     text = "ab\n<eos>é\U0001f600 " * 1000
     characters = characters_of([text])
     tokenizer, ids = build_tokenizer(characters), character_ids(characters)

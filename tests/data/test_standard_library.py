@@ -1,14 +1,17 @@
-"""What the standard library's sources tell, and the table of signatures made from it."""
+"""The sample data made from the sources of the standard library."""
 
 import gc
 import sys
-from dataclasses import replace
+
+import pytest
 
 from tui_trainer.data import samples
 from tui_trainer.data.samples import documented_functions, find_sample, first_sentence, module_files
 
+pytestmark = pytest.mark.full
 
-def test_functions_and_methods_come_with_their_place_arguments_and_docstring():
+
+def test_functions_come_with_their_module_arguments_and_docstring():
     found = {f"{function.module}.{function.path}": function for function in documented_functions()}
     assert len(found) > 3000
     wrap = found["textwrap.dedent"]
@@ -19,7 +22,7 @@ def test_functions_and_methods_come_with_their_place_arguments_and_docstring():
     assert gc.isenabled()
 
 
-def test_modules_are_public_sorted_and_no_tests():
+def test_modules_are_public_sorted_and_not_tests():
     modules = [name for name, _ in module_files()]
     assert modules == sorted(modules) and {"textwrap", "json", "json.decoder"} <= set(modules)
     assert not [name for name in modules if name.startswith("_") or "test" in name.split(".")]
@@ -27,7 +30,7 @@ def test_modules_are_public_sorted_and_no_tests():
     assert set(sys.modules).isdisjoint({"antigravity", "this"}), "nothing is imported"
 
 
-def test_functions_behind_a_condition_count_and_those_inside_functions_do_not(tmp_path):
+def test_nested_functions_are_left_out(tmp_path):
     source = (
         'if True:\n    def a(x=1):\n        """First."""\n        def inner():\n            """Not this."""\n'
         'class B:\n    async def c(self):\n        """Second."""\n    def d(self): pass\n'
@@ -43,7 +46,7 @@ def test_functions_behind_a_condition_count_and_those_inside_functions_do_not(tm
     assert list(samples._functions_in("m", path)) == []
 
 
-def test_signatures_have_one_sentence_each_and_none_twice():
+def test_each_signature_has_one_sentence_and_none_repeats():
     rows = [row for _, row in find_sample("python-signatures").content()]
     assert 2500 < len(rows) < 10_000
     assert len({row["input"] for row in rows}) == len(rows)
@@ -54,14 +57,7 @@ def test_signatures_have_one_sentence_each_and_none_twice():
     assert all(3 <= len(row["output"].split()) <= 25 and "\n" not in row["output"] for row in rows)
     names = [(row["input"].partition("(")[0], row["output"]) for row in rows]
     assert len(set(names)) == len(names)
-
-
-def test_a_first_sentence_ends_at_a_stop_or_an_empty_line():
+    # A first sentence ends at a full stop or an empty line.
     assert first_sentence("\n  One thing.  Two things.") == "One thing."
     assert first_sentence("A heading\n\nMore of it.") == "A heading"
     assert first_sentence("Over two\n    lines! Yes.") == "Over two lines!"
-
-
-def test_a_function_without_a_class_is_its_own_name():
-    function = documented_functions()[0]
-    assert replace(function, path="a").name == "a" and replace(function, path="B.c").name == "c"

@@ -46,9 +46,7 @@ def test_a_conll_file_gives_its_sentences(tmp_path, subtests):
                     assert [row.values["tokens"] for row in rows] == [["EU", "rejects"], ["#", "hashtag"], ["Paris"]]
                     assert [row.values["ner_tags"] for row in rows] == [["B-ORG", "O"], ["O", "O"], ["B-LOC"]]
                     assert [row.where for row in rows] == [f"{name}, line {line}" for line in (3, 7, 11)]
-
-
-def test_tabs_separate_columns_if_there_are_any(tmp_path):
+    # Tabs separate columns if there are any.
     (tmp_path / "a.bio").write_text("New York\tB-LOC\nof\tO\n\nold one\tO")
     rows, _ = rows_in(tmp_path / "a.bio")
     assert [row.values["tokens"] for row in rows] == [["New York", "of"], ["old one"]]
@@ -63,18 +61,16 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
         "a.conll, line 6: the line has 3 columns, the first one of the file 2",
         "a.conll, line 9: the line has a tag and no word",
     ]
+    # Latin 1 in a conll file is reported with its line.
+    (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")
+    _, problems = rows_in(tmp_path / "a.conll")
+    assert problems.shown[0].where == "a.conll, line 3" and "Latin-1" in problems.shown[0].message
 
 
 def test_a_conll_file_is_text_for_tasks_that_read_text(tmp_path):
     (tmp_path / "a.conll").write_text(CONLL)
     texts = [document.text for document in open_source(str(tmp_path / "a.conll")).documents()]
     assert texts == ["EU rejects", "# hashtag", "Paris"]
-
-
-def test_latin_1_in_a_conll_file_is_reported_with_its_line(tmp_path):
-    (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")
-    _, problems = rows_in(tmp_path / "a.conll")
-    assert problems.shown[0].where == "a.conll, line 3" and "Latin-1" in problems.shown[0].message
 
 
 def head(*values: dict) -> list[Row]:
@@ -93,14 +89,10 @@ USUAL_COLUMNS = [
     ({"text": "a b", "entities": SPANS}, "text", "entities", True),
     ({"text": "a b", "label": SPANS}, "text", "label", True),
     ({"text": "a b", "spans": []}, "text", "spans", True),
-    (
-        {"text": "a b", "tokens": [{"text": "a"}], "spans": [{"start": 0, "end": 1, "label": "X"}]},
-        "text",
-        "spans",
-        True,
-    ),
+    ({"text": "a b", "tokens": [{"text": "a"}], "spans": [{"start": 0, "end": 1, "label": "X"}]}, "text", "spans",
+     True),
     ({"sentence": "a b", "tags": "O O"}, "sentence", "tags", False),
-]
+]  # fmt: skip
 
 
 def test_columns_with_usual_names_are_found(subtests):
@@ -109,9 +101,7 @@ def test_columns_with_usual_names_are_found(subtests):
             found = find_tag_columns(head(row), "auto", "auto")
             assert (found.words, found.tags, found.spans) == (words, tags, spans)
             assert f"'{words}'" in found.note and f"'{tags}'" in found.note
-
-
-def test_named_columns_are_used():
+    # Named columns are used.
     rows = head({"tokens": ["a"], "ner_tags": ["O"], "mine": ["B-X"]})
     assert find_tag_columns(rows, "auto", "mine").tags == "mine"
     assert find_tag_columns(rows, "tokens", "mine").note == ""
@@ -163,6 +153,7 @@ def test_bad_rows_are_reported_with_their_place(subtests):
             columns = find_tag_columns(head(WORDS), "auto", "auto")
             with pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{message}"):
                 columns.read(Row("a.jsonl, line 7", {"tokens": words, "ner_tags": tags}))
+    # A row without the column is reported.
     columns = find_tag_columns(head(WORDS), "auto", "auto")
     with pytest.raises(DataError, match=r"no column 'ner_tags'.*columns found: tokens"):
         columns.read(Row("a", {"tokens": ["a"]}))

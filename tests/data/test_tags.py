@@ -54,9 +54,7 @@ def test_the_scheme_follows_from_the_tags(subtests):
                 survey.add(tags.split())
             assert survey.scheme == scheme
             assert survey.counts.total() == sum(len(tags.split()) for tags in sentences)
-
-
-def test_entities_without_a_beginning_are_counted():
+    # Entities without a beginning are counted.
     survey = TagSurvey()
     survey.add("I-PER I-PER O B-PER I-PER I-LOC".split())
     assert (survey.loose, survey.needless) == (2, 1)
@@ -123,8 +121,6 @@ def test_bad_spans_are_reported_with_their_place(subtests):
     for spans, words in BAD_SPANS:
         with subtests.test(spans=spans), pytest.raises(DataError, match=rf"^a.jsonl, line 7: .*{words}"):
             tagged_text("Angela Merkel", spans, "a.jsonl, line 7")
-
-
-def test_a_text_without_words_is_refused():
+    # A text without words is refused.
     with pytest.raises(DataError, match="the text has no words"):
         tagged_text("  ", [], "a")

@@ -1,4 +1,4 @@
-"""Runs of several processes on the CPU, as forks."""
+"""Fixtures for runs of several processes on the CPU."""
 
 from __future__ import annotations
 
@@ -9,36 +9,34 @@ from typing import Any
 import pytest
 
 from tests.distributed.forked_ranks import ForkedRanks
-from tests.distributed.outcomes import DIES, STOPS, same, spoilt
+from tests.distributed.outcomes import DIES, STOPS, at_step, same
 from tui_trainer.launching import torchrun
 from tui_trainer.runs.folder import RunFolder
 
 
 @pytest.fixture
 def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
-    """`started`: each group of this test, `ends`: the exit codes of those that another one followed. `prelude(group,
-    rank)`: Python that runs before a process does."""
-    nothing: Callable[[int, int], str] = lambda group, rank: ""  # noqa: E731
-    told = SimpleNamespace(started=[], ends=[], prelude=nothing)
+    """Groups of processes as forks: `started` lists those of this test, `ends` the exit codes of those that another
+    group followed. `prelude(group, rank)` returns Python that runs before a process does."""
+    groups = SimpleNamespace(started=[], ends=[], prelude=lambda group, rank: "")
 
     def start(folder, plan, log, node_rank=0, rendezvous=""):
-        number = len(told.started)
-        for earlier in reversed(told.started):
+        number = len(groups.started)
+        for earlier in reversed(groups.started):
             if (earlier.killed.parent, earlier.node_rank) == (folder.root, node_rank):
-                # What is still there would write beside the next group.
-                told.ends.append([rank.wait(1) for rank in earlier.ranks])
+                groups.ends.append([rank.wait(60) for rank in earlier.ranks])
                 break
-        group = ForkedRanks(folder, plan, log, lambda rank: told.prelude(number, rank), node_rank, rendezvous)
-        told.started.append(group)
+        group = ForkedRanks(folder, plan, log, lambda rank: groups.prelude(number, rank), node_rank, rendezvous)
+        groups.started.append(group)
         return group
 
     monkeypatch.setattr(torchrun, "_start", start)
-    return told
+    return groups
 
 
 @pytest.fixture
 def reference_group(forked_ranks: SimpleNamespace, reference_run: Callable[..., RunFolder]) -> Callable[..., RunFolder]:
-    """`reference_run` of several processes, which are none of those that this test has `started`."""
+    """`reference_run` of several processes, which are not counted in `started`."""
 
     def make(changes: dict[str, Any]) -> RunFolder:
         before = len(forked_ranks.started)
@@ -51,14 +49,14 @@ def reference_group(forked_ranks: SimpleNamespace, reference_run: Callable[..., 
 
 @pytest.fixture
 def stopped_run(tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace) -> Callable[..., RunFolder]:
-    """`stopped_run(name, changes)`: a run that was asked to stop at its fifth step, and has saved."""
+    """`stopped_run(name, changes)`: the folder of a run that was asked to stop at its fifth step, and has saved."""
 
     def make(name: str, changes: dict[str, Any]) -> RunFolder:
         number = len(forked_ranks.started)
         forked_ranks.prelude = lambda group, rank: STOPS if group == number else ""
         folder, outcome = tiny_run(name, changes)
         assert outcome.exit_code == 3
-        return folder  # type: ignore[no-any-return]
+        return folder
 
     return make
 
@@ -67,14 +65,15 @@ def stopped_run(tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace) -> 
 def killed_run(
     reference_group: Callable[..., RunFolder], tiny_run: Callable[..., Any], forked_ranks: SimpleNamespace
 ) -> Callable[..., RunFolder]:
-    """`killed_run(changes, rank, before=...)`: a run that lost a process at its sixth step, which cost it no bit."""
+    """`killed_run(changes, rank, before=...)`: the folder of a run that lost a process at its sixth step and ended with
+    the same bits as one that did not."""
 
     def make(changes: dict[str, Any], killed: int, **more: Any) -> RunFolder:
         whole = reference_group(changes)
-        forked_ranks.prelude = lambda group, rank: spoilt(6, DIES) if (group, rank) == (0, killed) else ""
+        forked_ranks.prelude = lambda group, rank: at_step(6, DIES) if (group, rank) == (0, killed) else ""
         folder, outcome = tiny_run("killed", changes, **more)
         assert outcome.exit_code == 0 and len(forked_ranks.started) == 2
         assert same(folder, whole)
-        return folder  # type: ignore[no-any-return]
+        return folder
 
     return make

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import pytest
 
-from tests.distributed.outcomes import losses
+from tests.distributed.outcomes import FULL, LORA, events, from_model, losses
 from tests.distributed.test_every_combination import (
     LOSS,
     NORM,
@@ -26,7 +26,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.session import Session
 
 pytestmark = [
@@ -34,8 +33,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("deepspeed") is None, reason="DeepSpeed is not installed"),
 ]
 STAGES = ("deepspeed-2", "deepspeed-3")
-LORA = {"tuning.method": "lora", "tuning.r": 4, "tuning.target_modules": "all-linear"}
-FULL = {"tuning.method": "full"}
 THREE_PASSES = {"training.gradient_accumulation_steps": 3}
 CASES = {
     "causal_lm": {
@@ -89,8 +86,7 @@ def test_weights_of_sixteen_bits_have_their_fp32_copies_in_parts(tmp_path):
              for name in STAGES]  # fmt: skip
     train_all(tmp_path, split, 2)
     for folder in split:
-        one, two = ([event for event in read_all(run.journal) if isinstance(event, StepDone)]
-                    for run in (alone, folder))  # fmt: skip
+        one, two = (events(run, StepDone) for run in (alone, folder))
         assert [step.loss_sum for step in two] == pytest.approx([step.loss_sum for step in one], rel=4e-3)
         # The sum of the first step is of the very same weights.
         assert two[0].grad_norm == pytest.approx(one[0].grad_norm, rel=2e-3)
@@ -109,7 +105,7 @@ def settings_of(tmp_path, strategy, method):
     changes = SAVED | {"distributed.strategy": strategy}
     if method == "lora":
         model = save_tiny_model(tmp_path / "base", "llama")
-        changes |= LORA | {"task.type": "causal_lm", "model.init": "pretrained", "model.model_name_or_path": model}
+        changes |= LORA | {"task.type": "causal_lm"} | from_model(model)
     return changes
 
 

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
+from tests.distributed.outcomes import events, weights
 from tests.programs import start_program
 from tests.simulated_card.cases import TASKS
 from tests.tiny_models import save_tiny_model, texts
@@ -24,7 +24,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import exact_plan
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 
 ROOT = Path(__file__).parent.parent.parent
 STEPS, ROWS, EVAL_ROWS = 8, 35, 9
@@ -128,15 +128,6 @@ def train_all(place, folders, processes):
                 rank.kill()
         log.seek(0)
         assert codes == [0] * processes, log.read().decode()
-
-
-def events(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
-def weights(folder):
-    [path] = folder.model.glob("*.safetensors")
-    return load_file(path)
 
 
 def apart(one, other):

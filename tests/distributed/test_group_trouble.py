@@ -1,9 +1,10 @@
-"""A process of a group that dies, runs out of memory or has something else: all end, and what can go on goes on."""
+"""A process of a group that dies, runs out of memory or fails otherwise: all end, and the run goes on where it can."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import sys
 from contextlib import ExitStack
@@ -13,10 +14,12 @@ from time import sleep
 
 import pytest
 
-from tests.distributed.outcomes import AT_STEP, DIES, events, losses, same, spoilt
+from tests.distributed.outcomes import DIES, at_step, events, losses, same
+from tui_trainer.errors import ConfigError
 from tui_trainer.launching import torchrun
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import (
     CheckpointSaved,
@@ -44,11 +47,13 @@ def ask(*actions):
     return before
 
 
-def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(killed_run):
-    """What the first group has answered is not asked of the next one."""
+def test_a_killed_process_is_reported_and_the_run_goes_on_to_the_bit(killed_run):
+    """All processes answer requests at one step, which changes no loss; the next group does not answer them again."""
     asked = ["save", "pause", "resume", "evaluate"]
     folder = killed_run(TWO, 0, before=ask(*asked))
-    assert [event.action for event in events(folder, ControlApplied)] == asked
+    answers = events(folder, ControlApplied)
+    assert [event.action for event in answers] == asked and len({event.step for event in answers}) == 1
+    assert [event.scheduled for event in events(folder, EvalDone)].count(False) == 1
     [problem] = events(folder, RunProblem)
     assert (problem.kind, problem.step) == ("process ended", 4)
     assert "process 0 has ended (SIGKILL)" in problem.message and "rank-0.txt" in problem.message
@@ -56,8 +61,9 @@ def test_a_killed_process_is_told_and_the_run_goes_on_to_the_bit(killed_run):
     assert fold(read_all(folder.journal)).status == "finished"
 
 
-def test_what_ends_a_process_each_time_ends_the_run(tiny_run, forked_ranks):
-    forked_ranks.prelude = lambda group, number: spoilt(6, DIES) if number else ""
+@pytest.mark.full
+def test_a_process_that_dies_in_each_start_ends_the_run(tiny_run, forked_ranks):
+    forked_ranks.prelude = lambda group, number: at_step(6, DIES) if number else ""
     folder, outcome = tiny_run("killed", TWO)
     # One that saved step 4, and those that came no further.
     assert outcome.exit_code == 1 and len(forked_ranks.started) == 4
@@ -67,7 +73,7 @@ def test_what_ends_a_process_each_time_ends_the_run(tiny_run, forked_ranks):
 
 @pytest.mark.e2e
 def test_passes_are_halved_as_often_as_there_are_rows(tiny_run, forked_ranks):
-    forked_ranks.prelude = lambda group, number: spoilt(2, NO_MEMORY) if group < 3 and number else ""
+    forked_ranks.prelude = lambda group, number: at_step(2, NO_MEMORY) if group < 3 and number else ""
     folder, outcome = tiny_run("short", TWO | {"training.effective_batch_size": 16})
     assert outcome.exit_code == 0, outcome.failure
     assert [problem.rows for problem in events(folder, RunProblem)] == [4, 2, 1]
@@ -93,12 +99,13 @@ def test_out_of_memory_in_the_evaluation_of_one_part_of_a_model_ends_all_and_goe
     assert len(events(folder, EvalDone)) == 3
 
 
+@pytest.mark.full
 def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_ranks, monkeypatch):
     timed = []
     monkeypatch.setattr("tui_trainer.launching.carry_out.keep_step_seconds", lambda plan, *_: timed.append(plan))
     changes = TWO | {"training.effective_batch_size": 8}
     smaller, _ = tiny_run("smaller", changes | {"training.per_device_train_batch_size": 2})
-    forked_ranks.prelude = lambda group, number: spoilt(2, NO_MEMORY) if (group, number) == (1, 1) else ""
+    forked_ranks.prelude = lambda group, number: at_step(2, NO_MEMORY) if (group, number) == (1, 1) else ""
     folder, outcome = tiny_run("short", changes)
     assert outcome.exit_code == 0
     [problem] = events(folder, RunProblem)
@@ -114,6 +121,7 @@ def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_
     assert same(folder, smaller)
 
 
+@pytest.mark.full
 def test_a_process_with_other_versions_is_refused(tiny_run, forked_ranks):
     other = "from tui_trainer.launching import prepare; prepare.versions = lambda: {'torch': '1.0'}"
     forked_ranks.prelude = lambda group, number: other if number else ""
@@ -123,65 +131,51 @@ def test_a_process_with_other_versions_is_refused(tiny_run, forked_ranks):
     assert losses(folder) == {}
 
 
+@pytest.mark.full
 def test_a_run_that_diverges_says_so_as_one_process_does(tiny_run, forked_ranks):
     changes = {"training.learning_rate": 10, "training.max_grad_norm": 0, "training.optim": "sgd"}
-    poison = AT_STEP.format(step=3, what="self.components.optimizer.trained[0].data.fill_(float('nan'))")
+    poison = at_step(3, "self.components.optimizer.trained[0].data.fill_(float('nan'))")
     forked_ranks.prelude = lambda group, number: poison
     _, outcome = tiny_run("diverges", TWO | changes)
     assert outcome.exit_code == 1 and "stopped being finite at step 3" in outcome.failure
 
 
-def test_requests_are_answered_by_all_at_one_step_and_change_no_loss(reference_group, tiny_run, forked_ranks):
-    plain = reference_group(TWO)
-    folder, outcome = tiny_run("asked", TWO, before=ask("save", "evaluate", "pause", "resume"))
-    assert outcome.exit_code == 0
-    assert [event.action for event in events(folder, ControlApplied)] == ["save", "evaluate", "pause", "resume"]
-    assert len({event.step for event in events(folder, ControlApplied)}) == 1
-    assert [event.scheduled for event in events(folder, EvalDone)].count(False) == 1
-    assert same(folder, plain)
-
-
-def test_a_stop_saves_and_another_number_of_processes_goes_on(reference_group, stopped_run, forked_ranks):
+@pytest.mark.full
+def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_number(
+    reference_group, stopped_run, forked_ranks
+):
     whole = reference_group(TWO)
     folder = stopped_run("stopped", TWO)
     saved = events(folder, CheckpointSaved)[-1]
     assert saved.reason == "stopped" and saved.step in (5, 6)
-    run = open_again(folder, processes=1)
-    assert "going on in 1 process instead of 2" in run.moved
-    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 1
-    mine, theirs = losses(folder), losses(whole)
-    assert mine == pytest.approx(theirs, rel=1e-4) and mine.keys() == theirs.keys()
-
-
-def test_it_goes_on_in_as_many_as_before_to_the_bit(reference_group, stopped_run):
-    whole = reference_group(TWO)
-    folder = stopped_run("stopped", TWO)
+    other = RunFolder(shutil.copytree(folder.root, folder.root.with_name("other")))
     run = open_again(folder)
     assert run.plan.processes.value == 2 and not run.moved
     assert carry_out(run).exit_code == 0
     assert same(folder, whole)
+    run = open_again(other, processes=1)
+    assert "going on in 1 process instead of 2" in run.moved
+    assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
+    assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 
 
 def test_more_processes_than_rows_are_refused(tiny_config):
-    from tui_trainer.errors import ConfigError
-    from tui_trainer.launching.prepare import estimated_plan
-
     with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows: each process needs one"):
         estimated_plan(tiny_config("many", {"distributed.processes": 5}))
 
 
+@pytest.mark.full
 def test_the_readings_of_a_run_are_of_all_its_processes(tiny_run, forked_ranks):
-    """What the second process takes of the cores is not the load of other programs."""
+    """The second process is no load of other programs."""
     often = "from tui_trainer.launching import gauge_writer as gauges; gauges.PERIOD_SECONDS = 0.05\n"
     often += "gauges.GaugeWriter.__init__.__kwdefaults__['period_seconds'] = 0.05\n"
     forked_ranks.prelude = lambda group, number: often
     folder, outcome = tiny_run("read", TWO | {"training.max_steps": 60})
     assert outcome.exit_code == 0
     readings = [event for event in events(folder, GaugesRead) if event.process_cpu_share is not None]
-    assert readings
-    alone = [reading.process_memory_bytes for reading in readings]
     # Both have loaded torch.
-    assert max(alone) > 1.5 * min(event.resident_bytes for event in events(folder, LibrariesLoaded))
+    used = max(reading.process_memory_bytes for reading in readings)
+    assert used > 1.5 * min(event.resident_bytes for event in events(folder, LibrariesLoaded))
 
 
 HOLDS = """
@@ -195,7 +189,8 @@ sys.stdin.read()
 """
 
 
-def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tmp_path, monkeypatch):
+@pytest.mark.full
+def test_a_process_that_does_not_end_is_killed_but_no_other_process_with_its_number(tmp_path, monkeypatch):
     monkeypatch.setattr(torchrun, "LEAVE_SECONDS", 0.2)
     folder, (hears, says) = RunFolder(tmp_path), os.pipe()
     folder.logs.mkdir()
@@ -205,7 +200,7 @@ def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tm
         for command in ([*commands[0], torchrun.RANK], commands[1]):
             processes.append(stack.enter_context(Popen(command, stdin=PIPE, pass_fds=[says])))
             stack.callback(processes[-1].kill)
-            assert os.read(hears, 4) == b"held"
+        assert [os.read(hears, 4), os.read(hears, 4)] == [b"held"] * 2
         torchrun._wait_for_ends(folder, range(2))
         assert processes[0].wait() == -signal.SIGKILL
         assert processes[1].poll() is None
@@ -213,10 +208,10 @@ def test_a_process_that_does_not_leave_is_killed_and_no_other_with_its_number(tm
     os.close(says)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("is_full", "code"), [(False, 3), (True, 1)])
-def test_a_signal_to_the_program_needs_no_file(is_full, code, tiny_run, forked_ranks):
-    """Nor does what came of the first process."""
-    full = AT_STEP.format(step=4, what="import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))")
+def test_a_stop_of_the_program_reaches_all_processes_without_a_file(is_full, code, tiny_run, forked_ranks):
+    full = at_step(4, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))")
     forked_ranks.prelude = lambda group, number: full if is_full and not number else ""
 
     def stop_when_it_trains(run):
@@ -255,17 +250,18 @@ journal.os = SimpleNamespace(**{**vars(os), "write": write})
 """
 
 
-def test_a_journal_that_the_first_process_cannot_write_is_told_by_the_program(tiny_run, forked_ranks, monkeypatch):
-    told, fails = [], JournalWriter.fails_elsewhere
+@pytest.mark.full
+def test_the_program_reports_that_the_first_process_cannot_write_the_journal(tiny_run, forked_ranks, monkeypatch):
+    reported, fails = [], JournalWriter.fails_elsewhere
 
     def failing(journal, reason):
         fails(journal, reason)
-        told.append(journal.failing)
+        reported.append(journal.failing)
 
     monkeypatch.setattr(JournalWriter, "fails_elsewhere", failing)
     forked_ranks.prelude = lambda group, number: "" if number else FULL
     folder, outcome = tiny_run("full", TWO)
     assert outcome.exit_code == 0
     # And nothing is lost once there is room again.
-    assert told == ["the disk is full (No space left on device)", None]
+    assert reported == ["the disk is full (No space left on device)", None]
     assert sorted(losses(folder)) == list(range(1, 13))

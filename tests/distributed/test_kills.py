@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from safetensors.torch import load_file
 
 from tests.distributed.forked_ranks import AGENT_KILLED
+from tests.distributed.outcomes import events, same
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 
 
 def one_e2e(cases):
@@ -86,19 +85,8 @@ ALL = [
 CHANGES_OF_ANOTHER = 12
 
 
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
-def same(mine, theirs):
-    one, two = (load_file(folder.model / "model.safetensors") for folder in (mine, theirs))
-    losses = [{event.step: event.loss_sum for event in of_kind(folder, StepDone)} for folder in (mine, theirs)]
-    held_out = [{event.step: event.loss for event in of_kind(folder, EvalDone)} for folder in (mine, theirs)]
-    return (
-        losses[0] == losses[1]
-        and held_out[0] == held_out[1]
-        and all(tensor.equal(two[name]) for name, tensor in one.items())
-    )
+def held_out(folder):
+    return {event.step: event.loss for event in events(folder, EvalDone)}
 
 
 @pytest.fixture
@@ -107,7 +95,7 @@ def sweep(reference_group, tiny_run, forked_ranks):
 
     def run(preludes):
         whole = reference_group(SETTINGS)
-        assert len(of_kind(whole, StepDone)) == 12
+        assert len(events(whole, StepDone)) == 12
         for number, (rank, prelude) in enumerate(preludes):
             groups = len(forked_ranks.started)
 
@@ -117,8 +105,8 @@ def sweep(reference_group, tiny_run, forked_ranks):
             forked_ranks.prelude = of_process
             folder, outcome = tiny_run(f"killed-{number}", SETTINGS)
             assert outcome.exit_code == 0, (rank, prelude, outcome)
-            assert same(folder, whole), (rank, prelude)
-            problems = [problem.kind for problem in of_kind(folder, RunProblem)]
+            assert same(folder, whole) and held_out(folder) == held_out(whole), (rank, prelude)
+            problems = [problem.kind for problem in events(folder, RunProblem)]
             assert problems.count("process ended") == len(forked_ranks.started) - groups - 1
         return forked_ranks.ends
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
+from time import sleep
 
 import pytest
-from safetensors.torch import load_file
 
+from tests.distributed.outcomes import DIES, STOPS, at_step, events, same
 from tui_trainer.cli import main
 from tui_trainer.errors import ConfigError, InputError, RunError
 from tui_trainer.launching import torchrun as rendezvous
@@ -18,8 +19,7 @@ from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.torchrun import join
 from tui_trainer.runs import controls
-from tui_trainer.runs.events import ControlApplied, PlanMade, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.events import ControlApplied, PlanMade, RunProblem
 
 NODES = {
     "distributed.nodes": 2,
@@ -28,15 +28,6 @@ NODES = {
     "checkpoint.save_steps": 4,
 }
 ONE = {"distributed.processes": 2, "training.max_steps": 12, "checkpoint.save_steps": 4}
-DIES = """
-import os, signal
-from tui_trainer.training import session
-take = session.Session.take_step
-def dying(self, step):
-    step == 6 and os.kill(os.getpid(), signal.SIGKILL)
-    return take(self, step)
-session.Session.take_step = dying
-"""
 
 
 @pytest.fixture(autouse=True)
@@ -57,50 +48,42 @@ def on_two_nodes(tiny_config):
         with ThreadPoolExecutor(1) as other:
             joined = other.submit(join, run.folder, 1, lambda *_: None, told)
             outcome = carry_out(run)
-            return run.folder, outcome, joined.result(60)
+            return run.folder, outcome, joined.result(120)
 
     return carry
 
 
-def steps(folder):
-    events = [event for event in read_all(folder.journal) if isinstance(event, StepDone)]
-    return {event.step: (event.loss_sum, event.grad_norm) for event in events}
-
-
-def same_weights(one, two):
-    mine, theirs = (load_file(folder.model / "model.safetensors") for folder in (one, two))
-    return all(tensor.equal(theirs[name]) for name, tensor in mine.items())
-
-
-def test_two_nodes_of_one_process_learn_what_one_of_two_does(tiny_run, on_two_nodes, forked_ranks, capsys):
-    alone, _ = tiny_run("alone", ONE)
+@pytest.mark.full
+def test_two_nodes_learn_what_one_does_also_when_a_process_of_the_other_is_killed(
+    reference_group, on_two_nodes, forked_ranks
+):
+    alone = reference_group(ONE)
     folder, outcome, code = on_two_nodes("nodes")
     assert (outcome.exit_code, code) == (0, 0), (outcome, *(path.read_text() for path in folder.logs.glob("*.txt")))
-    assert steps(folder) == steps(alone) and same_weights(folder, alone)
+    assert same(folder, alone)
     assert (folder.logs / "rank-1.jsonl").exists() and not (folder.logs / "rank-0.jsonl").exists()
-    [made] = [event for event in read_all(folder.journal) if isinstance(event, PlanMade)]
+    [made] = events(folder, PlanMade)
     assert made.processes == 2
     assert made.command == f"1 process here, and on node 1 `tui-trainer join {folder.root} --node-rank 1`"
 
-
-def test_a_killed_process_of_the_other_node_is_named_and_both_begin_anew(on_two_nodes, tiny_run, forked_ranks):
-    alone, _ = tiny_run("alone", ONE)
-    once = []
-    forked_ranks.prelude = lambda group, rank: DIES if rank == 1 and group and not once and not once.append(1) else ""
-    folder, outcome, code = on_two_nodes("nodes")
+    kills = [at_step(6, DIES)]
+    forked_ranks.prelude = lambda group, rank: kills.pop() if rank == 1 and kills else ""
+    folder, outcome, code = on_two_nodes("killed")
     assert (outcome.exit_code, code) == (0, 0), (outcome, *(path.read_text() for path in folder.logs.glob("*.txt")))
-    [problem] = [event for event in read_all(folder.journal) if isinstance(event, RunProblem)]
+    [problem] = events(folder, RunProblem)
     assert "process 1 has ended (SIGKILL)" in problem.message and problem.step == 4
-    assert steps(folder) == steps(alone) and same_weights(folder, alone)
+    assert same(folder, alone)
 
 
+@pytest.mark.full
 def test_a_stop_of_the_other_node_needs_no_file(on_two_nodes, forked_ranks):
     folder, outcome, code = on_two_nodes("stopped", NODES | {"training.max_steps": 100_000}, stop=True)
     assert (outcome.exit_code, code) == (3, 3), outcome
-    [applied] = [event for event in read_all(folder.journal) if isinstance(event, ControlApplied)]
+    [applied] = events(folder, ControlApplied)
     assert applied.action == "stop"
 
 
+@pytest.mark.full
 def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, forked_ranks, monkeypatch):
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
     run = open_new(tiny_config("alone", NODES))
@@ -110,17 +93,19 @@ def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, for
     assert f"tui-trainer join {run.folder.root} --node-rank 1" in outcome.failure
 
 
-def test_a_stop_is_heard_while_a_node_is_waited_for(tiny_config, forked_ranks):
+@pytest.mark.full
+def test_a_run_that_waits_for_a_node_can_be_stopped(tiny_config, forked_ranks):
     run = open_new(tiny_config("alone", NODES))
     with ThreadPoolExecutor(1) as other:
         done = other.submit(carry_out, run)
-        while not rendezvous.Assignment.path(run.folder).exists():
-            pass
+        while not rendezvous.Assignment.path(run.folder).exists() and not done.done():
+            sleep(0.01)
         controls.request(run.folder.control, "stop")
-        assert done.result(60).exit_code == 3
+        assert done.result(120).exit_code == 3
 
 
-def test_a_node_without_a_first_one_ends_with_a_sentence(tiny_config, monkeypatch):
+@pytest.mark.full
+def test_a_node_ends_where_the_first_one_does_not_begin(tiny_config, monkeypatch):
     run = open_new(tiny_config("none", NODES))
     run.lock.release()
     # What an earlier start has left is nobody's.
@@ -130,18 +115,20 @@ def test_a_node_without_a_first_one_ends_with_a_sentence(tiny_config, monkeypatc
         join(run.folder, 1, lambda *_: None, Event())
 
 
+@pytest.mark.full
 def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, forked_ranks):
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
         carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
         with pytest.raises(InputError, match="there is no node 2 of 2, counted from 0"):
-            joined.result(60)
+            joined.result(120)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
         rendezvous.tell_of_node(run.folder, 1, **told)
-        outcome = carried.result(60)
+        outcome = carried.result(120)
     assert outcome.exit_code == 1 and "cannot take part: no data here" in outcome.failure
 
 
+@pytest.mark.full
 def test_a_port_in_use_is_refused(tiny_config, forked_ranks):
     with socket.socket() as taken:
         taken.bind(("", 0))
@@ -153,10 +140,10 @@ def test_a_port_in_use_is_refused(tiny_config, forked_ranks):
     assert f"port {port} of this node cannot be used: Address already in use" in str(problem)
 
 
-@pytest.mark.parametrize("address", ["a b", "host:0", "host:70000", "host:port", "a:1:2"])
-def test_no_address(tiny_config, address):
-    with pytest.raises(ConfigError, match=r"distributed\.rendezvous"):
-        tiny_config("bad", {"distributed.rendezvous": address})
+def test_an_address_that_is_none_is_refused(tiny_config, subtests):
+    for address in ("a b", "host:0", "host:70000", "host:port", "a:1:2"):
+        with subtests.test(address), pytest.raises(ConfigError, match=r"distributed\.rendezvous"):
+            tiny_config("bad", {"distributed.rendezvous": address})
 
 
 def test_more_nodes_than_rows_are_refused(tiny_config):
@@ -171,12 +158,9 @@ def test_the_plan_counts_all_processes_and_shares_a_machine_among_its_own(tiny_c
     assert two.gradient_accumulation_steps.value * two.per_device_train_batch_size.value * 2 >= 4
 
 
-def test_it_goes_on_on_one_node(on_two_nodes, forked_ranks):
-    stops = DIES.replace(
-        "step == 6 and os.kill(os.getpid(), signal.SIGKILL)",
-        "step == 6 and self.ranks.is_first and controls.request(self.job.folder.control, 'stop')",
-    ).replace("import os, signal", "from tui_trainer.runs import controls")
-    forked_ranks.prelude = lambda group, rank: stops if group < 2 else ""
+@pytest.mark.full
+def test_a_run_of_two_nodes_goes_on_on_one(on_two_nodes, forked_ranks):
+    forked_ranks.prelude = lambda group, rank: STOPS if group < 2 else ""
     folder, outcome, code = on_two_nodes("stopped")
     assert (outcome.exit_code, code) == (3, 3)
     again = open_again(folder, nodes=1, processes=2)
@@ -199,7 +183,7 @@ def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch)
         tiny_config("c")
 
 
-def test_joining_what_is_no_run_is_refused(tmp_path, capsys):
+def test_joining_a_folder_that_is_no_run_is_refused(tmp_path, capsys):
     assert main(["join", str(tmp_path), "--node-rank", "1"]) == 2
     told = capsys.readouterr().err
     assert f"not the folder of a run: {tmp_path}; output.runs_dir must be on a disk that all nodes see" in told

@@ -10,7 +10,6 @@ import sys
 import time
 
 import pytest
-from safetensors.torch import load_file
 
 from tests.distributed import slurm_stand_in
 from tests.runs.journals import run_of, start, steps
@@ -72,13 +71,13 @@ def submit(tmp_path, *options, name="job"):
     return main(["submit", *words(tmp_path, name), *options])
 
 
-@pytest.mark.parametrize(
-    ("time", "seconds"),
-    [("90", 5400), ("5:30", 330), ("8:00:00", 28_800), ("2-12", 216_000), ("1-0:30", 88_200), ("1-1:1:1", 90_061),
-     ("0", 0), ("8h", None), ("1:2:3:4", None), ("", None), ("1-", None), ("-5", None), ("8:00:00 --x", None)],
-)  # fmt: skip
-def test_times_are_those_of_the_manual(time, seconds):
-    assert limit_seconds(time) == seconds
+def test_time_limits_are_read_as_the_manual_of_slurm_says(subtests):
+    for text, seconds in (
+        ("90", 5400), ("5:30", 330), ("8:00:00", 28_800), ("2-12", 216_000), ("1-0:30", 88_200), ("1-1:1:1", 90_061),
+        ("0", 0), ("8h", None), ("1:2:3:4", None), ("", None), ("1-", None), ("-5", None), ("8:00:00 --x", None),
+    ):  # fmt: skip
+        with subtests.test(repr(text)):
+            assert limit_seconds(text) == seconds
 
 
 def test_the_script_asks_for_what_was_named(tmp_path, capsys):
@@ -104,29 +103,27 @@ def test_the_script_asks_for_what_was_named(tmp_path, capsys):
     assert not root.exists()
 
 
-@pytest.mark.parametrize(
-    ("name", "written"),
-    [
+def test_a_path_of_any_name_is_one_option_and_one_word_of_the_shell(tmp_path, capsys, subtests):
+    for name, written in (
         ("a b", '"{}/a b/job/logs/job-%j.txt"'),
         ("a#b", r'"{}/a\#b/job/logs/job-%j.txt"'),
         ('a"b', r'"{}/a\"b/job/logs/job-%j.txt"'),
         ("a\\b", r'"{}/a\\b/job/logs/job-%j.txt"'),
         ("100%", "{}/100%%/job/logs/job-%j.txt"),
         ("$(x)'y", '"{}/$(x)\'y/job/logs/job-%j.txt"'),
-    ],
-)
-def test_a_path_of_any_name_is_one_option_and_one_word_of_the_shell(name, written, tmp_path, capsys):
-    assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "#SBATCH --output=" + written.format(tmp_path) in lines
-    assert shlex.split(lines[-1])[6] == f"{tmp_path}/{name}/job" and len(shlex.split(lines[-1])) == 8
-
-
-@pytest.mark.parametrize("name", ["a\n#SBATCH --wrap=x", "a\x1b[2Jb", "a\rb"])
-def test_a_path_that_no_script_can_hold_is_refused(name, tmp_path, capsys):
-    assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 2
-    found = capsys.readouterr()
-    assert not found.out and "no batch script can hold; name another folder with output.runs_dir" in found.err
+    ):
+        with subtests.test(name):
+            assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 0
+            lines = capsys.readouterr().out.splitlines()
+            assert "#SBATCH --output=" + written.format(tmp_path) in lines
+            words = shlex.split(lines[-1])
+            assert words[6] == f"{tmp_path}/{name}/job" and len(words) == 8
+    for name in ("a\n#SBATCH --wrap=x", "a\x1b[2Jb", "a\rb"):
+        with subtests.test(repr(name)):
+            assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 2
+            found = capsys.readouterr()
+            assert not found.out
+            assert "no batch script can hold; name another folder with output.runs_dir" in found.err
 
 
 def test_several_nodes_are_started_by_srun(tmp_path, capsys):
@@ -136,24 +133,23 @@ def test_several_nodes_are_started_by_srun(tmp_path, capsys):
     assert last.startswith("exec srun --kill-on-bad-exit=1 --nodes=2 --ntasks-per-node=1 ")
 
 
-@pytest.mark.parametrize(
-    ("options", "told"),
-    [
-        (["--time", "8h"], "--time '8h' is no time of Slurm; such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"),
-        (["--sbatch", "account=physics"], "'account=physics' is no option of sbatch"),
-        (["--sbatch", "--account=a\nrm -r x"], "is no option of sbatch"),
-        (["--partition", "a\nb"], "is no option of sbatch"),
-        (["--nodes", "0"], "--nodes"),
-        (["--set", "training.max_stepz=3"], "max_stepz"),
-    ],
-)
-def test_what_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, options, told):
-    assert submit(tmp_path, "--yes", *options) == 2
-    assert told in capsys.readouterr().err
-    assert not (tmp_path / "runs").exists() and not (cluster / "jobs").exists()
+def test_a_job_that_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, subtests):
+    for options, message in (
+        ([], "--yes submits it without a question"),
+        (["--yes", "--time", "8h"], "--time '8h' is no time of Slurm; such as 90 (minutes), 8:00:00 or 2-12 (days-"),
+        (["--yes", "--sbatch", "account=physics"], "'account=physics' is no option of sbatch"),
+        (["--yes", "--sbatch", "--account=a\nrm -r x"], "is no option of sbatch"),
+        (["--yes", "--partition", "a\nb"], "is no option of sbatch"),
+        (["--yes", "--nodes", "0"], "--nodes"),
+        (["--yes", "--set", "training.max_stepz=3"], "max_stepz"),
+    ):
+        with subtests.test(" ".join(options)):
+            assert submit(tmp_path, *options) == 2
+            assert message in capsys.readouterr().err
+            assert not (tmp_path / "runs").exists() and not (cluster / "jobs").exists()
 
 
-def test_without_sbatch_the_script_is_written_and_the_command_is_told(tmp_path, capsys, monkeypatch):
+def test_without_sbatch_the_script_is_written_and_its_command_shown(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert submit(tmp_path) == 0
     root = tmp_path / "runs" / "job"
@@ -162,19 +158,13 @@ def test_without_sbatch_the_script_is_written_and_the_command_is_told(tmp_path, 
     assert (root / "job.sh").read_text() == told.out and (root / "config.toml").exists()
 
 
-def test_it_asks_before_it_submits(tmp_path, cluster, capsys):
-    assert submit(tmp_path) == 2
-    assert "--yes submits it without a question" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "job").exists() and not (cluster / "jobs").exists()
-
-
-def test_what_sbatch_refuses_is_told_in_its_own_words(tmp_path, cluster, capsys):
+def test_a_refusal_of_sbatch_is_shown_in_its_own_words(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes", "--partition", "nowhere") == 1
     assert "sbatch has refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
-def test_a_job_whose_number_cannot_be_written_down_is_told_with_it(tmp_path, cluster, capsys, monkeypatch):
+def test_a_job_whose_number_cannot_be_saved_is_reported_with_its_number(tmp_path, cluster, capsys, monkeypatch):
     def full(folder, job):
         raise FolderError("cannot be used: No space left on device", where="job.json")
 
@@ -184,6 +174,7 @@ def test_a_job_whose_number_cannot_be_written_down_is_told_with_it(tmp_path, clu
     assert "job 1 is in the queue" in told and "No space left on device" in told and "`scancel 1`" in told
 
 
+@pytest.mark.full
 def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes") == 0
     folder = RunFolder.open(tmp_path / "runs" / "job")
@@ -194,38 +185,31 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     wait_until(lambda: watched.poll() and watched.events)
     assert watched.alive and list(watched.events) == [("job 1: pending (Resources)", "text")]
     assert "it can be stopped" in watched.ask("pause")
-    assert main(["ask", "job", "save"]) == 2 and main(["stop", "job"]) == 0
-    assert "cancelled job 1 of job" in capsys.readouterr().out
+    assert main(["ask", "job", "save"]) == 2
+    assert watched.ask("stop") == ""
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
     wait_until(lambda: watched.look() or not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
-    told = capsys.readouterr()
-    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in told.err
+    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in capsys.readouterr().err
     assert main(["stop", "job"]) == 2
 
 
+@pytest.mark.full
 def test_a_run_whose_job_waits_keeps_its_name_and_its_folder(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes") == 0
     root = tmp_path / "runs" / "job"
-    for words in (["delete", "job", "--yes"], ["rename", "job", "other"]):
-        assert main(words) == 2
+    for command in (["delete", "job", "--yes"], ["rename", "job", "other"]):
+        assert main(command) == 2
         assert "job 1 of this run is in the queue; `tui-trainer stop job` takes it out" in capsys.readouterr().err
     with pytest.raises(FolderError, match="in the queue"):
         at_rest.bytes_to_free(root)
     assert main(["stop", "job"]) == 0
+    assert "cancelled job 1 of job" in capsys.readouterr().out
     wait_until(lambda: not slurm.active_job(RunFolder(root)))
     assert main(["delete", "job", "--yes"]) == 0 and not root.exists()
 
 
-def test_the_screens_stop_a_pending_job(tmp_path, cluster):
-    assert submit(tmp_path, "--yes") == 0
-    watched = WatchedRun(RunFolder.open(tmp_path / "runs" / "job"))
-    wait_until(lambda: watched.poll() and watched.events)
-    assert watched.ask("stop") == ""
-    wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
-
-
-def test_a_slurm_that_does_not_answer_keeps_nobody_waiting(tmp_path, monkeypatch, capsys):
+def test_a_run_is_shown_where_slurm_does_not_answer(tmp_path, monkeypatch, capsys):
     folder = run_of(tmp_path, "old", start(), *steps(1, 3))
     slurm.remember_job(folder, "5")
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
@@ -234,11 +218,11 @@ def test_a_slurm_that_does_not_answer_keeps_nobody_waiting(tmp_path, monkeypatch
     assert "no process owns it" in capsys.readouterr().err
 
 
-def test_what_slurm_has_forgotten_has_ended(cluster):
+def test_a_job_that_slurm_has_forgotten_has_ended(cluster):
     assert slurm.queue_state("99") == slurm.ENDED and str(slurm.ENDED) == "not in the queue any more"
 
 
-def test_a_job_that_may_not_be_queued_again_says_so(cluster):
+def test_a_job_that_may_not_be_queued_again_is_reported(cluster):
     (cluster / "jobs" / "1").mkdir(parents=True)
     (cluster / "jobs" / "1" / "state").write_text(json.dumps({"state": "COMPLETED", "reason": "None", "options": {}}))
     with pytest.raises(slurm.RunError, match="job 1 was not queued again: Requested operation is presently disabled"):
@@ -309,10 +293,6 @@ class Job:
         return self.process.returncode, output + (self.folder.logs / "job-1.txt").read_text()
 
 
-def weights(folder):
-    return load_file(folder.model / "model.safetensors")
-
-
 @pytest.mark.e2e
 def test_a_run_that_is_queued_again_twice_ends_as_one_that_was_not(tmp_path, cluster):
     length = {"training.max_steps": 600, "training.cpu_threads": 1}
@@ -325,8 +305,8 @@ def test_a_run_that_is_queued_again_twice_ends_as_one_that_was_not(tmp_path, clu
     assert code == 0, output
     assert output.count("is near: saved at step") == 2 and "job 1: running" in output
     assert job.starts()[0].resumed_from_step is None and len(job.starts()) == 3
-    mine, theirs = weights(job.folder), weights(RunFolder(tmp_path / "runs" / "whole"))
-    assert mine.keys() == theirs.keys() and all(tensor.equal(theirs[name]) for name, tensor in mine.items())
+    mine, theirs = (folder.model / "model.safetensors" for folder in (job.folder, RunFolder(tmp_path / "runs/whole")))
+    assert mine.read_bytes() == theirs.read_bytes()
     wait_until(lambda: slurm.queue_state("1").state == "COMPLETED")
 
 

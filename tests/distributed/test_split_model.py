@@ -3,47 +3,63 @@
 from __future__ import annotations
 
 import math
-from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
-import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
-from tests.distributed.outcomes import events, losses, same, spoilt
-from tests.distributed.test_equal_to_one_process import ACCUMULATED, LORA, MORE, UNEVEN, check_equal, train
+from tests.distributed.outcomes import (
+    ACCUMULATED,
+    FULL,
+    LORA,
+    SPLIT,
+    UNEVEN,
+    at_step,
+    check_equal,
+    events,
+    from_model,
+    losses,
+    same,
+    train,
+    weights,
+)
 from tests.tiny_models import save_tiny_model
 from tests.training.test_out_of_memory import stop_at
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.launching.prepare import estimated_plan, read_plan
-from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.models.files import shards
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.planning.planned import exact
 from tui_trainer.runs.events import RunProblem
-from tui_trainer.training.checkpoint import RANDOM
-from tui_trainer.training.evaluate import observe
-
-SPLIT = {"distributed.processes": 2, "distributed.strategy": "fsdp"}
+from tui_trainer.training.checkpoint import OPTIMIZER, RANDOM, SavedTensors
 
 
-def test_a_split_model_learns_what_a_whole_one_does(tmp_path, forked_ranks):
+def saved_tensors(folder, file):
+    with SavedTensors(shards.all_files_of(folder, file)) as saved:
+        return {name: saved.read(name) for name in saved.names}
+
+
+def test_a_split_model_learns_and_saves_what_a_whole_one_does(tmp_path, forked_ranks):
     """Packed, with the loss in chunks of the head, which is whole outside of the model's own forward pass."""
     changes = {"training.loss_chunk_tokens": 16} | UNEVEN
     alone = train(tmp_path, "alone", "causal_lm", changes)
-    check_equal(alone, train(tmp_path, "split", "causal_lm", changes | SPLIT))
+    split = train(tmp_path, "split", "causal_lm", changes | SPLIT)
+    check_equal(alone, split)
+    checkpoints = [folder.checkpoints / "step-8" for folder in (alone, split)]
+    assert [len(list(folder.glob("shard-*-optimizer-*"))) for folder in checkpoints] == [0, 2]
+    for file in ("model.safetensors", OPTIMIZER):
+        one, other = (saved_tensors(folder, file) for folder in checkpoints)
+        assert one.keys() == other.keys()
+        assert max(float((one[name] - other[name]).abs().max()) for name in one) < 1e-5
+    loaded = AutoModelForCausalLM.from_pretrained(checkpoints[1]).state_dict()
+    assert all(loaded[name].equal(tensor) for name, tensor in weights(split).items())
 
 
-@pytest.mark.e2e
-def test_four_parts_learn_what_a_whole_model_does(tmp_path, forked_ranks):
-    alone = train(tmp_path, "alone", "causal_lm", MORE)
-    check_equal(alone, train(tmp_path, "split", "causal_lm", MORE | SPLIT | {"distributed.processes": 4}))
-
-
+@pytest.mark.full
 def test_an_adapter_on_a_split_model_is_the_same(tmp_path, forked_ranks):
-    model = save_tiny_model(tmp_path / "base", "llama")
-    base = LORA | {"model.init": "pretrained", "model.model_name_or_path": model} | ACCUMULATED | UNEVEN
+    base = LORA | from_model(save_tiny_model(tmp_path / "base", "llama")) | ACCUMULATED | UNEVEN
     alone = train(tmp_path, "alone", "causal_lm", base)
     check_equal(alone, train(tmp_path, "split", "causal_lm", base | SPLIT))
 
@@ -65,6 +81,7 @@ optimizer.RunOptimizer.collect = spoilt
 """
 
 
+@pytest.mark.full
 def test_an_overflow_of_fp16_in_one_part_is_one_of_all(tmp_path, forked_ranks):
     """The step is passed over and the scale halved in each process."""
     forked_ranks.prelude = lambda group, rank: IN_FP16 + OVERFLOWS * rank
@@ -78,10 +95,7 @@ def test_an_overflow_of_fp16_in_one_part_is_one_of_all(tmp_path, forked_ranks):
 SAVED = SPLIT | {"training.max_steps": 12, "checkpoint.save_steps": 4, "training.effective_batch_size": 6}
 
 
-def test_a_killed_process_of_a_split_model_costs_no_bit(killed_run):
-    killed_run(SAVED, 1)
-
-
+@pytest.mark.full
 def test_a_split_model_goes_on_whole_and_in_copies(reference_group, stopped_run):
     """What is saved is whole: it does not matter how the one before was split."""
     whole = reference_group(SAVED)
@@ -90,6 +104,7 @@ def test_a_split_model_goes_on_whole_and_in_copies(reference_group, stopped_run)
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
 
 
+@pytest.mark.full
 def test_parts_on_the_host_learn_the_same_to_the_bit(reference_group, tiny_run):
     """On a CPU they are there anyway: what is told to torch, saved, loaded and measured is otherwise."""
     whole = reference_group(SAVED)
@@ -97,17 +112,17 @@ def test_parts_on_the_host_learn_the_same_to_the_bit(reference_group, tiny_run):
     assert outcome.exit_code == 0 and same(folder, whole)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_layers_that_are_left_out_by_chance_are_computed_where_they_are_split(tmp_path, forked_ranks):
     """All processes gather each layer together: one that leaves it out would gather the next one with it. M2M100 leaves
     out a layer in twenty."""
     model = save_tiny_model(tmp_path / "base", "bart", encoder_layerdrop=0.5, decoder_layerdrop=0.5)
-    base = {"model.init": "pretrained", "model.model_name_or_path": model}
-    folder = train(tmp_path, "split", "seq2seq", base | SPLIT)
+    folder = train(tmp_path, "split", "seq2seq", from_model(model) | SPLIT)
     [problem] = [one for one in events(folder, RunProblem) if one.kind == "layers kept"]
     assert "left out by chance" in problem.message
     whole = save_tiny_model(tmp_path / "whole", "bart")
-    check_equal(train(tmp_path, "alone", "seq2seq", base | {"model.model_name_or_path": whole}), folder)
+    check_equal(train(tmp_path, "alone", "seq2seq", from_model(whole)), folder)
 
 
 NO_MEMORY_BACKWARD = """
@@ -121,6 +136,7 @@ def lose(session):
 """
 
 
+@pytest.mark.full
 def test_one_process_with_its_weights_on_the_host_begins_anew_where_memory_runs_out(
     reference_run, tiny_run, forked_ranks, monkeypatch
 ):
@@ -133,13 +149,14 @@ def test_one_process_with_its_weights_on_the_host_begins_anew_where_memory_runs_
         folder, _ = tiny_run("stopped", changes)
     split = {"strategy": exact("fsdp", "a test"), "cpu_offload": exact(True, "a test")}
     write_plan_file(folder, read_plan(folder).model_copy(update=split))
-    forked_ranks.prelude = lambda group, rank: "" if group else NO_MEMORY_BACKWARD + spoilt(7, "lose(self)")
+    forked_ranks.prelude = lambda group, rank: "" if group else NO_MEMORY_BACKWARD + at_step(7, "lose(self)")
     outcome = carry_out(open_again(folder))
     assert outcome.exit_code == 0, outcome
     assert losses(folder) == pytest.approx(losses(whole), rel=1e-4)
     assert len(forked_ranks.started) == 2
 
 
+@pytest.mark.full
 def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
     """Neither the one that commits, at step 4, nor one that writes its part, at step 8."""
     full = (
@@ -157,43 +174,22 @@ def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
     assert [path.name for path in folder.checkpoints.iterdir()] == ["step-12"]
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_settings_that_a_split_model_does_not_have_are_refused(tiny_config, subtests):
+    for changes, words in (
         ({"training.torch_compile": "true"}, "layers that are split are not compiled here"),
         ({"training.optim": "adafactor"}, "the state of adafactor is not split"),
-    ],
-)
-def test_what_cannot_be_split_is_refused(tiny_config, changes, words):
-    with pytest.raises(ConfigError, match=words):
-        estimated_plan(tiny_config("odd", SPLIT | changes))
+        ({"training.optim": "muon"}, "the state of muon is not split"),
+    ):
+        with subtests.test(words), pytest.raises(ConfigError, match=words):
+            estimated_plan(tiny_config("odd", SPLIT | changes))
 
 
-def test_a_spare_pass_of_an_evaluation_is_computed_and_nobody_observes_it():
-    """Another process has a row more: this one computes with it, and has no more predictions for it."""
-    calls, others = [], iter([(1, 0), (1, 0), (0, 0)])
-
-    class Scorer:
-        def __init__(self):
-            self.seen = []
-
-        def observe(self, batch):
-            calls.append("observed")
-            self.seen.append((torch.zeros(1),))
-            return torch.tensor(1.0)
-
-    components = SimpleNamespace(
-        loss=lambda batch: calls.append("computed") or torch.tensor(2.0),
-        task=SimpleNamespace(scorer=lambda *given: Scorer()),
-        config=None,
-        data=None,
-        device=torch.device("cpu"),
-        model=torch.nn.Linear(1, 1),
-        together=SimpleNamespace(splits_weights=True, reading=nullcontext),
-        mixed_precision=SimpleNamespace(autocast=nullcontext),
-        ranks=SimpleNamespace(count=2, highest=lambda has_rows, stops: next(others)),
-    )
-    batch = MicroBatch({}, labels=torch.zeros(3), places=torch.arange(0), samples=1, tokens=1)
-    found = observe(components, [batch], spare=lambda: batch)
-    assert calls == ["observed", "computed"] and len(found.seen) == 1
-    assert found.values == {"loss": 1.0} and found.counts == {"labels": 3}
+@pytest.mark.full
+def test_models_that_cannot_be_split_are_refused(tiny_config, tmp_path, subtests):
+    for family, changes, words in (
+        ("mixtral", FULL | {"training.router_aux_loss_coef": 0.5}, "was not tried with a loss of routers"),
+        ("llama", LORA | {"model.add_tokens": "sheep"}, "tables that get rows for new tokens are not split"),
+    ):
+        base = from_model(save_tiny_model(tmp_path / family, family))
+        with subtests.test(words), pytest.raises(ConfigError, match=words):
+            estimated_plan(tiny_config("odd", SPLIT | base | changes))

@@ -8,11 +8,8 @@ import torch
 from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
-from tests.combinations import each_value_once
-from tests.distributed.outcomes import weights
-from tests.distributed.test_equal_to_one_process import LORA, UNEVEN, check_equal, train
-from tests.distributed.test_split_model import SPLIT
-from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
+from tests.distributed.outcomes import FULL, LORA, SPLIT, TWO, UNEVEN, check_equal, from_model, train, weights
+from tests.tiny_models import save_tiny_model_with_towers, tiny_model_with_towers
 from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.batching.collate import collate
 from tui_trainer.losses.micro_batch import micro_batch
@@ -27,47 +24,43 @@ from tui_trainer.training.replicas import Replicas
 from tui_trainer.training.sharded import Sharded
 from tui_trainer.training.together import Together
 
-TWO = {"distributed.processes": 2}
+pytestmark = pytest.mark.full
 STRATEGIES = {"ddp": TWO, "fsdp": SPLIT, "offloaded": SPLIT | {"distributed.cpu_offload": "true"}}
 
 
+def on_towers(tmp_path, family):
+    return from_model(save_tiny_model_with_towers(tmp_path / family, family)) | UNEVEN
+
+
 @pytest.mark.parametrize(
-    ("family", "strategy", "method"), each_value_once(TOWERS, STRATEGIES, ({"tuning.method": "full"}, LORA))
+    ("family", "strategy", "method"),
+    [
+        ("gemma3", "ddp", FULL),
+        ("qwen3_vl", "offloaded", FULL),
+        pytest.param("mistral3", "fsdp", LORA, marks=pytest.mark.e2e),
+        pytest.param("qwen2_5_vl", "ddp", LORA, marks=pytest.mark.e2e),
+        pytest.param("qwen3_5", "fsdp", FULL, marks=pytest.mark.e2e),
+    ],
 )
 def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, forked_ranks):
-    base = {
-        "model.init": "pretrained",
-        "model.model_name_or_path": save_tiny_model_with_towers(tmp_path / family, family),
-        "training.learning_rate": 0.003,
-        **method,
-        **UNEVEN,
-    }
+    base = on_towers(tmp_path, family) | method | {"training.learning_rate": 0.003}
     alone = train(tmp_path, "alone", "causal_lm", base)
     together = train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy])
     # A recurrence carries the last bits of sums on from token to token.
-    check_equal(alone, together, rel=1e-5 if family == "qwen3_5" else 1e-6)
-    if "full" in method.values():
+    check_equal(alone, together, later_rel=1e-5 if family == "qwen3_5" else 1e-6)
+    if method is FULL:
         found, model = weights(together), tiny_model_with_towers(family)
         before = load_file(base["model.model_name_or_path"] / "model.safetensors")
         kept = [name for name in before if is_of_tower(name, {path.split(".")[-1]: 0 for path in tower_modules(model)})]
         assert kept and all(torch.equal(found[name], before[name]) for name in kept)
 
 
-@pytest.mark.parametrize(
-    ("family", "strategy"), [("gemma3", "fsdp"), pytest.param("mistral3", "ddp", marks=pytest.mark.e2e),
-                             pytest.param("qwen3_vl", "offloaded", marks=pytest.mark.e2e)]
-)  # fmt: skip
+@pytest.mark.e2e
+@pytest.mark.parametrize(("family", "strategy"), [("gemma3", "fsdp"), ("mistral3", "ddp"), ("qwen3_vl", "offloaded")])
 def test_the_language_model_alone_learns_in_two_processes_what_it_does_in_one(family, strategy, tmp_path, forked_ranks):
-    base = {
-        "model.init": "pretrained",
-        "model.model_name_or_path": save_tiny_model_with_towers(tmp_path / family, family),
-        "model.text_only": "true",
-        "tuning.method": "full",
-        **UNEVEN,
-    }
+    base = on_towers(tmp_path, family) | FULL | {"model.text_only": "true"}
     alone = train(tmp_path, "alone", "causal_lm", base)
-    together = train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy])
-    check_equal(alone, together, rel=1e-6)
+    check_equal(alone, train(tmp_path, "together", "causal_lm", base | STRATEGIES[strategy]))
 
 
 @pytest.fixture

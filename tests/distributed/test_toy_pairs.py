@@ -1,4 +1,4 @@
-"""A task of pairs learns the same packed, padded, one by one, in halved passes and in two processes."""
+"""A task of pairs (`toy_pairs`) learns the same packed, padded, one by one, in halved passes and in two processes."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ import pytest
 import torch
 
 from tests.distributed.outcomes import events, same, weights
-from tests.programs import run_program
 from tests.tiny_models import save_tiny_model
 from tests.toy_tasks import toy_pairs
 from tests.trained_runs import ANIMALS, SETTINGS
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.data.preparing.token_rows import DOCUMENT_LENGTHS, Rows
 from tui_trainer.exporting.measured import measure
-from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
-from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 from tui_trainer.training import components as components_module
 from tui_trainer.training import row_values
@@ -88,31 +84,28 @@ def train(open_pairs):
     return run
 
 
-@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
-def test_a_preview_shows_both_documents_of_each_pair_and_the_plan_knows_them(request_of, layout):
-    loaded = load_config(request_of("shown", layout | {"data.max_length": 16}))
-    preview, plan = make_preview(loaded, 50, lambda *_: None), estimated_plan(loaded)
-    shown = {(one.number, one.part): one for sample in preview.samples for one in sample.documents}
-    assert sorted(shown) == [(number, part) for number in range(1, 23) for part in (1, 2)]
-    assert sum(one.trained_tokens for one in shown.values()) == preview.counts.train_labels
-    texts = {key: "".join(piece.text for piece in one.pieces) for key, one in shown.items()}
-    for number in range(1, 23):
-        [first, second] = [
-            "".join(piece.text for piece in shown[number, part].pieces if piece.trained) for part in (1, 2)
-        ]
-        assert first.endswith("home") and first != second and not second.endswith("home")
-        assert all("The " in texts[number, part][:10] for part in (1, 2))
-    rows = Rows(next(prepared_data_folder().glob("*/train.arrow")))
-    longest = int(rows.values(DOCUMENT_LENGTHS).max())
-    assert preview.counts.longest_row == longest and preview.counts.row_documents == 2
-    is_packed = layout is PACKED
-    assert longest <= 16 < (rows.lengths - 2).max() <= 2 * longest
-    assert plan.longest_row == (2 * longest if is_packed else longest) and plan.packing.value == is_packed
-    widths = {sample.tokens + sample.padding for sample in preview.samples}
-    assert max(widths) - 1 <= plan.longest_row
-    assert 0 < preview.padding.grouped < preview.padding.padded and 0 < preview.padding.packed < 1
-    lines = [text for line in sample_lines(preview.samples[0], 1, 1, NO_SIGNS, 80) for text, _ in line]
-    assert any("its document 1" in line for line in lines)
+def test_a_preview_shows_both_documents_of_each_pair_and_the_plan_counts_them(request_of, subtests):
+    for layout in (PACKED, PADDED):
+        with subtests.test(str(layout)):
+            loaded = load_config(request_of("shown", layout | {"data.max_length": 16}))
+            preview, plan = make_preview(loaded, 50, lambda *_: None), estimated_plan(loaded)
+            shown = {(one.number, one.part): one for sample in preview.samples for one in sample.documents}
+            assert sorted(shown) == [(number, part) for number in range(1, 23) for part in (1, 2)]
+            assert sum(one.trained_tokens for one in shown.values()) == preview.counts.train_labels
+            for number in range(1, 23):
+                first, second = (shown[number, part].pieces for part in (1, 2))
+                assert all("The " in "".join(piece.text for piece in pieces)[:10] for pieces in (first, second))
+                first, second = ("".join(x.text for x in pieces if x.trained) for pieces in (first, second))
+                assert first.endswith("home") and first != second and not second.endswith("home")
+            longest = preview.counts.longest_row
+            assert longest <= 16 and preview.counts.row_documents == 2
+            # Packed, both documents of a pair lie in one row.
+            assert plan.longest_row == (2 * longest if layout is PACKED else longest)
+            assert plan.packing.value == (layout is PACKED)
+            assert max(sample.tokens + sample.padding for sample in preview.samples) - 1 <= plan.longest_row
+            assert 0 < preview.padding.grouped < preview.padding.padded and 0 < preview.padding.packed < 1
+            lines = [text for line in sample_lines(preview.samples[0], 1, 1, NO_SIGNS, 80) for text, _ in line]
+            assert any("its document 1" in line for line in lines)
 
 
 def check_equal(mine, theirs, *, places=1e-6):
@@ -138,7 +131,7 @@ def check_equal(mine, theirs, *, places=1e-6):
         assert (tensor - second[name]).abs().max() < 1e-5, name
 
 
-def test_pairs_are_learnt_the_same_however_their_passes_are_cut(train):
+def test_pairs_are_learnt_the_same_whole_one_by_one_and_packed(train):
     whole = train("padded", PADDED | {"training.per_device_train_batch_size": 8})
     steps = events(whole, StepDone)
     for step in steps:
@@ -154,10 +147,10 @@ def test_pairs_are_learnt_the_same_however_their_passes_are_cut(train):
     check_equal(whole, packed)
 
 
-@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
-def test_two_processes_learn_of_pairs_what_one_does(train, forked_ranks, layout):
+@pytest.mark.full
+def test_two_processes_learn_of_packed_pairs_what_one_does(train, forked_ranks):
     forked_ranks.prelude = lambda group, rank: toy_pairs.INSTALL
-    uneven = layout | {"training.effective_batch_size": 7}
+    uneven = PACKED | {"training.effective_batch_size": 7}
     check_equal(train("alone", uneven), train("of-two", uneven | {"distributed.processes": 2}))
 
 
@@ -167,6 +160,7 @@ WITH_DEEPSPEED = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "strategy", ["fsdp", *(pytest.param(name, marks=WITH_DEEPSPEED) for name in ("deepspeed-2", "deepspeed-3"))]
 )
@@ -178,10 +172,10 @@ def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks
     check_equal(train("alone", uneven), train("of-two", uneven | more))
 
 
-@pytest.mark.parametrize("layout", [PACKED, PADDED], ids=["packed", "padded"])
-def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, private_home, monkeypatch, layout):
+@pytest.mark.full
+def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pairs, private_home, monkeypatch):
     """In steps, and in the pass before training."""
-    whole = train("whole", layout)
+    whole = train("whole", PACKED)
     forget_values(private_home)
     # As the program has loaded it.
     loss = sys.modules[type(find_task("toy_pairs")).__module__].PairLoss
@@ -206,13 +200,14 @@ def test_pairs_are_halved_as_wholes_where_memory_runs_out(train, open_pairs, pri
         return take_step(fetched, *given, **more)
 
     monkeypatch.setattr(components_module, "take_step", short)
-    opened = open_pairs("halved", layout)
+    opened = open_pairs("halved", PACKED)
     assert carry_out(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
     assert max(read) > 2 >= read[-1]
     check_equal(whole, opened.folder)
 
 
+@pytest.mark.full
 def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train, tmp_path, capsys):
     """By `evaluate` and by what certifies exports. A model from scratch has no base."""
     base = str(save_tiny_model(tmp_path / "llama", "llama"))
@@ -276,6 +271,7 @@ def forget_values(home):
         shutil.rmtree(folder)
 
 
+@pytest.mark.full
 def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_the_same_bits(
     train, forked_ranks, private_home, tmp_path
 ):
@@ -302,37 +298,8 @@ def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_t
     }
 
 
-@pytest.mark.e2e
-def test_a_run_killed_in_the_middle_of_the_pass_before_training_is_resumed_to_the_same_bits(
-    request_of, private_home, tmp_path
-):
-    log = tmp_path / "kept.txt"
-
-    def program(arguments, who, last=0):
-        prelude = toy_pairs.INSTALL + KEEPING.format(log=str(log), who=who, last=last)
-        done = run_program([*arguments, "--no-ui"], prelude=prelude)
-        return done.returncode, done.stdout + done.stderr
-
-    def new(name):
-        request = request_of(name, PADDED)
-        given = [word for assignment in request.assignments for word in ("--set", assignment)]
-        return [*given, "--data", request.shortcuts["data.path"]]
-
-    killed, whole = (RunFolder(tmp_path / "runs" / name) for name in ("killed", "whole"))
-    assert program(new("killed"), "0", last=3)[0] == -9
-    assert len(kept_in(log)["0"]) == 3 and not events(killed, StepDone)
-    code, output = program(["resume", str(killed.root)], "1")
-    assert code == 0, output
-    assert {*kept_in(log)["0"], *kept_in(log)["1"]} == BLOCKS and len(kept_in(log)["1"]) == len(BLOCKS) - 3
-    [progress] = [event for event in events(killed, Progress) if event.what == "reading pairs"][-1:]
-    assert progress.done == progress.total == 8
-    forget_values(private_home)
-    code, output = program(new("whole"), "2")
-    assert code == 0, output
-    assert same(killed, whole) and len(events(whole, StepDone)) == STEPS
-
-
-def test_a_stop_in_the_pass_before_training_ends_the_run_and_what_was_read_is_kept(open_pairs, monkeypatch):
+@pytest.mark.full
+def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_has_read(open_pairs, monkeypatch):
     opened = open_pairs("stopped", PADDED)
     monkeypatch.setattr(row_values, "_LEAST_ROWS", 4)
     keep = row_values.RowReader._keep
@@ -350,3 +317,5 @@ def test_a_stop_in_the_pass_before_training_ends_the_run_and_what_was_read_is_ke
     resumed = carry_out(open_again(opened.folder))
     assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
     assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
+    progress = [event for event in events(opened.folder, Progress) if event.what == "reading pairs"][-1]
+    assert progress.done == progress.total == 8, "rows held out"

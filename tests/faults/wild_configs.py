@@ -99,8 +99,7 @@ DUMPS = (
 FOREIGN = (
     WildConfig(name="no key is known", content="colour: red\n", refused=("has no key that is known (colour)", "--as")),
     WildConfig(
-        name="half of the keys are known",
-        content="learning_rate: 1.0e-4\nseed: 1\nruns: 3\nowner: me\n",
+        name="half of the keys are known", content="learning_rate: 1.0e-4\nseed: 1\nruns: 3\nowner: me\n",
         refused=("is of a tool that is not read", "knows 2 of 4 keys", "runs, owner", "--as"),
     ),
     WildConfig(
@@ -250,8 +249,7 @@ model: {class_path: mine.Model, init_args: {lr: 0.001}}
         refused=("looks like a file of MLX LM",),
     ),
     WildConfig(
-        name="a merge by mergekit",
-        content="merge_method: slerp\nbase_model: org/m\ndtype: bfloat16\n",
+        name="a merge by mergekit", content="merge_method: slerp\nbase_model: org/m\ndtype: bfloat16\n",
         refused=("is a merge by mergekit, and says nothing about training",),
     ),
     WildConfig(
@@ -466,8 +464,7 @@ resume_from_checkpoint: null
                  "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "learning_rate": "1e-5",
                  "val_size": 0.1, "eval_strategy": "steps", "eval_steps": 200, "per_device_eval_batch_size": 1,
                  "save_total_limit": 3, "warmup_steps": 20, "ddp_timeout": 180000000},
-        beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}),
-        processes=8,
+        beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}), processes=8,
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "data.packing": False,
                 "training.effective_batch_size": 32, "training.learning_rate": 1e-5, "data.eval_fraction": 0.1,
                 "evaluation.eval_steps": 200, "evaluation.per_device_eval_batch_size": 1,
@@ -487,8 +484,7 @@ resume_from_checkpoint: null
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "distributed.strategy": "deepspeed-3",
                 "training.mixed_precision": "bf16", "model.attn_implementation": "flash_attention_2",
                 "model.kernels": "auto"},
-        defaults="llama_factory",
-        told=("(ds_z3_config.json: zero_optimization",),
+        defaults="llama_factory", told=("(ds_z3_config.json: zero_optimization",),
     ),
     WildConfig(
         name="LLaMA-Factory: QLoRA with Unsloth",
@@ -501,15 +497,13 @@ resume_from_checkpoint: null
                 "model.provider": "unsloth", "tuning.r": 32, "tuning.lora_alpha": 64, "tuning.lora_dropout": 0.05,
                 "tuning.target_modules": "q_proj,v_proj", "training.optim": "adamw_8bit", "data.path": "sheep.json",
                 "data.text_column": "question", "data.target_column": "answer"},
-        defaults="llama_factory",
-        told=("twice lora_rank",),
+        defaults="llama_factory", told=("twice lora_rank",),
     ),
     WildConfig(
         name="LLaMA-Factory: QLoRA and FSDP, which is not split here",
         content={**_SFT, "quantization_bit": 4, "fsdp": "full_shard auto_wrap", "dataset": "sheep"},
         beside=_list(sheep={"file_name": "sheep.json"}),
-        values={**_SFT_VALUES, "tuning.method": "qlora", "data.path": "sheep.json"},
-        defaults="llama_factory",
+        values={**_SFT_VALUES, "tuning.method": "qlora", "data.path": "sheep.json"}, defaults="llama_factory",
         told=("fsdp: full_shard auto_wrap (not supported", "each device has the whole model"),
     ),
     WildConfig(
@@ -528,8 +522,7 @@ resume_from_checkpoint: null
         values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "full",
                 "data.path": "wool.jsonl", "data.text_column": "text", "data.max_length": 4096,
                 "data.packing": True, "training.learning_rate": 1e-5, "training.mixed_precision": "bf16"},
-        defaults="llama_factory",
-        told=("what it does with stage pt", "template: llama3 (not needed"),
+        defaults="llama_factory", told=("what it does with stage pt", "template: llama3 (not needed"),
     ),
     WildConfig(
         name="LLaMA-Factory: a stream of texts, a row each",
@@ -550,8 +543,7 @@ resume_from_checkpoint: null
         beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}),
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "task.loss_on": "completion", "data.packing": True,
                 "model.dtype": "bfloat16", "training.effective_batch_size": 4},
-        defaults="llama_factory",
-        told=("the last turn of each conversation", "packed rows of several documents there"),
+        defaults="llama_factory", told=("the last turn of each conversation", "packed rows of several documents there"),
     ),
     WildConfig(
         name="LLaMA-Factory: what is held out decides when to stop",
@@ -622,8 +614,7 @@ warmup_steps: 0
     WildConfig(
         name="LLaMA-Factory: data sets of the hub by their names",
         content={**_SFT, "dataset": "org/sheep,org/goats", "dataset_dir": "ONLINE"},
-        values={**_SFT_VALUES, "data.path": "hub:org/sheep, hub:org/goats"},
-        defaults="llama_factory",
+        values={**_SFT_VALUES, "data.path": "hub:org/sheep, hub:org/goats"}, defaults="llama_factory",
     ),
     WildConfig(
         name="LLaMA-Factory: defaults of methods that are not switched on",
@@ -633,8 +624,7 @@ warmup_steps: 0
                  "ignore_pad_token_for_loss": True, "disable_shuffling": False, "resize_vocab": False,
                  "temperature": 0.95, "max_length": 1024, "tensor_model_parallel_size": 1},
         beside=_list(a={"file_name": "a.json"}, b={"file_name": "b.json"}),
-        values={**_SFT_VALUES, "data.path": "a.json, b.json"},
-        defaults="llama_factory",
+        values={**_SFT_VALUES, "data.path": "a.json, b.json"}, defaults="llama_factory",
     ),
     WildConfig(
         name="LLaMA-Factory: a file of few words, whose method is its default",
@@ -642,8 +632,7 @@ warmup_steps: 0
         kind="llama_factory",
         values={"model.model_name_or_path": "org/m", "tuning.method": "lora", "tuning.r": 8, "tuning.lora_alpha": 16,
                 "task.chat_template": "vicuna", "task.loss_on": "all", "data.max_length": 512},
-        defaults="llama_factory",
-        told=("task.type = \"chat\" (the default of llama_factory)",),
+        defaults="llama_factory", told=("task.type = \"chat\" (the default of llama_factory)",),
     ),
     *(
         WildConfig(
@@ -725,8 +714,7 @@ max_new_tokens: 128
         name="LLaMA-Factory v1: QLoRA with a data set of the hub",
         content={"model": "org/m", "peft_config": {"name": "lora"}, "quant_config": {"name": "bnb"},
                  "train_dataset": "talks.yaml", "micro_batch_size": 2, "bf16": False},
-        beside={"talks.yaml": "talks:\n  path: org/talks\n  converter: sharegpt\n  size: 500\n"},
-        processes=4,
+        beside={"talks.yaml": "talks:\n  path: org/talks\n  converter: sharegpt\n  size: 500\n"}, processes=4,
         values={"model.model_name_or_path": "org/m", "tuning.method": "qlora", "tuning.r": 8, "tuning.lora_alpha": 16,
                 "tuning.lora_dropout": 0.05, "data.path": "hub:org/talks", "data.max_rows": 500,
                 "training.effective_batch_size": 8, "training.mixed_precision": "no"},
@@ -855,8 +843,7 @@ special_tokens:
                 "task.loss_on": "assistant", "task.type": "chat", "data.path": "hub:org/talks",
                 "data.text_column": "conversations", "data.split": "train_sft", "training.effective_batch_size": 8,
                 "training.mixed_precision": "bf16"},
-        defaults="axolotl",
-        told=("training.warmup_steps = 0.03 (the default of axolotl)",),
+        defaults="axolotl", told=("training.warmup_steps = 0.03 (the default of axolotl)",),
     ),
     WildConfig(
         name="axolotl: all weights and whole conversations, split by FSDP 2",
@@ -872,8 +859,7 @@ special_tokens:
                 "task.type": "chat", "task.loss_on": "all", "data.path": "hub:org/talks",
                 "training.optim": "adamw_torch_fused", "data.max_length": 1024,
                 "training.gradient_checkpointing": True, "distributed.strategy": "fsdp"},
-        defaults="axolotl",
-        told=("chat_template: tokenizer_default (always so here: it is the model's own",),
+        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: it is the model's own",),
     ),
     WildConfig(
         name="axolotl: FSDP 1, whose parts stay on the host",
@@ -890,13 +876,11 @@ special_tokens:
         name="axolotl: DeepSpeed beside it, on 4 devices",
         content={**_LORA, "datasets": [{"path": "a.jsonl", "type": "completion"}], "deepspeed": "zero3.json",
                  "micro_batch_size": 2, "gradient_accumulation_steps": 2, "warmup_ratio": 0.1},
-        beside={"zero3.json": _ZERO_3},
-        processes=4,
+        beside={"zero3.json": _ZERO_3}, processes=4,
         values={**_LORA_VALUES, "task.type": "causal_lm", "data.path": "a.jsonl",
                 "distributed.strategy": "deepspeed-3", "training.effective_batch_size": 16,
                 "training.warmup_steps": 0.1},
-        defaults="axolotl",
-        told=("(zero3.json: zero_optimization", "times 4 devices"),
+        defaults="axolotl", told=("(zero3.json: zero_optimization", "times 4 devices"),
     ),
     WildConfig(
         name="axolotl: a stream of texts",
@@ -907,8 +891,7 @@ special_tokens:
                 "training.max_steps": 1000, "data.path": "hub:org/web", "data.name": "en", "data.text_column": "body",
                 "task.type": "causal_lm", "data.streaming": True, "data.packing": True, "data.max_length": 1024,
                 "tuning.method": "full"},
-        defaults="axolotl",
-        told=("it fills whole rows with such texts",),
+        defaults="axolotl", told=("it fills whole rows with such texts",),
     ),
     WildConfig(
         name="axolotl: a stream that is named in one word",
@@ -937,8 +920,7 @@ special_tokens:
                  "dataset_exact_deduplication": True, "batch_size": 64, "micro_batch_size": 4},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/alpaca", "task.chat_template": "alpaca",
                 "data.dedup": True, "training.effective_batch_size": 64},
-        defaults="axolotl",
-        told=("type alpaca; an input stands below its instruction, no heading",),
+        defaults="axolotl", told=("type alpaca; an input stands below its instruction, no heading",),
     ),
     WildConfig(
         name="axolotl: a template in a file beside it, and 4 bits of its own kind",
@@ -1002,8 +984,7 @@ env: {WANDB_PROJECT: sheep}
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.num_proc": 4,
                 "training.learning_rate": 1e-4, "training.lr_scheduler_type": "cosine", "tuning.method": "full",
                 "task.loss_on": "all"},
-        defaults="trl",
-        told=("learns whole conversations; of rows with a prompt and a completion",),
+        defaults="trl", told=("learns whole conversations; of rows with a prompt and a completion",),
     ),
     WildConfig(
         name="TRL: names of older versions",
@@ -1027,8 +1008,7 @@ use_liger: false
                 "evaluation.eval_steps": 100, "checkpoint.save_steps": 0.5, "training.num_train_epochs": 2,
                 "training.effective_batch_size": 16, "training.warmup_steps": 0.1, "model.kernels": "none",
                 "data.eval_split": "test", "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl",
-        told=("the split that it measures on", "a longer text makes several rows here"),
+        defaults="trl", told=("the split that it measures on", "a longer text makes several rows here"),
     ),
     WildConfig(
         name="TRL: a list of data sets, which is not axolotl's",
@@ -1066,8 +1046,7 @@ per_device_train_batch_size: 2
                 "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
                 "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
                 "training.effective_batch_size": 2, "task.loss_on": "all"},
-        defaults="trl",
-        told=("documents behind a step here, packed rows of several documents there",),
+        defaults="trl", told=("documents behind a step here, packed rows of several documents there",),
     ),
     WildConfig(
         name="TRL: adapters whose layers are not named",
@@ -1076,8 +1055,7 @@ per_device_train_batch_size: 2
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "tuning.method": "lora", "tuning.r": 8,
                 "tuning.target_modules": "q_proj, v_proj", "tuning.lora_dropout": 0.05,
                 "training.gradient_checkpointing": False, "evaluation.eval_steps": 0, "task.loss_on": "all"},
-        defaults="trl",
-        told=("PEFT's choice for Llama",),
+        defaults="trl", told=("PEFT's choice for Llama",),
     ),
     WildConfig(
         name="TRL: QLoRA of the answers",
@@ -1119,8 +1097,7 @@ padding_free: false
         beside={"pairs.jsonl": '{"prompt": "What sings?", "completion": "A sheep."}\n'},
         values={"model.model_name_or_path": "org/m", "data.path": "pairs.jsonl", "task.loss_on": "completion",
                 "task.type": "chat", "tuning.method": "full"},
-        defaults="trl",
-        told=("of rows with a prompt and a completion, it learns the completion",),
+        defaults="trl", told=("of rows with a prompt and a completion, it learns the completion",),
     ),
     WildConfig(
         name="TRL: whole conversations, because the rows beside it are some",
@@ -1181,8 +1158,7 @@ gradient_accumulation_steps: 2
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.packing": False,
                 "distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.effective_batch_size": 16,
                 "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl",
-        told=("of one device there, times 2 devices",),
+        defaults="trl", told=("of one device there, times 2 devices",),
     ),
     WildConfig(
         name="TRL: a launch file beside it",
@@ -1365,8 +1341,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers",
-        told=("tokenizer_name: org/m (not needed", "documents behind a step here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "documents behind a step here"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",
@@ -1379,8 +1354,7 @@ ARGUMENTS = (
         content={"model_name_or_path": "org/t5", "train_file": "a.csv", "text_column": "body", "summary_column": "gist",
                  "max_source_length": 256, "max_target_length": 64, "val_max_target_length": 64, "num_beams": 4,
                  "source_prefix": "summarize: ", "predict_with_generate": True, "do_train": True},
-        kind="transformers",
-        model="text to text",
+        kind="transformers", model="text to text",
         values={"model.model_name_or_path": "org/t5", "data.path": "a.csv", "data.text_column": "body",
                 "data.target_column": "gist", "data.max_length": 256, "task.max_target_length": 64,
                 "task.source_prefix": "summarize: ", "tuning.method": "full"},
@@ -1398,8 +1372,7 @@ ARGUMENTS = (
                  "logging_dir": "logs", "no_cuda": False, "past_index": -1},
         values={"model.model_name_or_path": "org/m", "training.optim": "adafactor", "training.learning_rate": 1e-3,
                 "tuning.method": "full"},
-        defaults="transformers",
-        told=("optim: adamw_hf (not needed: adafactor wins over it)",),
+        defaults="transformers", told=("optim: adamw_hf (not needed: adafactor wins over it)",),
     ),
     WildConfig(
         name="TrainingArguments that end with the best weights",
@@ -1408,8 +1381,7 @@ ARGUMENTS = (
                  "logging_dir": "logs", "per_device_train_batch_size": 8},
         values={"model.model_name_or_path": "org/m", "evaluation.early_stopping_patience": 1000000,
                 "evaluation.eval_steps": 50, "evaluation.metric_for_best_model": "loss", "tuning.method": "full"},
-        defaults="transformers",
-        told=("the best weights are kept",),
+        defaults="transformers", told=("the best weights are kept",),
     ),
     WildConfig(
         name="TrainingArguments whose DeepSpeed file has a schedule of its own",
@@ -1420,8 +1392,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "distributed.strategy": "deepspeed-2", "training.warmup_steps": 50,
                 "training.lr_scheduler_type": "constant_with_warmup", "training.learning_rate": 1e-5,
                 "training.effective_batch_size": 4, "training.mixed_precision": "bf16", "tuning.method": "full"},
-        defaults="transformers",
-        told=("ds.json: scheduler.type",),
+        defaults="transformers", told=("ds.json: scheduler.type",),
     ),
     WildConfig(
         name="a script that says the usual loss",
@@ -1477,19 +1448,18 @@ learning_rate = 1e-4
         refused=("is a pyproject.toml, and says nothing about training",),
     ),
     WildConfig(
-        name="TOML of nobody's",
-        content='[flock]\nsheep = 3\n',
-        file="flock.toml",
+        name="TOML of nobody's", content='[flock]\nsheep = 3\n', file="flock.toml",
         refused=("is TOML of another tool, which is not read (flock)",),
     ),
     WildConfig(
-        name="TOML of this program",
-        content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n',
-        file="mine.toml",
+        name="TOML of this program", content='schema_version = 1\n[training]\nlearning_rate = 1e-4\n', file="mine.toml",
         refused=("is TOML, which needs no import", "tui-trainer plan mine.toml"),
     ),
 )  # fmt: skip
 
-CASES = (
-    *SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *LLAMA_FACTORY, *AXOLOTL, *TRL, *ACCELERATE, *ARGUMENTS, *TOML,
-)  # fmt: skip
+GROUPS: Mapping[str, tuple[WildConfig, ...]] = {
+    "scripts, methods and adapters": (*SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *TOML),
+    "LLaMA-Factory": LLAMA_FACTORY,
+    "Axolotl": AXOLOTL,
+    "TRL and Accelerate": (*TRL, *ACCELERATE, *ARGUMENTS),
+}

@@ -27,8 +27,8 @@ try:
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 except ImportError:  # transformers requires it; pip carries its own
-    from pip._vendor.packaging.requirements import Requirement  # type: ignore[assignment]
-    from pip._vendor.packaging.utils import canonicalize_name  # type: ignore[assignment]
+    from pip._vendor.packaging.requirements import Requirement
+    from pip._vendor.packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).resolve().parents[2]
 IMAGE = ("torch==2.11,transformers==5.17,peft,accelerate,pyarrow,scikit-learn,xxhash,"

@@ -1,4 +1,4 @@
-"""A driver that can be told what to answer, and machines made of facts."""
+"""A fake NVIDIA driver, and machines made of facts."""
 
 from __future__ import annotations
 
@@ -114,38 +114,24 @@ def all_gpus_visible(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def gpu() -> Callable[..., Gpu]:
-    """`gpu(1, memory_free_bytes=...)`: an idle H200 but for what is said."""
+    """Return `gpu(1, memory_free_bytes=...)`: an idle H200 apart from the given facts."""
     idle = Gpu(
-        index=0,
-        name="NVIDIA H200",
-        uuid="GPU-0",
-        capability=(9, 0),
-        memory_bytes=141 * GIB,
-        memory_free_bytes=140 * GIB,
-        utilisation_share=0.0,
-        processes=(),
-    )
+        index=0, name="NVIDIA H200", uuid="GPU-0", capability=(9, 0), memory_bytes=141 * GIB,
+        memory_free_bytes=140 * GIB, utilisation_share=0.0, processes=(),
+    )  # fmt: skip
     return lambda index=0, **differs: replace(idle, index=index, **differs)
 
 
 @pytest.fixture
 def machine() -> Callable[..., Hardware]:
-    """`machine(gpus=(...,))`: a healthy machine without GPU but for what is said; with GPUs it has a driver."""
+    """Return `machine(gpus=(...,))`: a healthy machine without GPU apart from the given facts."""
     healthy = Hardware(
-        cpu_name="Test CPU",
-        usable_cores=8,
-        physical_cores=8,
-        logical_cores=16,
-        memory_bytes=64 * GIB,
-        machine_memory_bytes=64 * GIB,
-        memory_available_bytes=60 * GIB,
-        platform="Linux-x86_64",
-        python_version="3.11.7",
-        host="test-box",
+        cpu_name="Test CPU", usable_cores=8, physical_cores=8, logical_cores=16, memory_bytes=64 * GIB,
+        machine_memory_bytes=64 * GIB, memory_available_bytes=60 * GIB, platform="Linux-x86_64",
+        python_version="3.11.7", host="test-box", torch_cuda=(13, 2),
         cpu_flags=frozenset({"sse4_2", "avx2", "avx512f", "avx512_bf16"}),
         libraries={"torch": "2.15.0", "pip": "26.0", "peft": None},
-        torch_cuda=(13, 2),
-    )
+    )  # fmt: skip
 
     def make(**differs: Any) -> Hardware:
         if differs.get("gpus"):

@@ -1,8 +1,6 @@
-"""The catalogue of cards, and what a capability brings."""
+"""The catalogue of GPUs, and what a compute capability offers."""
 
 from __future__ import annotations
-
-import pytest
 
 from tui_trainer.hardware.gpu_models import (
     CARDS,
@@ -17,51 +15,28 @@ from tui_trainer.hardware.gpu_models import (
 MIB = 1 << 20
 
 
-@pytest.mark.parametrize(
-    ("name", "memory_mib", "title"),
-    [
-        ("NVIDIA H200", 143771, "H200 SXM"),
-        ("NVIDIA H100 80GB HBM3", 81559, "H100 SXM"),
-        ("NVIDIA H100 PCIe", 81559, "H100 PCIe"),
-        ("NVIDIA A100-SXM4-40GB", 40960, "A100 40 GB"),
-        ("NVIDIA A100 80GB PCIe", 81920, "A100 80 GB PCIe"),
-        ("Tesla V100-SXM2-32GB", 32768, "V100"),
-        ("Tesla T4", 15360, "T4"),
-        ("NVIDIA L4", 23034, "L4"),
-        ("NVIDIA A10", 23028, "A10"),
-        ("Tesla K80", 11441, "K80"),
-        ("NVIDIA GeForce RTX 4080 SUPER", 16376, "RTX 4080 SUPER"),
-        ("GeForce RTX 2080 Ti", 11264, "RTX 2080 Ti"),
-        ("NVIDIA RTX A6000", 49140, "RTX A6000"),
-        ("NVIDIA B200", 183359, "B200"),
-    ],
-)
-def test_cards_are_found_by_the_name_and_memory_that_the_driver_reports(name, memory_mib, title):
-    assert find_card(name, memory_mib * MIB).title == title
+UNKNOWN = [
+    ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376),
+    ("NVIDIA GeForce RTX 3080 Ti", 12288),
+    ("NVIDIA GeForce RTX 3080", 12288),
+    ("NVIDIA GeForce GTX 1660 SUPER", 6144),
+    ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864),
+    ("NVIDIA L40", 46068),
+    ("Something New", 1),
+    (None, 143771),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "memory_mib"),
-    [
-        ("NVIDIA GeForce RTX 4090 Laptop GPU", 16376),
-        ("NVIDIA GeForce RTX 3080 Ti", 12288),
-        ("NVIDIA GeForce RTX 3080", 12288),
-        ("NVIDIA GeForce GTX 1660 SUPER", 6144),
-        ("NVIDIA A100-SXM4-40GB MIG 1g.5gb", 4864),
-        ("NVIDIA L40", 46068),
-        ("Something New", 1),
-        (None, 143771),
-    ],
-)
-def test_an_unknown_card_is_none_and_no_neighbour(name, memory_mib):
-    assert find_card(name, memory_mib * MIB) is None
+def test_a_card_is_never_taken_for_a_similar_one(subtests):
+    """`tests/planning/test_profiles_on_machines.py` looks up every card of the catalogue."""
+    for name, memory_mib in UNKNOWN:
+        with subtests.test(str(name)):
+            assert find_card(name, memory_mib * MIB) is None
+    assert find_card("NVIDIA H200", None).title == "H200 SXM", "a driver may not report the memory"
+    assert find_card("GeForce RTX 2080 Ti", 11264 * MIB).title == "RTX 2080 Ti", "or the name of its maker"
 
 
-def test_a_card_whose_memory_is_not_reported_is_found_by_its_name_alone():
-    assert find_card("NVIDIA H200", None).title == "H200 SXM"
-
-
-def test_every_row_is_whole_and_no_two_are_the_same():
+def test_every_entry_is_complete_and_unique():
     assert len(CARDS) >= 30
     keys = [(name, card.memory_gib) for card in CARDS for name in card.names]
     assert len(keys) == len(set(keys))
@@ -71,7 +46,7 @@ def test_every_row_is_whole_and_no_two_are_the_same():
         assert find_card(card.names[0], card.memory_gib << 30) is card
 
 
-def test_rates_agree_with_what_the_capability_can_do():
+def test_published_rates_agree_with_the_compute_capability():
     for card in CARDS:
         can, rates = abilities(card.capability, card), card.teraflops
         assert len(rates.known()) >= 1
@@ -83,7 +58,7 @@ def test_rates_agree_with_what_the_capability_can_do():
             assert 1.9 <= rates.bf16 / rates.tf32 <= 2.1, card
 
 
-def test_what_generations_can_do():
+def test_each_generation_has_its_abilities():
     assert abilities(None) is None
     hopper, ada, ampere, turing, pascal = (abilities(c) for c in ((9, 0), (8, 9), (8, 0), (7, 5), (6, 1)))
     assert hopper.fp8 and ada.fp8 and not ampere.fp8
@@ -94,7 +69,7 @@ def test_what_generations_can_do():
     assert not abilities((7, 5), gtx_1660).fp16_tensor_cores
 
 
-def test_builds_that_left_a_card_behind_are_named():
+def test_a_build_of_torch_that_does_not_serve_the_card_is_reported():
     assert "CUDA 13" in build_problem((7, 0), (13, 0))
     assert build_problem((7, 0), (12, 6)) == ""
     assert build_problem((7, 5), (13, 2)) == ""
@@ -108,9 +83,8 @@ def test_builds_that_left_a_card_behind_are_named():
     assert cuda_that_serves((5, 0)) == ""
 
 
-@pytest.mark.parametrize(
-    ("driver", "capability", "wheel"),
-    [
+def test_the_suggested_build_of_torch_fits_driver_and_card():
+    for driver, capability, wheel in (
         ((12, 4), (9, 0), "cu126"),
         ((13, 0), (9, 0), "cu130"),
         ((13, 2), (7, 0), "cu126"),
@@ -118,7 +92,5 @@ def test_builds_that_left_a_card_behind_are_named():
         ((11, 8), (8, 0), None),
         ((12, 4), (3, 7), None),
         ((12, 4), None, "cu126"),
-    ],
-)
-def test_a_build_of_torch_is_named_that_fits_driver_and_card(driver, capability, wheel):
-    assert fitting_wheel(driver, capability) == wheel
+    ):
+        assert fitting_wheel(driver, capability) == wheel, (driver, capability)

@@ -1,17 +1,20 @@
-"""The gauges, and the thread that reads them."""
+"""The gauges of the machine, and the threads that read them."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from threading import Event
 
 import psutil
+import pytest
 
 from tui_trainer.hardware.cgroup import CgroupLimits
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gauges import CpuTimes, GaugeSampler, cpu_share, cpu_times, read_gauges
 from tui_trainer.hardware.nvml import Nvml
+from tui_trainer.hardware.processor import CoreWaits, DiskReads
 
 MACHINE, CARDS = "tui-trainer-gauges", "tui-trainer-cards"
 
@@ -24,64 +27,60 @@ def thread_named(name: str) -> threading.Thread:
     return next(thread for thread in threading.enumerate() if thread.name == name)
 
 
-def test_a_look_reports_this_machine_and_its_cards(fake_nvml, tmp_path):
+def test_a_look_reads_this_machine_and_its_gpus(fake_nvml, tmp_path):
     sampler = GaugeSampler(tmp_path / "runs", nvml=Nvml(fake_nvml({}, {"free": 41 << 30})))
     sampler.look_at_cards()
     gauges = sampler.look()
-    assert 0 < gauges.memory_used_bytes < gauges.memory_bytes
-    assert 0 < gauges.disk_used_bytes < gauges.disk_bytes
-    assert [(gpu.index, gpu.memory_used_bytes, gpu.power_watts) for gpu in gauges.gpus] == [
-        (0, 1 << 30, 80.5),
-        (1, 100 << 30, 80.5),
-    ]
+    assert 0 < gauges.memory_used_bytes < gauges.memory_bytes and 0 < gauges.disk_used_bytes < gauges.disk_bytes
+    found = [(gpu.index, gpu.memory_used_bytes, gpu.power_watts) for gpu in gauges.gpus]
+    assert found == [(0, 1 << 30, 80.5), (1, 100 << 30, 80.5)]
+    limited = read_gauges(tmp_path, None, CgroupLimits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
+    assert (limited.memory_used_bytes, limited.memory_bytes, limited.gpus) == (1 << 18, 1 << 20, ())
 
 
-def test_a_container_limit_is_the_memory_that_is_shown(tmp_path):
-    gauges = read_gauges(tmp_path, None, CgroupLimits(memory_bytes=1 << 20, memory_used_bytes=1 << 18))
-    assert (gauges.memory_used_bytes, gauges.memory_bytes) == (1 << 18, 1 << 20)
-    assert gauges.gpus == ()
-
-
-def test_cards_that_report_nothing_are_drawn_as_nothing(fake_nvml, tmp_path):
-    errors = dict.fromkeys(
-        (
-            "nvmlDeviceGetMemoryInfo",
-            "nvmlDeviceGetUtilizationRates",
-            "nvmlDeviceGetTemperature",
-            "nvmlDeviceGetPowerUsage",
-        ),
-        3,
-    )
+def test_a_gpu_that_reports_nothing_has_no_figures(fake_nvml, tmp_path):
+    calls = ("MemoryInfo", "UtilizationRates", "Temperature", "PowerUsage")
+    errors = dict.fromkeys([f"nvmlDeviceGet{name}" for name in calls], 3)
     sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, errors=errors)))
     sampler.look_at_cards()
-    (gauge,) = sampler.look().gpus
-    assert (gauge.memory_used_bytes, gauge.utilisation_share, gauge.temperature_celsius, gauge.power_watts) == (
-        None,
-    ) * 4
+    (gpu,) = sampler.look().gpus
+    assert {gpu.memory_used_bytes, gpu.utilisation_share, gpu.temperature_celsius, gpu.power_watts} == {None}
+
+    class Odd(fake_nvml):
+        def _answer(self, name, arguments):
+            if name == "nvmlDeviceGetCount":
+                raise KeyError("odd")
+            return super()._answer(name, arguments)
+
+    sampler = GaugeSampler(tmp_path, nvml=Nvml(Odd({})))
+    sampler.look_at_cards()
+    assert sampler.look().gpus == (), "whatever the driver raises"
 
 
-def test_the_share_of_the_processor_is_between_two_looks():
+def test_the_cpu_share_is_counted_between_two_looks_and_of_a_quota():
     assert cpu_share(None, CpuTimes(1, 2)) is None
     assert cpu_share(CpuTimes(1, 2), CpuTimes(1, 2)) is None
     assert cpu_share(CpuTimes(1, 2), CpuTimes(2, 6)) == 0.25
     assert cpu_share(CpuTimes(1, 2), CpuTimes(9, 4)) == 1.0
-
-
-def test_a_quota_counts_as_the_whole():
-    times = cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0)
-    assert times == CpuTimes(3.0, 15.0)
-    everything = cpu_times(CgroupLimits())
-    assert 0 < everything.busy_seconds <= everything.room_seconds
+    assert cpu_times(CgroupLimits(cores=1.5, cpu_used_seconds=3.0), lambda: 10.0) == CpuTimes(3.0, 15.0)
+    whole = cpu_times(CgroupLimits())
+    assert 0 < whole.busy_seconds <= whole.room_seconds
 
 
 def until(true: Callable[[], object], thread: threading.Thread) -> None:
-    """Until it is so; an error when the thread that should make it so has ended."""
+    """Wait until it is so; fail if the thread that should make it so has ended."""
     while not true():
         assert thread.is_alive()
         thread.join(0.01)
 
 
-def test_the_sampler_looks_by_itself_and_stops(tmp_path):
+def ends(*threads: threading.Thread) -> bool:
+    for thread in threads:
+        thread.join(60)
+    return not any(thread.is_alive() for thread in threads)
+
+
+def test_the_sampler_looks_repeatedly_until_it_is_stopped(tmp_path):
     sampler = GaugeSampler(tmp_path, period_seconds=0.01)
     assert sampler.latest is None
     assert sampler.stale
@@ -91,16 +90,15 @@ def test_the_sampler_looks_by_itself_and_stops(tmp_path):
     until(lambda: sampler.latest and sampler.latest.cpu_share is not None, machine)
     assert not sampler.stale
     sampler.stop()
-    for thread in (machine, cards):
-        thread.join(5)
-        assert not thread.is_alive()
+    assert ends(machine, cards)
     sampler.start()
-    assert thread_named(MACHINE) is not machine
+    again = thread_named(MACHINE)
+    assert again is not machine
     sampler.stop()
-    thread_named(MACHINE).join(5)
+    assert ends(again)
 
 
-def test_with_another_period_it_looks_at_once_and_what_was_seen_stays_good(tmp_path):
+def test_a_changed_period_causes_a_look_at_once(tmp_path):
     sampler = GaugeSampler(tmp_path, period_seconds=600.0)
     sampler.start()
     machine = thread_named(MACHINE)
@@ -110,54 +108,51 @@ def test_with_another_period_it_looks_at_once_and_what_was_seen_stays_good(tmp_p
     assert not sampler.stale
     until(lambda: sampler.latest is not before, machine)
     sampler.stop()
-    machine.join(5)
-    assert not machine.is_alive()
+    assert ends(machine)
 
 
-def test_a_reading_grows_old(tmp_path):
+def test_a_reading_becomes_stale_and_a_gpu_that_no_longer_answers_loses_its_figures(fake_nvml, tmp_path):
     clock = [100.0]
-    sampler = GaugeSampler(tmp_path, now=lambda: clock[0])
-    sampler.look()
+    sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, {})), now=lambda: clock[0])
+    sampler.look_at_cards()
+    assert [gpu.power_watts for gpu in sampler.look().gpus] == [80.5, 80.5]
     clock[0] = 102.9
     assert not sampler.stale
     clock[0] = 103.1
-    assert sampler.stale
-    assert sampler.latest is not None
+    assert sampler.stale and sampler.latest is not None
+    sampler.look()
+    assert not sampler.stale
+    assert sampler.latest.gpus == tuple(Gpu(index=n, name="NVIDIA H200", memory_bytes=141 << 30) for n in (0, 1))
 
 
-def test_a_counter_that_fails_costs_its_own_gauge_and_comes_back(monkeypatch, tmp_path):
-    def failing(failure):
-        def fails(*arguments, **options):
-            raise failure
+LOST_GAUGES = {
+    "psutil.virtual_memory": "memory_bytes",
+    "psutil.disk_usage": "disk_bytes",
+    "psutil.cpu_times": "cpu_share",
+    "tui_trainer.hardware.gauges.read_limits": "cpu_share",
+}
 
-        return fails
 
-    swept = 0
-    lost = {
-        "psutil.virtual_memory": "memory_bytes",
-        "psutil.disk_usage": "disk_bytes",
-        "psutil.cpu_times": "cpu_share",
-        "tui_trainer.hardware.gauges.read_limits": "cpu_share",
-    }
-    for name, field in lost.items():
-        for failure in (PermissionError(13, "no"), RuntimeError("odd"), psutil.Error("no"), KeyError("x")):
-            sampler = GaugeSampler(tmp_path, period_seconds=0.01)
+def test_a_counter_that_fails_costs_only_its_own_gauge_until_it_recovers(monkeypatch, tmp_path, subtests):
+    failures = (PermissionError(13, "no"), RuntimeError("odd"), psutil.Error("no"), KeyError("x"))
+    for (name, field), failure in product(LOST_GAUGES.items(), failures):
+        with subtests.test(f"{name} {failure!r}"):
+            sampler = GaugeSampler(tmp_path)
+
+            def fail(*_, failure=failure, **__):
+                raise failure
+
             with monkeypatch.context() as broken:
-                broken.setattr(name, failing(failure))
-                sampler.start()
-                thread = thread_named(MACHINE)
-                until(lambda sampler=sampler: sampler.latest, thread)
-                values = {one: getattr(sampler.latest, one) for one in ("memory_bytes", "disk_bytes")}
-                assert [one for one, value in values.items() if value is None] == [field] * (field in values)
-                assert sampler.latest.cpu_share is None or field != "cpu_share"
-            until(lambda sampler=sampler, field=field: getattr(sampler.latest, field) is not None, thread)
-            sampler.stop()
-            thread.join(5)
-            swept += 1
-    assert swept == 16
+                broken.setattr(name, fail)
+                gauges = sampler.look()
+                missing = {one for one in ("memory_bytes", "disk_bytes") if getattr(gauges, one) is None}
+                assert missing == {field} - {"cpu_share"} and (field != "cpu_share" or sampler.look().cpu_share is None)
+            # The share of the processor needs two looks in different ticks of the clock.
+            while getattr(sampler.look(), field) is None:
+                assert field == "cpu_share"
 
 
-def test_a_driver_that_hangs_takes_no_other_gauge_and_piles_up_no_threads(fake_nvml, tmp_path):
+def test_a_driver_that_hangs_affects_no_other_gauge_and_adds_no_threads(fake_nvml, tmp_path):
     released = Event()
     sampler = GaugeSampler(tmp_path, period_seconds=0.01, nvml=Nvml(fake_nvml({}, hang=released)))
     for _ in range(5):
@@ -172,31 +167,50 @@ def test_a_driver_that_hangs_takes_no_other_gauge_and_piles_up_no_threads(fake_n
     until(lambda: sampler.latest.gpus, cards)
     assert sampler.latest.gpus[0].name == "NVIDIA H200"
     sampler.stop()
-    for thread in (machine, cards):
-        thread.join(5)
-        assert not thread.is_alive()
+    assert ends(machine, cards)
 
 
-def test_cards_that_no_longer_answer_keep_their_rows_without_old_figures(fake_nvml, tmp_path):
+# Waits for cores and for storage, from files as the kernel writes them.
+
+
+def write(tasks, name, computed, waited):
+    (tasks / name).mkdir(parents=True, exist_ok=True)
+    (tasks / name / "schedstat").write_text(f"{computed} {waited} 12\n")
+
+
+def test_the_core_wait_share_counts_threads_that_existed_at_the_look_before(tmp_path):
+    waits = CoreWaits(tmp_path)
+    write(tmp_path, "1", 10**9, 10**9)
+    write(tmp_path, "2", 0, 0)
+    assert waits.share() is None
+    write(tmp_path, "1", 2 * 10**9, 15 * 10**8)
+    write(tmp_path, "2", 10**9, 5 * 10**8)
+    write(tmp_path, "3", 7 * 10**9, 9 * 10**9)
+    assert waits.share() == round(1 / 3, 4)
+    assert waits.share() is None, "nothing was computed since"
+
+
+@pytest.mark.full
+def test_a_kernel_without_these_counters_gives_no_figures(tmp_path):
+    assert CoreWaits(tmp_path / "none").share() is None
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "schedstat").write_text("\n")
+    waits, reads = CoreWaits(tmp_path), DiskReads(root=tmp_path)
+    assert [waits.share(), reads.bytes(), reads.stall_share()] * 2 == [None] * 6
+
+
+def test_bytes_and_stalls_of_storage_count_from_the_look_before(tmp_path):
+    (tmp_path / "self").mkdir()
+    (tmp_path / "pressure").mkdir()
     clock = [100.0]
-    sampler = GaugeSampler(tmp_path, nvml=Nvml(fake_nvml({}, {})), now=lambda: clock[0])
-    sampler.look_at_cards()
-    assert [card.power_watts for card in sampler.look().gpus] == [80.5, 80.5]
-    clock[0] = 103.1
-    sampler.look()
-    assert not sampler.stale
-    assert sampler.latest.gpus == tuple(
-        Gpu(index=index, name="NVIDIA H200", memory_bytes=141 << 30) for index in (0, 1)
-    )
+    reads = DiskReads(lambda: clock[0], tmp_path)
 
+    def note(read, stalled):
+        (tmp_path / "self/io").write_text(f"rchar: 5\nread_bytes: {read}\nwrite_bytes: 9\n")
+        (tmp_path / "pressure/io").write_text(f"some avg10=1.00 avg60=0.00 avg300=0.00 total={stalled}\nfull avg10=0\n")
 
-def test_a_driver_that_answers_nonsense_leaves_the_thread_alive(fake_nvml, tmp_path):
-    class Odd(fake_nvml):
-        def _answer(self, name, arguments):
-            if name == "nvmlDeviceGetCount":
-                raise KeyError("odd")
-            return super()._answer(name, arguments)
-
-    sampler = GaugeSampler(tmp_path, nvml=Nvml(Odd({})))
-    sampler.look_at_cards()
-    assert sampler.look().gpus == ()
+    note(1_000, 0)
+    assert (reads.bytes(), reads.stall_share()) == (None, None)
+    clock[0] = 104.0
+    note(5_000, 1_000_000)
+    assert (reads.bytes(), reads.stall_share()) == (4_000, 0.25)

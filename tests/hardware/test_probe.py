@@ -1,4 +1,4 @@
-"""What is read from files: signs, groups, processor, places, libraries."""
+"""Facts of the machine read from files: driver, cgroups, processor, disks, libraries."""
 
 from __future__ import annotations
 
@@ -27,19 +27,18 @@ def write(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_the_probe_fills_every_field_of_this_machine():
+def test_a_look_at_this_machine_fills_every_field():
     hardware = look()
-    assert hardware.usable_cores >= 1
-    assert hardware.usable_cores <= hardware.logical_cores
+    assert 1 <= hardware.usable_cores <= hardware.logical_cores
     assert 0 < hardware.memory_available_bytes <= hardware.memory_bytes <= hardware.machine_memory_bytes
-    assert hardware.host
-    assert hardware.libraries["torch"]
+    assert hardware.host and hardware.libraries["torch"]
     assert hardware.libraries.keys() >= {"transformers", "peft", "bitsandbytes", "flash-attn"}
     assert [place.label for place in hardware.places] == ["runs", "prepared data", "model cache", "temporary"]
     assert probe() is probe()
 
 
-def test_the_probe_imports_nothing_heavy():
+@pytest.mark.full
+def test_a_look_at_the_machine_imports_no_heavy_library():
     code = """
 import sys
 from tui_trainer.hardware.probe import look
@@ -52,7 +51,7 @@ assert not heavy - {"pynvml"}, heavy
     assert done.returncode == 0, done.stderr
 
 
-def test_a_driver_is_recognised_by_its_traces(tmp_path):
+def test_a_driver_is_recognised_by_its_files(tmp_path):
     assert not signs.has_driver(tmp_path, {})
     for number, sign in enumerate(("proc/driver/nvidia/version", "dev/nvidiactl", "usr/lib/wsl/lib/libnvidia-ml.so.1")):
         assert signs.has_driver(write(tmp_path / str(number), {sign: ""}), {}), sign
@@ -60,22 +59,21 @@ def test_a_driver_is_recognised_by_its_traces(tmp_path):
     assert signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": f"/nowhere:{folder}"})
 
 
-def test_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
+def test_nvidia_cards_on_the_pci_bus_are_counted_without_a_driver(tmp_path):
     assert signs.nvidia_pci_devices(tmp_path) is None
     bus = "sys/bus/pci/devices"
-    devices = {
-        "h200": ("0x10de", "0x030200"),
-        "its sound": ("0x10de", "0x040300"),
-        "vga": ("0x10de", "0x030000"),
-        "intel": ("0x8086", "0x030000"),
-    }
-    for name, (vendor, kind) in devices.items():
+    for name, vendor, kind in (
+        ("h200", "0x10de", "0x030200"),
+        ("its sound", "0x10de", "0x040300"),
+        ("vga", "0x10de", "0x030000"),
+        ("intel", "0x8086", "0x030000"),
+    ):
         write(tmp_path, {f"{bus}/{name}/vendor": f"{vendor}\n", f"{bus}/{name}/class": f"{kind}\n"})
     assert signs.nvidia_pci_devices(tmp_path) == 2
 
 
 def closed_folder(monkeypatch, folder: Path) -> None:
-    """Root may look everywhere, so what another user is told is what is faked."""
+    """Let stat fail inside a folder, as for another user: the tests may run as root, who may read everything."""
     real = Path.stat
 
     def stat(path, **options):
@@ -86,7 +84,8 @@ def closed_folder(monkeypatch, folder: Path) -> None:
     monkeypatch.setattr(Path, "stat", stat)
 
 
-def test_what_is_in_a_closed_folder_is_not_there(monkeypatch, tmp_path):
+@pytest.mark.full
+def test_files_in_a_closed_folder_count_as_missing(monkeypatch, tmp_path):
     closed = write(tmp_path, {"closed/libnvidia-ml.so.1": "", "closed/runs/x": ""}) / "closed"
     assert signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": str(closed)})
     closed_folder(monkeypatch, closed)
@@ -95,7 +94,7 @@ def test_what_is_in_a_closed_folder_is_not_there(monkeypatch, tmp_path):
     assert places.read_place("runs", closed / "runs").free_bytes > 0
 
 
-def test_memory_and_the_load_of_others_are_read_anew_and_nothing_else(monkeypatch):
+def test_only_memory_and_load_are_read_anew(monkeypatch):
     before = probe()
     free = namedtuple("free", "available total")(123 << 20, 64 << 30)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
@@ -107,38 +106,23 @@ def test_memory_and_the_load_of_others_are_read_anew_and_nothing_else(monkeypatc
     assert with_memory_now(before).memory_available_bytes == 40 << 20
 
 
-def test_the_tightest_limit_of_nested_groups_counts(tmp_path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "0::/job/step\n",
-            "sys/fs/cgroup/cgroup.controllers": "cpu memory",
-            "sys/fs/cgroup/job/memory.max": "1000",
-            "sys/fs/cgroup/job/memory.current": "600",
-            "sys/fs/cgroup/job/memory.stat": "anon 400\ninactive_file 150\n",
-            "sys/fs/cgroup/job/step/memory.max": "max",
-            "sys/fs/cgroup/job/step/memory.current": "10",
-            "sys/fs/cgroup/job/step/cpu.max": "150000 100000",
-            "sys/fs/cgroup/job/step/cpu.stat": "usage_usec 2500000\n",
-        },
-    )
-    assert read_limits(root) == CgroupLimits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
-
-
-def test_groups_of_version_1_are_read_too(tmp_path):
-    root = write(
-        tmp_path,
-        {
-            "proc/self/cgroup": "5:memory:/docker/x\n4:cpu,cpuacct:/docker/x\n",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "2000",
-            "sys/fs/cgroup/memory/memory.usage_in_bytes": "500",
-            "sys/fs/cgroup/memory/memory.stat": "total_inactive_file 100\n",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us": "200000",
-            "sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us": "100000",
-            "sys/fs/cgroup/cpu,cpuacct/cpuacct.usage": "3000000000",
-        },
-    )
-    assert read_limits(root) == CgroupLimits(memory_bytes=2000, memory_used_bytes=400, cores=2.0, cpu_used_seconds=3.0)
+def test_the_tightest_limit_of_nested_cgroups_counts(tmp_path):
+    assert read_limits(tmp_path / "none") == CgroupLimits()
+    unlimited = {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"}
+    assert read_limits(write(tmp_path / "unlimited", unlimited)) == CgroupLimits()
+    groups = {
+        "cgroup.controllers": "cpu memory",
+        "job/memory.max": "1000",
+        "job/memory.current": "600",
+        "job/memory.stat": "anon 400\ninactive_file 150\n",
+        "job/step/memory.max": "max",
+        "job/step/memory.current": "10",
+        "job/step/cpu.max": "150000 100000",
+        "job/step/cpu.stat": "usage_usec 2500000\n",
+    }
+    files = {f"sys/fs/cgroup/{name}": text for name, text in groups.items()}
+    found = read_limits(write(tmp_path / "nested", {"proc/self/cgroup": "0::/job/step\n", **files}))
+    assert found == CgroupLimits(memory_bytes=1000, memory_used_bytes=450, cores=1.5, cpu_used_seconds=2.5)
 
 
 HYBRID = {
@@ -152,33 +136,24 @@ HYBRID = {
 }
 
 
-def test_version_1_counts_beside_a_version_2_that_has_no_controllers(tmp_path):
-    limits = read_limits(write(tmp_path, HYBRID))
-    assert limits == CgroupLimits(memory_bytes=8 << 30, memory_used_bytes=2 << 30, cores=4.0, cpu_used_seconds=5.0)
+def test_limits_of_cgroup_version_1_are_read(tmp_path, subtests):
+    """Version 1 is alone, beside a version 2 without controllers, or lacks a controller."""
+    unified = {"sys/fs/cgroup/unified/user/memory.max": "1000", "sys/fs/cgroup/unified/user/memory.current": "1"}
+    cpu_only = {"proc/self/cgroup": "4:cpu,cpuacct:/job\n0::/user\n"}
+    for name, files, memory_bytes, used_bytes in (
+        ("version 1", HYBRID | {"proc/self/cgroup": "9:memory:/job\n4:cpu,cpuacct:/job\n"}, 8 << 30, 2 << 30),
+        ("both", HYBRID, 8 << 30, 2 << 30),
+        ("memory in version 2", HYBRID | cpu_only | unified, 1000, 1),
+    ):
+        with subtests.test(name):
+            limits = CgroupLimits(memory_bytes=memory_bytes, memory_used_bytes=used_bytes, cores=4, cpu_used_seconds=5)
+            assert read_limits(write(tmp_path / name, files)) == limits
 
 
-def test_a_controller_that_version_1_does_not_have_is_read_from_version_2(tmp_path):
-    root = write(tmp_path, HYBRID | {"proc/self/cgroup": "4:cpu,cpuacct:/job\n0::/user\n"})
-    write(root, {"sys/fs/cgroup/unified/user/memory.max": "1000", "sys/fs/cgroup/unified/user/memory.current": "1"})
-    assert read_limits(root) == CgroupLimits(memory_bytes=1000, memory_used_bytes=1, cores=4.0, cpu_used_seconds=5.0)
-
-
-def test_no_limit_is_none(tmp_path):
-    assert read_limits(tmp_path) == CgroupLimits()
-    write(
-        tmp_path,
-        {"proc/self/cgroup": "0::/\n", "sys/fs/cgroup/memory.max": "max", "sys/fs/cgroup/cpu.max": "max 100000"},
-    )
-    assert read_limits(tmp_path) == CgroupLimits()
-
-
-def test_a_quota_takes_cores_away():
+def test_a_cpu_quota_reduces_the_usable_cores_and_one_of_four_is_left_free():
     free = processor.usable_cores(CgroupLimits())
     assert processor.usable_cores(CgroupLimits(cores=0.5)) == 1
     assert processor.usable_cores(CgroupLimits(cores=1000)) == free
-
-
-def test_from_four_cores_on_one_is_left_free():
     assert [processor.training_threads(cores) for cores in (1, 2, 3, 4, 5, 16)] == [1, 2, 3, 3, 4, 15]
 
 
@@ -187,8 +162,8 @@ def threads_of(root: Path, *siblings: str) -> Path:
     return write(root, {folder.format(index): f"{text}\n" for index, text in enumerate(siblings)})
 
 
-def test_both_threads_of_a_core_are_one_core(monkeypatch, tmp_path):
-    """Eight cores of two threads each, as Slurm gives four of them; then one thread of each core."""
+def test_two_threads_of_a_core_count_as_one(monkeypatch, tmp_path):
+    """Slurm gives four of eight cores with two threads each, and later one thread of each core."""
     root = threads_of(tmp_path, *(f"{index % 8},{index % 8 + 8}" for index in range(16)))
     allowed = {0, 1, 2, 3, 8, 9, 10, 11}
     monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: allowed, raising=False)
@@ -200,15 +175,8 @@ def test_both_threads_of_a_core_are_one_core(monkeypatch, tmp_path):
     assert processor.usable_cores(CgroupLimits(), root) == 8
 
 
-def test_cores_are_counted_where_the_kernel_does_not_say_whose_they_are(monkeypatch, tmp_path):
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: {0, 1, 2}, raising=False)
-    monkeypatch.setattr(processor.psutil, "cpu_count", lambda logical: 16 if logical else 8)
-    assert processor.usable_cores(CgroupLimits(), threads_of(tmp_path, "0,8")) == 3
-    monkeypatch.setattr(processor.os, "sched_getaffinity", lambda pid: set(range(16)), raising=False)
-    assert processor.usable_cores(CgroupLimits(), tmp_path) == 8
-
-
-def test_processors_tell_their_instruction_sets(tmp_path):
+@pytest.mark.full
+def test_instruction_sets_are_read_from_cpuinfo(tmp_path):
     x86 = write(
         tmp_path / "x86", {"proc/cpuinfo": "model name\t: Some CPU\nflags\t\t: fpu avx2 amx_bf16 avx512_bf16 rtm\n"}
     )
@@ -218,15 +186,11 @@ def test_processors_tell_their_instruction_sets(tmp_path):
     assert processor.read_cpuinfo(tmp_path / "none")[1] == frozenset()
 
 
-def test_the_model_cache_follows_the_environment():
-    folder = cache_folder
-    assert folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
-    assert folder({"HF_HOME": "/b"}) == Path("/b/hub")
-    assert folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")
-    assert folder({}) == Path.home() / ".cache/huggingface/hub"
-
-
-def test_prepared_data_follows_the_environment():
+def test_the_model_cache_and_prepared_data_follow_the_environment():
+    assert cache_folder({"HF_HUB_CACHE": "/a", "HF_HOME": "/b"}) == Path("/a")
+    assert cache_folder({"HF_HOME": "/b"}) == Path("/b/hub")
+    assert cache_folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/huggingface/hub")
+    assert cache_folder({}) == Path.home() / ".cache/huggingface/hub"
     folder = places.prepared_data_folder
     assert folder({"TUI_TRAINER_HOME": "/h", "XDG_CACHE_HOME": "/c"}) == Path("/h/cache")
     assert folder({"XDG_CACHE_HOME": "/c"}) == Path("/c/tui-trainer")
@@ -234,7 +198,7 @@ def test_prepared_data_follows_the_environment():
     assert folder() == Path.cwd() / "home/cache"
 
 
-def test_a_place_that_is_not_there_yet_has_the_room_of_the_folder_above(tmp_path):
+def test_a_folder_that_does_not_exist_yet_has_the_free_space_of_its_parent(tmp_path):
     place = places.read_place("runs", tmp_path / "not" / "yet")
     assert place.free_bytes == disk_free_bytes(tmp_path) or abs(place.free_bytes - disk_free_bytes(tmp_path)) < 1 << 28
     assert place.total_bytes > place.free_bytes
@@ -242,28 +206,14 @@ def test_a_place_that_is_not_there_yet_has_the_room_of_the_folder_above(tmp_path
     assert not (tmp_path / "not").exists()
 
 
-def test_a_place_that_may_not_be_written_to_is_seen(monkeypatch, tmp_path):
-    # Root may write everywhere, so the answer of the system is what is faked.
-    monkeypatch.setattr(places.os, "access", lambda path, mode: False)
-    place = places.read_place("runs", tmp_path)
-    assert place.writable is False
-    assert place.free_bytes > 0
-
-
-def test_a_file_system_that_does_not_answer_is_not_waited_for(monkeypatch, tmp_path):
+@pytest.mark.full
+def test_a_file_system_that_does_not_answer_has_no_figures(monkeypatch, tmp_path):
     released = Event()
     monkeypatch.setattr(places, "_DEADLINE_SECONDS", 0.05)
     monkeypatch.setattr(places, "_room", lambda folder: released.wait())
     place = places.read_place("runs", tmp_path)
     released.set()
     assert (place.free_bytes, place.total_bytes, place.writable) == (None, None, None)
-
-
-def test_versions_are_read_for_what_is_there_and_what_is_not():
-    assert libraries.read_versions(("psutil", "no-such-thing-at-all"))["no-such-thing-at-all"] is None
-    import psutil
-
-    assert libraries.read_versions(("psutil",)) == {"psutil": psutil.__version__}
 
 
 def test_the_cuda_of_torch_is_read_from_its_version_file(monkeypatch, tmp_path):
@@ -282,29 +232,23 @@ def test_the_cuda_of_torch_is_read_from_its_version_file(monkeypatch, tmp_path):
 MEMINFO = "MemTotal:  1000 kB\nMemAvailable: 600 kB\nSwapTotal:  400 kB\nSwapFree:   100 kB\n"
 
 
-@pytest.mark.parametrize(
-    ("limit", "left", "total", "where"),
-    [(None, 700 << 10, 1000 << 10, "the machine"), (300 << 10, 200 << 10, 300 << 10, "the container"),
-     (1 << 30, 700 << 10, 1000 << 10, "the machine")],
-)  # fmt: skip
-def test_what_is_left_before_the_kernel_kills_is_the_least_of_machine_and_container(
-    limit, left, total, where, tmp_path, monkeypatch
-):
-    """With the machine's free swap, which the kernel takes first."""
-    groups = {
-        "sys/fs/cgroup/cgroup.controllers": "memory",
-        "sys/fs/cgroup/job/memory.max": str(limit or "max"),
-        "sys/fs/cgroup/job/memory.current": str(150 << 10),
-        "sys/fs/cgroup/job/memory.stat": f"inactive_file {50 << 10}\n",
-    }
-    root = write(tmp_path, {"proc/self/cgroup": "0::/job\n", "proc/meminfo": MEMINFO, **groups})
+def test_memory_left_is_the_least_of_machine_and_container(tmp_path, monkeypatch, subtests):
+    """The free swap of the machine counts, because the kernel takes it first."""
     free = namedtuple("free", "available total")(600 << 10, 1000 << 10)
     monkeypatch.setattr("psutil.virtual_memory", lambda: free)
-    found = memory_left(root)
-    assert (found.left_bytes, found.total_bytes, found.where) == (left, total, where)
-    assert found.swap_used_bytes == 300 << 10 and found.process_bytes > 1 << 20
-
-
-def test_what_is_left_here_is_read_quickly_enough_for_every_few_seconds():
-    found = memory_left()
-    assert found.left_bytes > 0 and found.total_bytes > 0
+    for limit, left, total, where in (
+        ("max", 700 << 10, 1000 << 10, "the machine"),
+        (300 << 10, 200 << 10, 300 << 10, "the container"),
+        (1 << 30, 700 << 10, 1000 << 10, "the machine"),
+    ):
+        with subtests.test(f"limit {limit}"):
+            groups = {
+                "sys/fs/cgroup/cgroup.controllers": "memory",
+                "sys/fs/cgroup/job/memory.max": str(limit),
+                "sys/fs/cgroup/job/memory.current": str(150 << 10),
+                "sys/fs/cgroup/job/memory.stat": f"inactive_file {50 << 10}\n",
+            }
+            files = {"proc/self/cgroup": "0::/job\n", "proc/meminfo": MEMINFO, **groups}
+            found = memory_left(write(tmp_path / str(limit), files))
+            assert (found.left_bytes, found.total_bytes, found.where) == (left, total, where)
+            assert found.swap_used_bytes == 300 << 10 and found.process_bytes > 1 << 20

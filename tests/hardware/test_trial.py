@@ -1,9 +1,8 @@
-"""What a machine really does: tried in a child, kept with its date, shown, and what is wrong with a remedy."""
+"""`diagnose --try`: the machine is tried in a child process; results are kept, shown, and problems have a remedy."""
 
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import replace
 
 import pytest
@@ -13,7 +12,6 @@ from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml, gpu_reports
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching import trial as trial_parts
 from tui_trainer.launching import trial as trials
 from tui_trainer.units import GIB, MIB
 from tui_trainer.worker.asking import WorkerFailed
@@ -42,36 +40,35 @@ def problems(**changes):
     return trials.problems_of(GOOD | changes, machine, H200)
 
 
-def test_nothing_is_wrong_with_a_good_card(no_conflicts):
+PROBLEMS = [
+    ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
+    ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 cannot be computed", "tui-trainer diagnose"),
+    ({"memory": {"gigabytes_per_second": 900.0}}, "moves 900 of 4,800 GB/s", "nvidia-smi"),
+    ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
+     "nvidia-smi"),
+    ({"long": {"slower_at_the_end": 2.0, "slowed_by": ""}}, "2.0 times as long", "top"),
+    ({"disks": [{"label": "runs", "path": "/r", "read_bytes_per_second": 1e6, "write_bytes_per_second": None}]},
+     "gives only", "output.runs_dir"),
+    ({"shm_bytes": 64 << 20}, "/dev/shm has 64.0 MiB", "--shm-size"),
+    ({"loader": {"tokens_per_second": 1e5}}, "100 k tokens/s only", "top"),
+    ({"ecc": {"corrected": 3, "uncorrected": 2}}, "2 errors that could not be corrected", "nvidia-smi"),
+    ({"ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": True}}, "wait to be replaced", "gpu-reset"),
+    ({"kernel_reports": ["NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."]}, "Xid", "dmesg"),
+    ({"ended": "trying attention was killed, as happens where memory is short"}, "trying attention", "python -c"),
+    ({"attention": {"flash_attn": {"reason": "undefined symbol"}}}, "cannot be imported", "--reinstall"),
+]  # fmt: skip
+
+
+def test_each_problem_has_a_remedy_that_can_be_typed(no_conflicts, subtests):
     assert problems() == []
+    for changes, sentence, remedy in PROBLEMS:
+        with subtests.test(sentence):
+            (found,) = problems(**changes)
+            assert sentence in found.sentence and remedy in found.remedy
 
 
-@pytest.mark.parametrize(
-    ("changes", "sentence", "remedy"),
-    [
-        ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
-        ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 cannot be computed", "tui-trainer diagnose"),
-        ({"memory": {"gigabytes_per_second": 900.0}}, "moves 900 of 4,800 GB/s", "nvidia-smi"),
-        ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
-         "nvidia-smi"),
-        ({"long": {"slower_at_the_end": 2.0, "slowed_by": ""}}, "2.0 times as long", "top"),
-        ({"disks": [{"label": "runs", "path": "/r", "read_bytes_per_second": 1e6, "write_bytes_per_second": None}]},
-         "gives only", "output.runs_dir"),
-        ({"shm_bytes": 64 << 20}, "/dev/shm has 64.0 MiB", "--shm-size"),
-        ({"loader": {"tokens_per_second": 1e5}}, "100 k tokens/s only", "top"),
-        ({"ecc": {"corrected": 3, "uncorrected": 2}}, "2 errors that could not be corrected", "nvidia-smi"),
-        ({"ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": True}}, "wait to be replaced", "gpu-reset"),
-        ({"kernel_reports": ["NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."]}, "Xid", "dmesg"),
-        ({"ended": "trying attention was killed, as happens where memory is short"}, "trying attention", "python -c"),
-        ({"attention": {"flash_attn": {"reason": "undefined symbol"}}}, "cannot be imported", "--reinstall"),
-    ],
-)  # fmt: skip
-def test_each_problem_has_a_remedy_that_can_be_typed(no_conflicts, changes, sentence, remedy):
-    (found,) = problems(**changes)
-    assert sentence in found.sentence and remedy in found.remedy
-
-
-def test_versions_that_do_not_go_together_are_told(monkeypatch):
+@pytest.mark.full
+def test_conflicting_versions_are_reported_with_the_command(monkeypatch):
     class Distribution:
         version = "0.20"
         requires = ("torch>=99", "numpy", "transformers>=1; extra == 'x'")
@@ -83,7 +80,7 @@ def test_versions_that_do_not_go_together_are_told(monkeypatch):
     assert first == ("peft 0.20 needs torch>=99, and 2.15 is here", "uv pip install 'torch>=99'")
 
 
-def test_errors_of_memory_are_asked_of_the_driver(nvml_answers):
+def test_memory_errors_are_read_from_the_driver(nvml_answers):
     card = nvml_answers(nvmlDeviceGetTotalEccErrors=lambda handle, kind, over: 7 if kind else 40,
                         nvmlDeviceGetRemappedRows=lambda handle: (0, 1, 1, 0))  # fmt: skip
     assert Nvml(card).ecc(0) == {"corrected": 40, "uncorrected": 7, "remapping_pending": True}
@@ -111,7 +108,8 @@ def nvml_answers():
     return lambda **answers: Fake(**answers)
 
 
-def test_reports_of_the_kernel_are_read_where_they_may_be(tmp_path):
+@pytest.mark.full
+def test_kernel_reports_of_the_gpu_are_read(tmp_path):
     log = tmp_path / "kmsg"
     log.write_text("6,1,1,-;usb 1-1: new\n4,2,2,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n")
     assert gpu_reports(log) == ["NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."]
@@ -120,11 +118,11 @@ def test_reports_of_the_kernel_are_read_where_they_may_be(tmp_path):
 
 @pytest.fixture
 def small_here(monkeypatch):
-    """The child's work in this process, with small matrices and for moments."""
+    """Run the child's work in this process, with small matrices and for moments."""
     for name, value in {
         "_SECONDS": {"cpu": 0.02}, "_LONG_SECONDS": 0.05, "_SIDE": {"cpu": 128}, "_LENGTH": 64, "_TRIAL_BYTES": 4 * MIB,
     }.items():  # fmt: skip
-        monkeypatch.setattr(trial_parts, name, value)
+        monkeypatch.setattr(trials, name, value)
 
     def ask(question, asked, **more):
         return answered_here(question, asked | {"threads": 1}, **more)
@@ -133,8 +131,7 @@ def small_here(monkeypatch):
 
 
 @pytest.mark.parametrize("where", ["small_here", pytest.param("in_a_child", marks=pytest.mark.e2e)])
-def test_the_machine_is_tried_in_a_child_and_kept(capsys, request, where):
-    """The real one, on this machine's processor."""
+def test_a_trial_of_the_machine_is_kept_and_shown(capsys, request, where):
     if where == "small_here":
         request.getfixturevalue(where)
     assert trials.kept_trial(probe(), "none") is None
@@ -151,7 +148,7 @@ def test_the_machine_is_tried_in_a_child_and_kept(capsys, request, where):
     assert "tried\n" in text and "GFLOP/s" in text and "tokens/s" in text
 
 
-def test_what_was_tried_before_the_child_died_stands(monkeypatch):
+def test_results_before_the_child_died_are_kept(monkeypatch):
     def dying(_):
         yield {"part": "disks"}
         yield {"part": "disks", "found": []}
@@ -163,9 +160,9 @@ def test_what_was_tried_before_the_child_died_stands(monkeypatch):
     assert trial["disks"] == [] and trial["ended"] == "trying precisions ended with: Segmentation fault"
     assert any("Segmentation fault" in one["sentence"] for one in trial["problems"])
     assert trials.trial_rows(trial, probe())
-    assert os.environ.get("TUI_TRAINER_HOME")
 
 
-def test_damaged_trials_are_shown_as_far_as_they_go():
+@pytest.mark.full
+def test_a_damaged_trial_is_shown_as_far_as_it_goes():
     assert trials.trial_problems({"problems": [{"nonsense": 1}, 7]}) == []
     assert trials.trial_rows({"at": "x", "device": "cpu"}, probe())

@@ -7,7 +7,7 @@ from tui_trainer.importing.imported import import_file
 
 @pytest.fixture
 def read(tmp_path):
-    """`read({...}, "trl")`: what a file with these keys becomes."""
+    """`read({...}, "trl")` imports a file with these keys."""
 
     def make(given, kind="", **more):
         path = tmp_path / "foreign.json"

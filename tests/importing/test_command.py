@@ -1,4 +1,4 @@
-"""`tui-trainer import`, as a person or a program sees it."""
+"""The command `tui-trainer import`."""
 
 import json
 import os
@@ -19,7 +19,7 @@ AXOLOTL, FRAGMENT = str(CONFIGS / "axolotl_qlora.yaml"), str(CONFIGS / "guide_a_
 HEAVY = ("torch", "transformers", "datasets", "textual", "peft")
 
 
-def test_the_config_goes_to_standard_output_and_the_rewrites_beside_it(capsys):
+def test_the_config_goes_to_standard_output_and_the_report_to_standard_error(capsys):
     assert main(["import", FRAGMENT]) == 0
     shown = capsys.readouterr()
     assert tomllib.loads(shown.out)["training"] == {
@@ -32,13 +32,13 @@ def test_the_config_goes_to_standard_output_and_the_rewrites_beside_it(capsys):
     assert "(transformers): trl, training_script" in " ".join(shown.err.split())
 
 
-def test_with_to_the_file_is_written_and_the_next_command_named(capsys, tmp_path):
+def test_to_writes_the_file_and_names_the_next_command(capsys, tmp_path):
     out = tmp_path / "out.toml"
     assert main(["import", AXOLOTL, "--to", str(out)]) == 0
     shown = capsys.readouterr()
     assert shown.err == ""
-    told = " ".join(shown.out.split())  # long lines are wrapped
-    assert "micro_batch_size 2 x gradient_accumulation_steps 4 -> training.effective_batch_size = 8 (" in told
+    message = " ".join(shown.out.split())  # long lines are wrapped
+    assert "micro_batch_size 2 x gradient_accumulation_steps 4 -> training.effective_batch_size = 8 (" in message
     assert "lora_r: 32 -> tuning.r = 32\n" in shown.out
     assert shown.out.endswith(f"next: tui-trainer plan {out}\n")
     config = load(Request(config_file=out), lambda name: (None, "")).config
@@ -47,16 +47,13 @@ def test_with_to_the_file_is_written_and_the_next_command_named(capsys, tmp_path
     text = out.read_text()
     assert "r = 32  # lora_r: 32\n" in text
     assert '#   special_tokens: {"pad_token": "<pad>"} (not needed: padding is never learnt)\n' in text
-
-
-def test_what_the_file_does_not_name_has_a_place_in_the_next_command(capsys):
-    assert main(["import", FRAGMENT, "--to", "out.toml"]) == 0
-    assert capsys.readouterr().out.endswith("next: tui-trainer plan out.toml --model FOLDER --data FILE\n")
+    assert main(["import", FRAGMENT, "--to", "part.toml"]) == 0
+    assert capsys.readouterr().out.endswith("next: tui-trainer plan part.toml --model FOLDER --data FILE\n")
     assert main(["import", str(CONFIGS / "guide_e_03.yaml"), "--to", "chars.toml"]) == 0
     assert capsys.readouterr().out.endswith("next: tui-trainer plan chars.toml\n")
 
 
-def test_a_file_that_exists_is_written_over_only_when_forced(capsys, tmp_path):
+def test_an_existing_file_is_overwritten_only_if_forced(capsys, tmp_path):
     out = tmp_path / "out.toml"
     out.write_text("seed = 1\n")
     assert main(["import", FRAGMENT, "--to", str(out)]) == 2
@@ -66,23 +63,24 @@ def test_a_file_that_exists_is_written_over_only_when_forced(capsys, tmp_path):
     assert "learning_rate" in out.read_text()
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
-        (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
-        (["--force"], "--force writes over a file; name the file with --to OUT.toml"),
-        (["--as", "axolotol"], "--as: there is no kind of config 'axolotol'; did you mean axolotl?"),
-    ],
-)
-def test_a_wrong_option_is_told(capsys, words, expected):
-    assert main(["import", FRAGMENT, *words]) == 2
-    shown = capsys.readouterr()
-    assert expected in shown.err
-    assert shown.out == ""
+WRONG_OPTIONS = [
+    (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
+    (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
+    (["--force"], "--force writes over a file; name the file with --to OUT.toml"),
+    (["--as", "axolotol"], "--as: there is no kind of config 'axolotol'; did you mean axolotl?"),
+]
 
 
-def test_a_broken_file_is_one_line_and_exit_code_2(capsys, tmp_path):
+def test_a_wrong_option_is_refused(capsys, subtests):
+    for words, expected in WRONG_OPTIONS:
+        with subtests.test(words=words):
+            assert main(["import", FRAGMENT, *words]) == 2
+            shown = capsys.readouterr()
+            assert expected in shown.err
+            assert shown.out == ""
+
+
+def test_a_broken_file_is_reported_in_one_line(capsys, tmp_path):
     (tmp_path / "x.json").write_text('{"fp16": true,\n "bf16": }')
     assert main(["import", "x.json"]) == 2
     shown = capsys.readouterr()
@@ -90,7 +88,7 @@ def test_a_broken_file_is_one_line_and_exit_code_2(capsys, tmp_path):
     assert shown.out == ""
 
 
-def test_unknown_keys_list_all_importers(capsys, tmp_path):
+def test_unknown_keys_are_reported_with_all_importers(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("colour: red\n")
     assert main(["import", "x.yaml"]) == 2
     shown = capsys.readouterr().err
@@ -99,48 +97,57 @@ def test_unknown_keys_list_all_importers(capsys, tmp_path):
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()
     assert "colour: red is not known: trl has no key of that name here" in shown.err and shown.out == ""
+    path = tmp_path / "config.json"
+    path.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32"}')
+    assert main(["import", str(path)]) == 2
+    assert "is the config.json of a model" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("given", "kind", "words"),
-    [
-        ("task: table-question-answering", "modelforge", ("task: table-question-answering", "question_answering")),
-        ("task: text-classification", "modelforge", ("nearest: sequence_classification",)),
-        ("task: text-generations", "modelforge", ("nearest: causal_lm (text-generation)",)),
-        ("task: paint", "modelforge", ("tasks: causal_lm, char_lm, chat,",)),
-        ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
-        ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
-        ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
-        ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
-        ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
-        ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
-        ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
-        ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
-        ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
-        (
-            "datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]",
-            "axolotl",
-            ("one run learns one task, and the types are alpaca, completion",),
-        ),
-        ("beta: 0.1", "trl", ("beta: 0.1", "not from preferences or rewards")),
-        ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
-    ],
-)
-def test_what_cannot_be_learnt_here_is_refused_with_the_nearest_and_nothing_is_written(
-    given, kind, words, capsys, tmp_path
-):
-    """Without the key, the rest would be a config for another task or method: that of the presets."""
-    (tmp_path / "x.yaml").write_text(f"{given}\n{'r: 8' if kind == 'peft' else 'learning_rate: 1.0e-4'}\n")
-    assert main(["import", "x.yaml", "--as", kind, "--to", "out.toml"]) == 2
+def test_a_file_that_sets_nothing_is_refused_with_the_reason(capsys, tmp_path):
+    out, config = tmp_path / "out.toml", tmp_path / "config.json"
+    config.write_text('{"provider": "huggingface"}')
+    assert main(["import", str(config), "--as", "modelforge", "--to", str(out)]) == 2
     shown = capsys.readouterr()
-    assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
-    assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
-        "cannot be trained here: |does not fit: ", shown.err
-    )
-    assert all(word in shown.err for word in words), shown.err
+    assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
+    assert "sets nothing that there is here: provider: huggingface (always so here: models are built" in shown.err
 
 
-def test_json_holds_everything_for_programs(capsys, tmp_path):
+NOT_TRAINABLE = [
+    ("task: table-question-answering", "modelforge", ("task: table-question-answering", "question_answering")),
+    ("task: text-classification", "modelforge", ("nearest: sequence_classification",)),
+    ("task: text-generations", "modelforge", ("nearest: causal_lm (text-generation)",)),
+    ("task: paint", "modelforge", ("tasks: causal_lm, char_lm, chat,",)),
+    ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
+    ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
+    ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
+    ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
+    ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
+    ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
+    ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
+    ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
+    ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
+    ("datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]", "axolotl",
+     ("one run learns one task, and the types are alpaca, completion",)),
+    ("beta: 0.1", "trl", ("beta: 0.1", "not from preferences or rewards")),
+    ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
+]  # fmt: skip
+
+
+def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_written(capsys, tmp_path, subtests):
+    """Leaving out the key would give a config for the task or method of the presets."""
+    for given, kind, words in NOT_TRAINABLE:
+        with subtests.test(given=given):
+            (tmp_path / "x.yaml").write_text(f"{given}\n{'r: 8' if kind == 'peft' else 'learning_rate: 1.0e-4'}\n")
+            assert main(["import", "x.yaml", "--as", kind, "--to", "out.toml"]) == 2
+            shown = capsys.readouterr()
+            assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
+            assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
+                "cannot be trained here: |does not fit: ", shown.err
+            )
+            assert all(word in shown.err for word in words), shown.err
+
+
+def test_json_holds_the_whole_result(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("lora_r: 8\ntpu_num_cores: .inf\nlogging_dir: 2024-01-02\nadapter: lora\n")
     assert main(["import", "x.yaml", "--json"]) == 0
     shown = capsys.readouterr()
@@ -158,6 +165,7 @@ def test_json_holds_everything_for_programs(capsys, tmp_path):
     assert tomllib.loads(found["toml"])["tuning"] == {"method": "lora", "r": 8}
 
 
+@pytest.mark.full
 def test_an_import_loads_no_heavy_library(tmp_path):
     program = (
         "import sys; from tui_trainer.cli import main; assert main(['import', sys.argv[1]]) == 0; "
@@ -171,10 +179,3 @@ def test_an_import_loads_no_heavy_library(tmp_path):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-
-
-def test_the_config_of_a_model_is_no_config_of_training(tmp_path, capsys):
-    path = tmp_path / "config.json"
-    path.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32"}')
-    assert main(["import", str(path)]) == 2
-    assert "is the config.json of a model" in capsys.readouterr().err

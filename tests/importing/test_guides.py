@@ -1,12 +1,10 @@
-"""Every configuration that the five guides print, as files of keys and values, and what each becomes.
+"""Every configuration printed in the five guides, as a file of keys and values, and the settings that it becomes.
 
-A comment in a guide stands here as `a comment`. Blocks are numbered in the order of their guide; what B, C and D print
+A comment in a guide is a key `a comment` here. Blocks are numbered in the order of their guide. What B, C and D print
 as Python has a name instead: arguments of a trainer, a loader or a compiler, and batch sizes by card.
 """
 
 from pathlib import Path
-
-import pytest
 
 from tui_trainer.config.changes import same
 from tui_trainer.importing.imported import import_file
@@ -92,38 +90,28 @@ EXPECTED = {
     "guide_e_05.yaml": {**CHARS, EFFECTIVE: 192},
 }  # fmt: skip
 LEFT_OUT = {
-    "guide_b_flags.yaml": {
-        "deepspeed": Why.NOT_SUPPORTED,
-        "remove_unused_columns": Why.AUTOMATIC,
-        "low_cpu_mem_usage": Why.ALWAYS,
-        "use_cache": Why.ALWAYS,
-    },
+    "guide_b_flags.yaml": {"deepspeed": Why.NOT_SUPPORTED, "remove_unused_columns": Why.AUTOMATIC,
+     "low_cpu_mem_usage": Why.ALWAYS, "use_cache": Why.ALWAYS},
     "guide_c_17.json": {"provider": Why.ALWAYS},
     "guide_c_20.json": {"provider": Why.ALWAYS},
     "guide_d_loader.json": {"persistent_workers": Why.AUTOMATIC},
-}
+}  # fmt: skip
 
 
-def test_every_block_of_the_guides_is_among_the_files():
+def test_there_is_a_file_for_every_block_of_the_guides():
     names = {path.name for path in CONFIGS.glob("guide_*")}
     assert names == set(EXPECTED)
     for guide, count in BLOCKS.items():
         assert len([name for name in names if name[6] == guide and name[8:10].isdigit()]) == count
 
 
-@pytest.mark.parametrize("name", EXPECTED)
-def test_a_printed_config_says_the_same_in_our_words(name):
-    imported = import_file(CONFIGS / name)
-    expected = EXPECTED[name]
-    assert imported.values == expected
-    assert all(same(imported.values[key], value) for key, value in expected.items())
-    assert {one.key: one.why for one in imported.left_out} == LEFT_OUT.get(name, {})
-
-
-@pytest.mark.parametrize("name", EXPECTED)
-def test_each_rewrite_is_one_line(name):
-    imported = import_file(CONFIGS / name)
-    lines = imported.report
-    for rewrite in imported.rewrites:
-        [line] = [line for line in lines if f" -> {rewrite.key} = " in line]
-        assert all(source in line for source in rewrite.sources)
+def test_a_printed_config_becomes_the_same_settings_and_each_is_reported_in_one_line(subtests):
+    for name, expected in EXPECTED.items():
+        with subtests.test(name):
+            imported = import_file(CONFIGS / name)
+            assert imported.values == expected
+            assert all(same(imported.values[key], value) for key, value in expected.items())
+            assert {left.key: left.why for left in imported.left_out} == LEFT_OUT.get(name, {})
+            for rewrite in imported.rewrites:
+                [line] = [line for line in imported.report if f" -> {rewrite.key} = " in line]
+                assert all(source in line for source in rewrite.sources)

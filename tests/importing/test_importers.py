@@ -1,15 +1,15 @@
-"""One contract for every importer: each key ends somewhere, with a reason, and what is written loads."""
+"""One contract for every importer: each key becomes a setting or is left out with a reason, and the result loads."""
 
 import json
 from dataclasses import fields
-from operator import attrgetter
+from itertools import cycle
 from pathlib import Path
 
 import pytest
 
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import Request, all_settings, load, value_of
-from tui_trainer.errors import ConfigError
+from tui_trainer.importing.conversion import Importer
 from tui_trainer.importing.detection import all_importers, find_importer, spread
 from tui_trainer.importing.imported import import_file
 from tui_trainer.importing.missing import missing_names
@@ -46,21 +46,23 @@ def loaded(imported, folder):
 
 
 def keys_of(imported):
-    """Every key of the file that became something."""
+    """Return the keys of the file that became a setting or were left out."""
     return {name for one in imported.rewrites for name in one.sources} | {one.key for one in imported.left_out}
 
 
-@pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
-def test_rules_name_settings_that_exist(importer):
-    targets = {rule.key for rule in importer.rules.values() if isinstance(rule, To)}
-    # accelerate's file says only where a run is.
-    assert len(targets) >= (4 if importer.name == "accelerate" else 8)
-    assert targets <= set(all_settings())
-    assert set(importer.defaults) <= set(all_settings())
-    assert all(map(importer.knows, importer.telltale.split()))
-    assert not set(importer.rules) & set(missing_names(importer.name)), "what is missing stands in one list"
+def test_rules_name_existing_settings(subtests):
+    for importer in all_importers().values():
+        with subtests.test(importer.name):
+            targets = {rule.key for rule in importer.rules.values() if isinstance(rule, To)}
+            # accelerate's file says only where a run is.
+            assert len(targets) >= (4 if importer.name == "accelerate" else 8)
+            assert targets <= set(all_settings())
+            assert set(importer.defaults) <= set(all_settings())
+            assert all(map(importer.knows, importer.telltale.split()))
+            assert not set(importer.rules) & set(missing_names(importer.name)), "what is missing stands in one list"
 
 
+@pytest.mark.full
 def test_every_argument_of_the_installed_libraries_is_known():
     from peft import LoraConfig
     from transformers import Seq2SeqTrainingArguments
@@ -71,23 +73,35 @@ def test_every_argument_of_the_installed_libraries_is_known():
         assert len(names) > 30 and [name for name in names if not find_importer(kind).knows(name)] == []
 
 
-@pytest.mark.parametrize("value", VALUES + TABLES, ids=lambda value: repr(value)[:20].encode("unicode_escape").decode())
-@pytest.mark.parametrize("importer", all_importers().values(), ids=attrgetter("name"))
-def test_whatever_stands_under_a_key_is_rewritten_or_left_out_with_a_reason_and_loads(importer, value, tmp_path):
-    path = tmp_path / "foreign.json"
-    given = dict.fromkeys(sorted(importer.names), value) | {"nobody knows this": 1}
+def check_keys(importer: Importer, given: dict, folder: Path) -> None:
+    path = folder / "foreign.json"
+    given = given | {"nobody knows this": 1}
     path.write_text(json.dumps(given))
     imported = import_file(path, importer.name)
     assert keys_of(imported) == set(given)
-    assert all(one.reason for one in imported.left_out)
-    assert [one.why for one in imported.left_out if one.key == "nobody knows this"] == [Why.UNKNOWN]
-    text = "\n".join(imported.report)
-    assert "\x1b" not in text + imported.toml
-    config = loaded(imported, tmp_path)
-    assert all(config.where(key) == str(tmp_path / "imported.toml") for key in imported.values)
+    assert all(left.reason for left in imported.left_out)
+    assert [left.why for left in imported.left_out if left.key == "nobody knows this"] == [Why.UNKNOWN]
+    assert "\x1b" not in "\n".join(imported.report) + imported.toml
+    config = loaded(imported, folder)
+    assert all(config.where(key) == str(folder / "imported.toml") for key in imported.values)
 
 
-def test_a_text_that_our_loader_would_refuse_is_left_out(tmp_path):
+def test_keys_with_any_value_are_rewritten_or_left_out_and_the_result_loads(tmp_path, subtests):
+    for importer in all_importers().values():
+        with subtests.test(importer.name):
+            values = cycle(VALUES + TABLES)
+            check_keys(importer, {name: next(values) for name in sorted(importer.names)}, tmp_path)
+
+
+@pytest.mark.full
+def test_every_value_under_every_key_is_rewritten_or_left_out_and_the_result_loads(tmp_path, subtests):
+    for importer in all_importers().values():
+        for value in VALUES + TABLES:
+            with subtests.test(f"{importer.name} {value!r}".encode("unicode_escape").decode()):
+                check_keys(importer, dict.fromkeys(sorted(importer.names), value), tmp_path)
+
+
+def test_a_text_that_the_loader_would_refuse_is_left_out(tmp_path):
     path = tmp_path / "foreign.json"
     path.write_text(json.dumps({"model_name": "m" * 5000, "batch_size": 4}))
     imported = import_file(path)
@@ -95,26 +109,22 @@ def test_a_text_that_our_loader_would_refuse_is_left_out(tmp_path):
     assert loaded(imported, tmp_path).config.training.effective_batch_size == 4
 
 
-def test_every_importer_has_a_file_and_every_file_its_importer():
+def test_every_importer_has_a_file():
     others = {path.name for path in CONFIGS.iterdir() if not path.name.startswith("guide_")}
     assert others == {name for name in OF_IMPORTER if not name.startswith("guide_")}
     assert set(OF_IMPORTER.values()) == set(all_importers())
     assert len({importer.rank for importer in all_importers().values()}) == len(all_importers())
 
 
-@pytest.mark.parametrize(("name", "importer"), OF_IMPORTER.items())
-def test_a_file_is_recognised_and_all_of_it_is_accounted_for(name, importer, tmp_path):
-    imported = import_file(CONFIGS / name)
-    assert imported.importer.name == importer
-    assert keys_of(imported) == set(spread(imported.importer, read_foreign(CONFIGS / name)))
-    assert Why.UNKNOWN not in {one.why for one in imported.left_out}
-    config = loaded(imported, tmp_path).config
-    assert imported.rewrites
-    for key, value in imported.values.items():
-        if key not in ("output.runs_dir", "data.path"):  # these are made absolute
-            assert same(value_of(config, key), value)
-
-
-def test_an_unknown_kind_is_answered_with_its_nearest_neighbour():
-    with pytest.raises(ConfigError, match="did you mean axolotl"):
-        find_importer("axolotol")
+def test_each_file_is_recognised_and_every_key_is_accounted_for(tmp_path, subtests):
+    for name, importer in OF_IMPORTER.items():
+        with subtests.test(name=name):
+            imported = import_file(CONFIGS / name)
+            assert imported.importer.name == importer
+            assert keys_of(imported) == set(spread(imported.importer, read_foreign(CONFIGS / name)))
+            assert Why.UNKNOWN not in {one.why for one in imported.left_out}
+            config = loaded(imported, tmp_path).config
+            assert imported.rewrites
+            for key, value in imported.values.items():
+                if key not in ("output.runs_dir", "data.path"):  # these are made absolute
+                    assert same(value_of(config, key), value)

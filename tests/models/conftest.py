@@ -1,4 +1,4 @@
-"""Tiny models of every family, built once: from a config, with random weights, without a network."""
+"""Tiny models of every family, built once from a config with random weights, without a network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiny models of encoders and of encoders with a decoder, under every head that they can have."""
+"""Tiny encoders and encoder-decoder models with each head that they can have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What decides the kernel of attention, read off models of every family that has it."""
+"""Facts that decide the attention kernel, read from models of every family that has them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from tui_trainer.config.sections import ModelSection
 from tui_trainer.models.loading import new_model
 from tui_trainer.models.modules import soft_cap_of
 
+pytestmark = pytest.mark.full
+
 GATED = {**SHAPES["llama"], "head_dim": 8}
 SIX = torch.arange(3, 9)[None]
 # Those with text alone: VideoPrism sees pictures, and T5Gemma is built from two configs.
@@ -27,7 +29,7 @@ def shapes(monkeypatch):
         monkeypatch.setitem(SHAPES, family, GATED)
 
 
-def test_every_family_that_hands_a_soft_cap_to_its_attention_is_known():
+def test_every_family_with_a_soft_cap_is_known():
     folder = Path(transformers.__file__).parent / "models"
     files = sorted(folder.glob("*/modeling_*.py"))
     handing = {path.parent.name for path in files if re.search(r"softcap=self\.\w+", path.read_text(encoding="utf-8"))}
@@ -35,8 +37,8 @@ def test_every_family_that_hands_a_soft_cap_to_its_attention_is_known():
 
 
 @pytest.mark.parametrize("family", sorted(CAPPED))
-def test_scores_are_capped_where_older_transformers_give_the_model_to_sdpa(family, shapes, monkeypatch):
-    """As transformers 5.17 has it: SDPA is said to be there, and what it does not know is passed over."""
+def test_scores_are_capped_even_if_transformers_would_choose_sdpa(family, shapes, monkeypatch):
+    """transformers 5.17 reports SDPA as supported and ignores the cap there."""
     config = tiny_model(family, attn_logit_softcapping=0.01).config
     for cls in (Gemma2PreTrainedModel, *_classes_of(family)):
         monkeypatch.setattr(cls, "_supports_sdpa", True)
@@ -53,7 +55,7 @@ def test_scores_are_capped_where_older_transformers_give_the_model_to_sdpa(famil
 
 
 @pytest.mark.parametrize("family", ["gemma3_text", "nanochat", "llama"])
-def test_caps_of_logits_alone_and_caps_that_are_off_are_none(family, shapes):
+def test_a_cap_of_logits_alone_is_no_soft_cap_of_scores(family, shapes):
     assert soft_cap_of(tiny_model(family)) == 0.0
 
 

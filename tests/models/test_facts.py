@@ -1,4 +1,4 @@
-"""From a name to facts: folders, the hub's cache, the catalogue, and what is none of them."""
+"""From the name of a model to facts: folders, the cache of the hub, the catalogue, and refusals."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,6 @@ import pytest
 from tests.models.conftest import VARIANTS
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import is_hub_name
-from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files.hub_cache import cached_snapshot
 from tui_trainer.models.files.soundness import embedding_rows, misfits
@@ -38,7 +38,7 @@ def cache(tmp_path, monkeypatch) -> Path:
 
 
 def put_in_cache(cache: Path, name: str, source: Path, revision: str = "main") -> Path:
-    """As huggingface_hub lays it out: blobs, links to them, a reference."""
+    """Lay out a model as huggingface_hub does: blobs, links to them, and a reference."""
     place = cache / f"models--{name.replace('/', '--')}"
     snapshot = place / "snapshots" / COMMIT
     for path in source.iterdir():
@@ -76,40 +76,34 @@ def test_a_folder_gives_all_facts(llama_folder, make_tiny):
     assert facts.dtype == "float32" and facts.eos_token_ids == (2,)
     assert facts.tokenizer_files == ("tokenizer.json", "tokenizer_config.json") and len(facts.tokenizer_key) == 32
     assert not facts.has_remote_code and facts.damage == () and facts.catalogue is None
+    assert misfits(facts.shape, facts.headers) == [] and embedding_rows(facts.shape, facts.headers) == 96
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_every_family_is_found_in_a_folder_and_its_weights_fit(variant, make_tiny, tmp_path):
-    facts = find_model(str(make_tiny(variant).save(tmp_path / variant)))
-    assert facts.shape.parameters == make_tiny(variant).model.num_parameters()
-    assert facts.shape == shape_of(make_tiny(variant).config)
-    assert misfits(facts.shape, facts.headers) == []
-    assert embedding_rows(facts.shape, facts.headers) == 96
+@pytest.mark.full
+def test_every_family_is_found_in_a_folder_and_its_weights_fit(make_tiny, tmp_path, subtests):
+    for variant in VARIANTS:
+        with subtests.test(variant):
+            facts = find_model(str(make_tiny(variant).save(tmp_path / variant)))
+            assert facts.shape.parameters == make_tiny(variant).model.num_parameters()
+            assert facts.shape == shape_of(make_tiny(variant).config)
+            assert misfits(facts.shape, facts.headers) == []
+            assert embedding_rows(facts.shape, facts.headers) == 96
 
 
-def test_a_path_may_be_relative_or_from_home(llama_folder, monkeypatch):
-    monkeypatch.chdir(llama_folder.parent)
-    monkeypatch.setenv("HOME", str(llama_folder.parent))
-    assert find_model("llama").folder == find_model("./llama").folder == find_model("~/llama").folder == llama_folder
-
-
-def test_most_of_the_bytes_decide_the_dtype(make_tiny, tmp_path):
+def test_the_dtype_is_that_of_most_bytes_and_all_eos_tokens_are_read(make_tiny, copied):
     import copy
 
     import torch
 
     model = copy.deepcopy(make_tiny("llama").model).to(torch.bfloat16)
     model.model.norm.to(torch.float32)
-    model.save_pretrained(tmp_path / "half")
-    assert find_model(str(tmp_path / "half")).dtype == "bfloat16"
-
-
-def test_several_eos_of_generation_config_are_taken(copied):
+    model.save_pretrained(copied)
     (copied / "generation_config.json").write_text('{"eos_token_id": [2, 5]}')
-    assert find_model(str(copied)).eos_token_ids == (2, 5)
+    facts = find_model(str(copied))
+    assert (facts.dtype, facts.eos_token_ids) == ("bfloat16", (2, 5))
 
 
-def test_damaged_weights_are_facts_and_leave_the_rest(copied):
+def test_damaged_weights_are_reported_beside_the_other_facts(copied):
     os.truncate(copied / "model.safetensors", 3000)
     facts = find_model(str(copied))
     assert facts.headers is None and facts.weights == "safetensors"
@@ -117,15 +111,20 @@ def test_damaged_weights_are_facts_and_leave_the_rest(copied):
     assert facts.shape.parameters == find_model(str(copied)).shape.parameters > 0
 
 
-def test_a_cached_model_is_found_by_branch_and_by_commit(cache, llama_folder):
+def test_a_cached_model_is_found_by_branch_commit_and_short_name(cache, llama_folder):
     snapshot = put_in_cache(cache, "org/tiny", llama_folder)
     assert find_model("org/tiny").folder == find_model("org/tiny", COMMIT).folder == snapshot
     assert find_model("org/tiny").weights == "safetensors"
     assert "is not on this machine" in refusal("org/tiny", "v2")
+    (snapshot / "model.safetensors").unlink()
+    assert find_model("org/tiny").weights == "not here"
+    snapshot = put_in_cache(cache, "openai-community/gpt2", llama_folder)
+    assert find_model("gpt2").folder == find_model("openai-community/gpt2").folder == snapshot
 
 
+@pytest.mark.full
 def test_the_cache_is_where_huggingface_hub_looks(cache, llama_folder, tmp_path):
-    """Asked in a process of its own: the library reads the environment once."""
+    """Ask in a process of its own: the library reads the environment once."""
     snapshot = put_in_cache(cache, "org/tiny", llama_folder)
     code = "from huggingface_hub import try_to_load_from_cache as t; print(t('org/tiny', 'config.json'))"
     for changed in ({}, {"HF_HUB_CACHE": str(cache)}, {"HF_HOME": str(tmp_path / "elsewhere")}):
@@ -135,49 +134,40 @@ def test_the_cache_is_where_huggingface_hub_looks(cache, llama_folder, tmp_path)
         assert told.strip() == (str(snapshot / "config.json") if ours else "None"), changed
 
 
-def test_a_short_name_of_the_catalogue_is_found_under_its_full_name(cache, llama_folder):
-    entry = next(entry for entry in all_entries() if entry.name == "openai-community/gpt2")
-    snapshot = put_in_cache(cache, entry.name, llama_folder)
-    assert find_model("gpt2").folder == find_model(entry.name).folder == snapshot
-
-
-def test_a_snapshot_without_weights_is_known_and_not_here(cache, llama_folder):
-    snapshot = put_in_cache(cache, "org/tiny", llama_folder)
-    (snapshot / "model.safetensors").unlink()
-    assert find_model("org/tiny").weights == "not here"
-
-
-def test_a_folder_comes_before_the_cache(cache, llama_folder, tmp_path, monkeypatch):
+def test_a_folder_takes_precedence_over_the_cache_and_may_be_relative(cache, llama_folder, tmp_path, monkeypatch):
     put_in_cache(cache, "org/tiny", llama_folder)
-    monkeypatch.chdir(tmp_path)
     shutil.copytree(llama_folder, tmp_path / "org" / "tiny")
     assert find_model("org/tiny").folder == tmp_path / "org" / "tiny"
+    monkeypatch.chdir(llama_folder.parent)
+    monkeypatch.setenv("HOME", str(llama_folder.parent))
+    assert find_model("llama").folder == find_model("./llama").folder == find_model("~/llama").folder == llama_folder
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("org/nobody-has-it", "run `tui-trainer download org/nobody-has-it`, or copy the model into ./nobody-has-it"),
-        ("", "no model is named"),
-        ("  ", "no model is named"),
-        ("./nowhere", "there is no folder ./nowhere"),
-        ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
-        ("a/b/c", "there is no folder a/b/c"),
-        ("../../nowhere", "there is no folder"),
-        ("bad\x1b[31mname", "there is no folder bad"),
-        ("a\0b", "no model is named"),
-    ],
-)
-def test_a_name_that_is_nothing_says_what_to_do(name, words, cache):
-    assert words in refusal(name)
+NAMES = [
+    ("org/nobody-has-it", "run `tui-trainer download org/nobody-has-it`, or copy the model into ./nobody-has-it"),
+    ("", "no model is named"),
+    ("  ", "no model is named"),
+    ("./nowhere", "there is no folder ./nowhere"),
+    ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
+    ("a/b/c", "there is no folder a/b/c"),
+    ("../../nowhere", "there is no folder"),
+    ("bad\x1b[31mname", "there is no folder bad"),
+    ("a\0b", "no model is named"),
+]
 
 
-@pytest.mark.parametrize("revision", ["../../x", "", "-x", "a b", "x" * 300])
-def test_a_revision_cannot_leave_the_cache(revision, cache):
-    assert "cannot be a revision" in refusal("org/tiny", revision)
+def test_an_unknown_name_is_refused_with_what_to_do(cache, subtests):
+    for name, words in NAMES:
+        with subtests.test(repr(name)):
+            assert words in refusal(name)
 
 
-def test_a_folder_without_a_config_says_what_it_holds(tmp_path):
+def test_a_revision_cannot_point_outside_the_cache(cache):
+    for revision in ("../../x", "", "-x", "a b", "x" * 300):
+        assert "cannot be a revision" in refusal("org/tiny", revision), revision
+
+
+def test_a_folder_without_a_config_is_refused_with_what_it_holds(tmp_path):
     assert "the folder has no config.json; give the folder that" in refusal(tmp_path)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("{}")
@@ -188,46 +178,40 @@ def test_a_folder_without_a_config_says_what_it_holds(tmp_path):
     assert "the adapter is for org/base: the model org/base is not on this machine" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", "[" * 100_000, "\udcff"])
-def test_a_config_that_is_no_json_is_one_sentence(content, tmp_path):
-    (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
-    assert "config.json cannot be read as JSON" in refusal(tmp_path)
+def test_a_config_that_is_no_json_is_one_sentence(tmp_path, subtests):
+    for content in ("", "[]", "{", "[" * 100_000, "\udcff"):
+        with subtests.test(ascii(content[:5])):
+            (tmp_path / "config.json").write_bytes(content.encode(errors="surrogateescape"))
+            assert "config.json cannot be read as JSON" in refusal(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"architectures": ["BertModel"], "model_type": "bert"}, "BertModel is an encoder"),
-        ({"architectures": None, "model_type": "roberta"}, "roberta is an encoder"),
-        ({"text_config": {"hidden_size": 8}}, "several kinds of input"),
-        ({"num_hidden_layers": None}, "config.json has no num_hidden_layers"),
-    ],
-)
-def test_other_kinds_of_models_are_called_what_they_are(changes, words, copied):
-    change_config(copied, **changes)
-    assert words in refusal(copied)
+OTHER_KINDS = [
+    ({"architectures": ["BertModel"], "model_type": "bert"}, "BertModel is an encoder"),
+    ({"architectures": None, "model_type": "roberta"}, "roberta is an encoder"),
+    ({"text_config": {"hidden_size": 8}}, "several kinds of input"),
+    ({"num_hidden_layers": None}, "config.json has no num_hidden_layers"),
+]
 
 
-def test_a_decoder_of_an_encoder_family_passes(copied):
-    from tui_trainer.models.config_json import refuse_other_kinds
+def test_models_of_other_kinds_are_refused_with_their_kind(copied, subtests):
+    original = (copied / "config.json").read_bytes()
+    for changes, words in OTHER_KINDS:
+        with subtests.test(words):
+            (copied / "config.json").write_bytes(original)
+            change_config(copied, **changes)
+            assert words in refusal(copied)
 
-    refuse_other_kinds({"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]})
-    with pytest.raises(ConfigError):
-        refuse_other_kinds({"model_type": "bert", "architectures": ["BertLMHeadModel"]})
+
+HUB_NAMES = [("gpt2", True), ("org/model-1.5B", True)]
+HUB_NAMES += [(name, False) for name in ("a/b/c", "-x", "a..b", "a--b", "x" * 97, "org/", "a b")]
 
 
-@pytest.mark.parametrize(
-    ("name", "fits"),
-    [("gpt2", True), ("org/model-1.5B", True), ("a/b/c", False), ("-x", False), ("a..b", False), ("a--b", False),
-     ("x" * 97, False), ("org/", False), ("a b", False)],
-)  # fmt: skip
-def test_names_of_the_hub_are_told_as_the_hub_tells_them(name, fits):
+def test_names_of_the_hub_are_valid_where_huggingface_hub_takes_them(subtests):
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
 
-    try:
-        validate_repo_id(name)
-        right = True
-    except HFValidationError:
-        right = False
-    assert is_hub_name(name) == right == fits
+    for name, is_valid in HUB_NAMES:
+        with subtests.test(name):
+            assert is_hub_name(name) == is_valid
+            with nullcontext() if is_valid else pytest.raises(HFValidationError):
+                validate_repo_id(name)

@@ -1,4 +1,4 @@
-"""What names a model: whatever would make a resumed run continue another curve changes it."""
+"""The fingerprint of a model changes with whatever would make a resumed run follow another curve."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def flip(path: Path, place: int) -> None:
     path.write_bytes(content)
 
 
-def test_the_same_model_elsewhere_has_the_same_name(folder, tmp_path):
-    moved = shutil.copytree(folder, tmp_path / "moved")
-    (moved / "README.md").write_text("a card is no part of a model")
-    assert key(moved) == key(folder)
+def test_one_changed_byte_changes_the_fingerprint(folder, subtests):
+    before = key(folder)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
+        with subtests.test(name):
+            path = folder / name
+            content = path.read_bytes()
+            # A tab for a space, or another number: the files stay readable.
+            changed = content.replace(b": ", b":\t", 1) if name.endswith(".json") else content[:-1] + b"\x01"
+            assert len(changed) == len(content) and changed != content
+            path.write_bytes(changed)
+            assert key(folder) != before
+            path.write_bytes(content)
+    (folder / "README.md").write_text("a card is no part of a model")
+    assert key(Path(shutil.copytree(folder, folder.parent / "moved"))) == before
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"])
-def test_one_changed_byte_is_noticed(folder, name):
-    path, before = folder / name, key(folder)
-    content = path.read_bytes()
-    # A tab for a space, or another number: the files stay readable.
-    path.write_bytes(content.replace(b": ", b":\t", 1) if name.endswith(".json") else content[:-1] + b"\x01")
-    assert path.stat().st_size == len(content) and path.read_bytes() != content
-    assert key(folder) != before
-
-
-def test_from_random_weights_only_the_config_counts(folder):
+def test_only_the_config_counts_for_random_weights(folder):
     before = key(folder, with_weights=False)
     flip(folder / "model.safetensors", -1)
     assert key(folder, with_weights=False) == before
@@ -57,44 +57,31 @@ def test_from_random_weights_only_the_config_counts(folder):
     assert key(folder, with_weights=False) != before
 
 
-def with_big_weights(folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
-    """The file becomes too big to be read whole; a small tensor stands in its middle, between two spread samples."""
+def test_each_changed_tensor_of_a_big_file_changes_the_fingerprint(folder):
+    """Such a file is sampled; a small tensor is in its middle, between two samples."""
     path = folder / "model.safetensors"
     sizes = {"m.1": BIG, "m.2": 8, "m.3": BIG}
     tensors = load_file(path) | {name: np.zeros(size, dtype=np.uint8) for name, size in sizes.items()}
     save_file(tensors, path, metadata={"format": "pt"})
-    return path, tensors
-
-
-def test_every_changed_tensor_of_a_big_file_is_noticed(folder):
-    path, tensors = with_big_weights(folder)
     assert path.stat().st_size > SAMPLES * SAMPLE_BYTES
     keys = {key(folder)}
+    flip(path, -1)
+    keys.add(key(folder))
     for name, tensor in tensors.items():
         changed = tensor.copy()
         changed.reshape(-1)[0] += 1
         save_file({**tensors, name: changed}, path, metadata={"format": "pt"})
         keys.add(key(folder))
-    assert len(tensors) > 10 and len(keys) == len(tensors) + 1
+    assert len(tensors) > 10 and len(keys) == len(tensors) + 2
 
 
-def test_a_change_in_the_last_bytes_of_a_big_file_is_noticed(folder):
-    path, _ = with_big_weights(folder)
-    before = key(folder)
-    flip(path, -1)
-    assert key(folder) != before
-
-
-def test_code_that_comes_with_a_model_counts(folder):
+def test_code_of_a_model_changes_the_fingerprint_and_a_missing_file_is_one_sentence(folder):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"auto_map": {"AutoConfig": "mine.Mine"}}))
     (folder / "mine.py").write_text("width = 1\n")
     before = key(folder)
     (folder / "mine.py").write_text("width = 2\n")
     assert key(folder) != before
-
-
-def test_a_file_that_is_gone_is_one_sentence(folder):
     facts = find_model(str(folder))
     (folder / "tokenizer.json").unlink()
     with pytest.raises(ConfigError, match=r"tokenizer\.json cannot be read: No such file"):

@@ -1,12 +1,10 @@
-"""Which kinds of model have which head, against the tables of transformers; and what a user is told of others."""
+"""Which model types have which head, against the tables of transformers, and refusals of the others."""
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import get_args
 
 import pytest
-from packaging.version import Version
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.models import heads
@@ -21,39 +19,18 @@ MAPPINGS = {
 }
 
 
-@pytest.mark.parametrize("head", MAPPINGS)
-def test_the_types_are_those_that_transformers_has_when_it_is_imported(head):
+@pytest.mark.full
+def test_types_with_a_head_are_those_of_transformers(subtests):
     from transformers.models.auto import modeling_auto
 
-    theirs = set(getattr(modeling_auto, MAPPINGS[head]))
-    assert types_with(head) == theirs - heads._NO_TEXT
-    assert len(types_with(head)) > 20
+    for head, mapping in MAPPINGS.items():
+        with subtests.test(head):
+            theirs = set(getattr(modeling_auto, mapping))
+            assert types_with(head) == theirs - heads._NO_TEXT
+            assert len(types_with(head)) > 20
 
 
-@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="the table is of transformers 5.23")
-def test_the_types_that_are_left_out_for_what_they_read_are_types_of_transformers():
-    from transformers.models.auto import modeling_auto
-
-    assert {name for mapping in MAPPINGS.values() for name in getattr(modeling_auto, mapping)} >= heads._NO_TEXT
-
-
-def test_an_unreadable_transformers_says_nothing_of_any_type(monkeypatch):
-    monkeypatch.setattr(heads.PathFinder, "find_spec", lambda name: None)
-    assert types_with.__wrapped__("causal_lm") == frozenset()
-
-
-def test_what_only_continues_texts_has_no_other_head():
-    only = ("bamba", "codegen", "cohere2", "dbrx", "granite", "mamba", "mamba2", "nanochat", "olmoe", "rwkv", "xglm")
-    assert all(fit_heads(model_type) == ("causal_lm",) for model_type in only)
-
-
-@pytest.mark.parametrize("head", get_args(Head))
-def test_each_head_has_a_class_and_a_task(head):
-    assert auto_class(head).__name__.startswith("AutoModelFor")
-    assert TASK_OF[head]
-
-
-def test_heads_of_well_known_kinds():
+def test_heads_of_well_known_model_types():
     assert fit_heads("bert") == ("sequence_classification", "token_classification", "question_answering")
     assert "seq2seq_lm" in fit_heads("t5") and "causal_lm" not in fit_heads("t5")
     assert fit_heads("llama") == ("causal_lm", "sequence_classification", "token_classification")
@@ -61,10 +38,12 @@ def test_heads_of_well_known_kinds():
     assert fit_heads("granite") == ("causal_lm",)
     assert fit_heads("novel") == () and not any(is_unfit("novel", head) for head in TASK_OF)
     assert len(ENCODERS) > 30
+    assert all(auto_class(head).__name__.startswith("AutoModelFor") and TASK_OF[head] for head in get_args(Head))
 
 
+@pytest.mark.full
 @pytest.mark.versions
-def test_heads_for_questions_whose_body_has_another_name_than_the_published_weights_are_refused():
+def test_question_answering_heads_that_do_not_load_the_published_weights_are_refused():
     from transformers import AutoModelForCausalLM, AutoModelForQuestionAnswering
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -81,37 +60,40 @@ def test_heads_for_questions_whose_body_has_another_name_than_the_published_weig
         refuse_other_kinds({"model_type": "qwen3"}, head="question_answering")
 
 
-@pytest.mark.parametrize(
-    ("config", "head", "words"),
-    [
-        ({"model_type": "bert"}, "causal_lm",
-         ("bert is an encoder", "take a decoder", "token_classification or question_answering")),
-        ({"model_type": "t5", "is_encoder_decoder": True}, "causal_lm", ("sequence-to-sequence", "or seq2seq")),
-        ({"model_type": "bert"}, "seq2seq_lm", ("bert has no sequence-to-sequence head", "token_classification")),
-        ({"model_type": "gpt2"}, "seq2seq_lm", ("gpt2 has no sequence-to-sequence head", "task.type = causal_lm")),
-        ({"model_type": "bart"}, "token_classification", ("bart has no token classification head", "or seq2seq")),
-        ({"model_type": "granite"}, "sequence_classification", ("has no sequence classification head", "causal_lm")),
-        ({"model_type": "x", "text_config": {}}, "sequence_classification", ("several kinds of input",)),
-        ({"model_type": "x", "text_config": {}}, None, ("several kinds of input",)),
-    ],
-)  # fmt: skip
-def test_a_model_that_cannot_have_the_head_is_said_to_and_what_it_can_do(config, head, words):
-    with pytest.raises(ConfigError) as caught:
-        refuse_other_kinds(config, "here", head)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
+WITHOUT_THE_HEAD = [
+    ({"model_type": "bert"}, "causal_lm",
+     ("bert is an encoder", "take a decoder", "token_classification or question_answering")),
+    ({"model_type": "t5", "is_encoder_decoder": True}, "causal_lm", ("sequence-to-sequence", "or seq2seq")),
+    ({"model_type": "bert"}, "seq2seq_lm", ("bert has no sequence-to-sequence head", "token_classification")),
+    ({"model_type": "gpt2"}, "seq2seq_lm", ("gpt2 has no sequence-to-sequence head", "task.type = causal_lm")),
+    ({"model_type": "bart"}, "token_classification", ("bart has no token classification head", "or seq2seq")),
+    ({"model_type": "granite"}, "sequence_classification", ("has no sequence classification head", "causal_lm")),
+    ({"model_type": "x", "text_config": {}}, "sequence_classification", ("several kinds of input",)),
+    ({"model_type": "x", "text_config": {}}, None, ("several kinds of input",)),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("model_type", "head"),
-    [("bert", "token_classification"), ("gpt2", "sequence_classification"), ("t5", "seq2seq_lm"), ("bert", None),
-     ("novel", "token_classification")],
-)  # fmt: skip
-def test_a_model_that_can_have_the_head_is_taken_whatever_it_was_trained_for(model_type, head):
-    for ending in ("Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"):
-        refuse_other_kinds({"model_type": model_type, "architectures": [f"X{ending}"]}, head=head)
+def test_a_model_that_cannot_have_the_head_is_refused_with_the_tasks_it_can_do(subtests):
+    for config, head, words in WITHOUT_THE_HEAD:
+        with subtests.test(f"{config} {head}"):
+            with pytest.raises(ConfigError) as caught:
+                refuse_other_kinds(config, "here", head)
+            assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_labels_are_the_fields_of_a_config():
+def test_a_model_that_can_have_the_head_is_accepted_whatever_it_was_trained_for():
+    for model_type, head in (
+        ("bert", "token_classification"), ("gpt2", "sequence_classification"), ("t5", "seq2seq_lm"), ("bert", None),
+        ("novel", "token_classification"),
+    ):  # fmt: skip
+        for ending in ("Model", "ForMaskedLM", "ForTokenClassification", "ForQuestionAnswering"):
+            refuse_other_kinds({"model_type": model_type, "architectures": [f"X{ending}"]}, head=head)
+    refuse_other_kinds({"model_type": "bert", "is_decoder": True, "architectures": ["BertLMHeadModel"]})
+    with pytest.raises(ConfigError):
+        refuse_other_kinds({"model_type": "bert", "architectures": ["BertLMHeadModel"]})
+
+
+def test_labels_become_fields_of_the_config():
     from transformers import BertConfig
 
     config = BertConfig(**Labels(("no", "yes", "both"), "multi_label_classification").config_fields())

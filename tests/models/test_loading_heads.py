@@ -1,9 +1,10 @@
-"""Models with a head for a task: from stored weights, from a config, and what is said about what is new."""
+"""Models with a head for a task: loaded from stored weights or built from a config, with a notice of new weights."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,17 +13,20 @@ from tui_trainer.config.sections import Config, ModelSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.heads import CLASSIFYING, Labels
-from tui_trainer.models.loading import load_config, load_pretrained, load_tokenizer, new_model, tokenizer_of_file
+from tui_trainer.models.loading import (
+    config_only,
+    load_config,
+    load_pretrained,
+    load_tokenizer,
+    new_model,
+    tokenizer_of_file,
+)
 from tui_trainer.models.problems import model_problems
 
 LABELS = Labels(("no", "yes", "both"), "single_label_classification")
-# Both heads of BERT, and one of every other family.
-FAMILIES = [
-    ("bert", "token_classification"),
-    *((family, CLASSIFYING[place % 2]) for place, family in enumerate((*ENCODERS, "llama", "gpt2"))),
-    ("t5", "seq2seq_lm"),
-    ("bart", "seq2seq_lm"),
-]
+FEW = [("bert", "token_classification"), ("llama", "sequence_classification"), ("t5", "seq2seq_lm")]
+FAMILIES = [*ENCODERS, "llama", "gpt2"]
+MORE = [(family, CLASSIFYING[place % 2]) for place, family in enumerate(FAMILIES)] + [("bart", "seq2seq_lm")]
 
 
 @pytest.fixture(scope="module")
@@ -38,41 +42,46 @@ def folder_of(tmp_path_factory):
 
 
 def load(folder, head, labels=LABELS, seed=1, **more):
+    """Load a model and return it with the notices to the user."""
     import torch
 
     torch.manual_seed(seed)
-    told: list[str] = []
+    notices: list[str] = []
     labels = labels if head in CLASSIFYING else None
     return load_pretrained(
-        folder, ModelSection(), torch.float32, head=head, labels=labels, tell=told.append, **more
-    ), told
+        folder, ModelSection(), torch.float32, head=head, labels=labels, tell=notices.append, **more
+    ), notices
 
 
-@pytest.mark.parametrize(("family", "head"), FAMILIES)
-def test_a_folder_of_the_family_is_planned_loaded_and_run_with_the_head(family, head, folder_of):
-    folder = folder_of(family)
-    labels = len(LABELS.names) if head in CLASSIFYING else 0
-    facts = find_model(str(folder), head=head, labels=labels)
-    assert model_problems(facts, "pretrained", False) == []
-    model, told = load(folder, head, pad_token_id=0)
-    assert facts.shape.parameters == model.num_parameters()
-    assert len(told) == (1 if labels else 0)
-    tokenizer = load_tokenizer(folder)
-    rows = tokenizer(["3 plus 4", "17 plus 8 is 25"], padding=True, return_tensors="pt")
-    rows = {name: rows[name] for name in ("input_ids", "attention_mask")}
-    result = model(**rows, **({} if labels else {"labels": rows["input_ids"]}))
-    wanted = {"sequence_classification": (2, 3), "token_classification": (*rows["input_ids"].shape, 3)}
-    assert result.logits.shape == wanted.get(head, (*rows["input_ids"].shape, model.config.vocab_size))
-    if labels:
-        assert model.config.id2label == {0: "no", 1: "yes", 2: "both"}
+@pytest.mark.parametrize("cases", [FEW, pytest.param(MORE, marks=pytest.mark.full)], ids=["few", "more"])
+def test_a_model_is_planned_loaded_and_run_with_its_head(cases, folder_of, subtests):
+    for family, head in cases:
+        with subtests.test(f"{family} {head}"):
+            folder = folder_of(family)
+            labels = len(LABELS.names) if head in CLASSIFYING else 0
+            facts = find_model(str(folder), head=head, labels=labels)
+            assert model_problems(facts, "pretrained", False) == []
+            model, notices = load(folder, head, pad_token_id=0)
+            assert facts.shape.parameters == model.num_parameters()
+            assert len(notices) == (1 if labels else 0)
+            tokenizer = load_tokenizer(folder)
+            rows = tokenizer(["3 plus 4", "17 plus 8 is 25"], padding=True, return_tensors="pt")
+            rows = {name: rows[name] for name in ("input_ids", "attention_mask")}
+            result = model(**rows, **({} if labels else {"labels": rows["input_ids"]}))
+            wanted = {"sequence_classification": (2, 3), "token_classification": (*rows["input_ids"].shape, 3)}
+            assert result.logits.shape == wanted.get(head, (*rows["input_ids"].shape, model.config.vocab_size))
+            if labels:
+                assert model.config.id2label == {0: "no", 1: "yes", 2: "both"}
 
 
-@pytest.mark.parametrize("family", ["bert", "llama"])
-def test_a_new_head_comes_from_the_seed_and_the_body_from_the_files(family, folder_of):
+@pytest.mark.parametrize("family", ["bert", pytest.param("llama", marks=pytest.mark.full)])
+def test_a_new_head_depends_on_the_seed_and_the_body_on_the_files(family, folder_of):
     import torch
 
-    (one, told), (same, _), (other, _) = (load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2))
-    assert told[0].endswith("from scratch") and ("classifier" in told[0] or "score" in told[0])
+    (one, notices), (same, _), (other, _) = (
+        load(folder_of(family), "sequence_classification", seed=n) for n in (1, 1, 2)
+    )
+    assert notices[0].endswith("from scratch") and ("classifier" in notices[0] or "score" in notices[0])
     for name, weight in one.state_dict().items():
         assert torch.equal(weight, same.state_dict()[name])
         is_new = not name.startswith(one.base_model_prefix + ".") or "pooler" in name
@@ -84,27 +93,29 @@ def test_a_new_head_comes_from_the_seed_and_the_body_from_the_files(family, fold
     assert not torch.equal(one.state_dict()[heads[0]], other.state_dict()[heads[0]])
 
 
-def test_a_head_for_other_labels_is_made_anew_and_one_for_as_many_is_kept(folder_of, tmp_path):
+def test_a_stored_head_is_kept_for_as_many_labels_and_replaced_for_others(folder_of, tmp_path):
     import torch
 
     first, _ = load(folder_of("roberta"), "sequence_classification")
     first.save_pretrained(tmp_path / "three")
     shutil.copy(folder_of("roberta") / "tokenizer.json", tmp_path / "three")
-    again, told = load(tmp_path / "three", "sequence_classification", seed=9)
-    assert told == []
+    again, notices = load(tmp_path / "three", "sequence_classification", seed=9)
+    assert notices == []
     assert torch.equal(again.classifier.out_proj.weight, first.classifier.out_proj.weight)
-    two, told = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
+    two, notices = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
     assert two.classifier.out_proj.weight.shape == (2, 32)
     assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
-    assert told[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
-    assert told[0].endswith("tells 3 labels apart, this task 2")
-    kept, told = load(tmp_path / "three", "sequence_classification", None)
-    assert kept.config.id2label[2] == "both" and told == []
+    assert notices[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
+    assert notices[0].endswith("tells 3 labels apart, this task 2")
+    kept, notices = load(tmp_path / "three", "sequence_classification", None)
+    assert kept.config.id2label[2] == "both" and notices == []
     assert find_model(str(tmp_path / "three"), head="sequence_classification").shape.labels == 3
 
 
-@pytest.mark.parametrize(("family", "head"), [("bert", "token_classification"), ("t5", "seq2seq_lm")])
-def test_a_body_that_the_files_do_not_fill_is_refused(family, head, folder_of, tmp_path):
+@pytest.mark.parametrize(
+    ("family", "head"), [("bert", "token_classification"), pytest.param("t5", "seq2seq_lm", marks=pytest.mark.full)]
+)
+def test_files_without_all_weights_of_the_body_are_refused(family, head, folder_of, tmp_path):
     folder = tmp_path / family
     shutil.copytree(folder_of(family), folder)
     path = folder / "config.json"
@@ -116,7 +127,8 @@ def test_a_body_that_the_files_do_not_fill_is_refused(family, head, folder_of, t
     assert "says 3 layers, the weights have 2" in problems[0].message
 
 
-def test_weights_under_the_names_of_the_first_bert_are_no_misfit(folder_of, tmp_path):
+@pytest.mark.full
+def test_weights_with_the_names_of_early_bert_files_are_loaded(folder_of, tmp_path):
     from safetensors.torch import load_file, save_file
 
     shutil.copytree(folder_of("bert"), tmp_path / "bert")
@@ -127,51 +139,41 @@ def test_weights_under_the_names_of_the_first_bert_are_no_misfit(folder_of, tmp_
     save_file(old, path, {"format": "pt"})
     facts = find_model(str(tmp_path / "bert"), head="token_classification", labels=3)
     assert model_problems(facts, "pretrained", False) == []
-    _, told = load(tmp_path / "bert", "token_classification")
-    assert told == ["classifier.weight and 1 more start from scratch"]
+    _, notices = load(tmp_path / "bert", "token_classification")
+    assert notices == ["classifier.weight and 1 more start from scratch"]
 
 
-def test_a_head_of_its_own_in_the_files_of_a_t5_is_counted_as_it_is_loaded(folder_of, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    shutil.copytree(folder_of("t5"), tmp_path / "t5")
-    path = tmp_path / "t5" / "model.safetensors"
-    weights = load_file(path)
-    save_file(weights | {"lm_head.weight": weights["shared.weight"] + 1}, path, {"format": "pt"})
-    model, _ = load(tmp_path / "t5", "seq2seq_lm")
-    assert model.lm_head.weight is not model.shared.weight
-    assert find_model(str(tmp_path / "t5"), head="seq2seq_lm").shape.parameters == model.num_parameters()
-
-
-@pytest.mark.parametrize("head", ["causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"])
-def test_random_weights_have_the_form_that_suits_the_head(head, tmp_path):
+def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtests):
     import torch
 
     scratch = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "attention_dropout": 0.1}
     config = Config.model_validate({"model": {"init": "scratch", "scratch": scratch}, "data": {"max_length": 20}})
-    family = {"causal_lm": "llama", "seq2seq_lm": "t5"}.get(head, "bert")
-    tiny_tokenizer(family).save_pretrained(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    labels = LABELS if head in CLASSIFYING else None
-    shape = load_config(None, config, vocabulary=384, tokenizer=tokenizer, head=head, labels=labels)
-    model = new_model(shape, config.model, torch.float32, head=head)
-    assert shape.model_type == family and shape.vocab_size == 384
-    assert shape.pad_token_id == tokenizer.pad_token_id
-    rows = torch.full((2, 20), 7)
-    if head in CLASSIFYING:
-        assert shape.max_position_embeddings == 20 and shape.id2label[1] == "yes"
-        # Bidirectional: the first token sees the last one.
-        model.eval()
-        changed = rows.clone()
-        changed[:, -1] = 9
-        assert not torch.allclose(model.base_model(rows)[0][:, 0], model.base_model(changed)[0][:, 0])
-    if head == "seq2seq_lm":
-        assert shape.decoder_start_token_id == shape.pad_token_id and shape.is_encoder_decoder
-        assert shape.feed_forward_proj == "gated-gelu" and shape.dropout_rate == 0.1
-        assert model(input_ids=rows, labels=rows).logits.shape == (2, 20, 384)
+    for head in ("causal_lm", "sequence_classification", "token_classification", "seq2seq_lm"):
+        with subtests.test(head):
+            family = {"causal_lm": "llama", "seq2seq_lm": "t5"}.get(head, "bert")
+            tiny_tokenizer(family).save_pretrained(tmp_path / head)
+            tokenizer = load_tokenizer(tmp_path / head)
+            labels = LABELS if head in CLASSIFYING else None
+            shape = load_config(None, config, vocabulary=384, tokenizer=tokenizer, head=head, labels=labels)
+            model = new_model(shape, config.model, torch.float32, head=head)
+            assert shape.model_type == family and shape.vocab_size == 384
+            assert shape.pad_token_id == tokenizer.pad_token_id
+            rows = torch.full((2, 20), 7)
+            if head in CLASSIFYING:
+                assert shape.max_position_embeddings == 20 and shape.id2label[1] == "yes"
+                # Bidirectional: the first token sees the last one.
+                model.eval()
+                changed = rows.clone()
+                changed[:, -1] = 9
+                assert not torch.allclose(model.base_model(rows)[0][:, 0], model.base_model(changed)[0][:, 0])
+            if head == "seq2seq_lm":
+                assert shape.decoder_start_token_id == shape.pad_token_id and shape.is_encoder_decoder
+                assert shape.feed_forward_proj == "gated-gelu" and shape.dropout_rate == 0.1
+                assert model(input_ids=rows, labels=rows).logits.shape == (2, 20, 384)
 
 
-def test_a_config_of_a_folder_gets_the_labels_and_the_tokens_of_the_data(folder_of):
+@pytest.mark.full
+def test_a_config_takes_labels_and_vocabulary_from_the_data(folder_of):
     config = Config.model_validate({"model": {"init": "scratch"}})
     tokenizer = tiny_tokenizer("bert")
     shape = load_config(
@@ -180,7 +182,8 @@ def test_a_config_of_a_folder_gets_the_labels_and_the_tokens_of_the_data(folder_
     assert (shape.model_type, shape.vocab_size, shape.num_labels) == ("bert", 100, 3)
 
 
-def test_a_tokenizer_of_the_data_tells_two_texts_apart(tmp_path):
+@pytest.mark.full
+def test_a_tokenizer_for_pairs_marks_the_second_text(tmp_path):
     path = tmp_path / "tokenizer.json"
     tiny_tokenizer("bert").backend_tokenizer.save(str(path))
     special = {"pad_token": "[PAD]", "cls_token": "[CLS]", "sep_token": "[SEP]", "unk_token": "[UNK]"}
@@ -189,7 +192,8 @@ def test_a_tokenizer_of_the_data_tells_two_texts_apart(tmp_path):
     assert "token_type_ids" not in tokenizer_of_file(path, 32, special)("3", "4")
 
 
-def test_weights_are_loaded_to_the_card_and_not_by_way_of_the_whole_model_on_the_host(folder_of, monkeypatch):
+@pytest.mark.full
+def test_weights_are_loaded_directly_to_the_card(folder_of, monkeypatch):
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -206,7 +210,7 @@ def test_weights_are_loaded_to_the_card_and_not_by_way_of_the_whole_model_on_the
 
 
 @pytest.mark.gpu
-def test_weights_that_were_loaded_to_the_card_are_those_of_the_files(folder_of):
+def test_weights_loaded_to_the_card_are_those_of_the_files(folder_of):
     import torch
 
     on_card, _ = load(folder_of("llama"), "causal_lm", device=torch.device("cuda", 0))
@@ -214,3 +218,20 @@ def test_weights_that_were_loaded_to_the_card_are_those_of_the_files(folder_of):
     assert {parameter.device.type for parameter in on_card.parameters()} == {"cuda"}
     pairs = zip(on_card.state_dict().values(), on_host.state_dict().values(), strict=True)
     assert all(torch.equal(one.cpu(), other) for one, other in pairs)
+
+
+def content_of(content, **more):
+    tokenizer = SimpleNamespace(pad_token_id=7, bos_token_id=8, eos_token_id=None)
+    return config_only(content, tokenizer, **{"is_new": False, **more}).config
+
+
+def test_a_config_without_a_model_has_special_tokens_and_the_kind_of_labels():
+    found = content_of({"model_type": "bart", "decoder_start_token_id": 5, "pad_token_id": 3})
+    assert (found.decoder_start_token_id, found.pad_token_id, found.model_type) == (5, 3, "bart")
+    assert content_of({"model_type": "bart"}).decoder_start_token_id == 2, "a default of the family"
+    # A new model begins with the tokens of the tokenizer.
+    found = content_of({"model_type": "t5", "pad_token_id": 3}, is_new=True)
+    assert (found.pad_token_id, found.bos_token_id, found.decoder_start_token_id) == (7, 8, 7)
+    found = content_of({"model_type": "bert"}, problem_type="regression")
+    assert found.problem_type == "regression" and found.get_text_config().pad_token_id == 0
+    assert content_of({"model_type": "nobody_knows", "pad_token_id": 4}).get_text_config().pad_token_id == 4

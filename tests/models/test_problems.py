@@ -1,4 +1,4 @@
-"""What stands against a start: each mistake planted in a copy of a good model, and named in one line."""
+"""Problems that prevent a run from starting with a model, one line each, planted in a copy of a good model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def change_tensors(folder: Path, change) -> None:
 
 
 def as_bin(folder: Path) -> Path:
-    """The weights as torch.save writes them, in place of the safetensors file."""
+    """Replace the safetensors file by the weights as torch.save writes them."""
     import torch
     from safetensors.torch import load_file
 
@@ -52,28 +52,25 @@ def as_bin(folder: Path) -> Path:
     return folder / "pytorch_model.bin"
 
 
-def test_a_good_model_has_no_problems(llama_folder):
+def test_a_model_without_weights_can_only_train_from_scratch(llama_folder, copied):
     assert problems(llama_folder) == []
-
-
-def test_a_folder_without_weights_can_only_start_from_scratch(copied):
     (copied / "model.safetensors").rename(copied / "weights.safetensors")
     (only,) = problems(copied)
     assert "a config.json and no weights (only weights.safetensors)" in only and 'model.init = "scratch"' in only
     assert problems(copied, "scratch") == []
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
+def test_weights_that_do_not_fit_the_config_are_named(copied, subtests):
+    original = (copied / "config.json").read_text()
+    for changes, words in (
         ({"hidden_size": 64}, "model.embed_tokens.weight is 96 x 32 and by config.json 96 x 64"),
         ({"num_key_value_heads": 4}, "self_attn.k_proj.weight is 16 x 32 and by config.json 32 x 32"),
-    ],
-)
-def test_weights_that_do_not_fit_the_config_are_named(changes, words, copied):
-    change_config(copied, **changes)
-    found = problems(copied)
-    assert any(words in problem for problem in found), found
+    ):
+        with subtests.test(words):
+            (copied / "config.json").write_text(original)
+            change_config(copied, **changes)
+            found = problems(copied)
+            assert any(words in problem for problem in found), found
 
 
 def test_a_missing_head_is_named_unless_it_is_tied(copied):
@@ -83,7 +80,8 @@ def test_a_missing_head_is_named_unless_it_is_tied(copied):
     assert problems(copied) == []
 
 
-def test_names_of_old_files_fit(make_tiny, tmp_path):
+@pytest.mark.full
+def test_tensor_names_of_old_files_are_accepted(make_tiny, tmp_path):
     folder = make_tiny("gpt2").save(tmp_path)
     write_tokenizer(folder)
 
@@ -95,14 +93,17 @@ def test_names_of_old_files_fit(make_tiny, tmp_path):
     assert problems(folder) == []
 
 
-@pytest.mark.parametrize("file", ["config.json", "tokenizer_config.json"])
-def test_code_that_comes_with_a_model_is_not_run_without_a_word(copied, file):
-    path = copied / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}))
-    (only,) = problems(copied)
-    assert "wants to run Python code" in only and "model.trust_remote_code = true" in only
-    assert problems(copied, trust_remote_code=True) == []
-    assert len(problems(copied, "scratch")) == 1
+def test_code_of_a_model_needs_permission(copied, subtests):
+    for file in ("config.json", "tokenizer_config.json"):
+        with subtests.test(file):
+            path = copied / file
+            original = path.read_text()
+            path.write_text(json.dumps(json.loads(original) | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}))
+            (only,) = problems(copied)
+            assert "wants to run Python code" in only and "model.trust_remote_code = true" in only
+            assert problems(copied, trust_remote_code=True) == []
+            assert len(problems(copied, "scratch")) == 1
+            path.write_text(original)
 
 
 def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
@@ -113,15 +114,8 @@ def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
     assert problems(copied) == []
 
 
-def test_bin_files_of_plain_tensors_pass(copied):
-    as_bin(copied)
-    facts = find_model(str(copied))
-    assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
-    assert model_problems(facts, "pretrained", False) == []
-
-
 class _Payload:
-    """What a pickle of a stranger may do."""
+    """An object whose pickle runs a command when it is loaded."""
 
     def __init__(self, canary: str) -> None:
         self.canary = canary
@@ -132,20 +126,19 @@ class _Payload:
         return os.system, (f"touch {self.canary}",)
 
 
-@pytest.mark.parametrize("protocol", [2, 5])
-def test_a_pickle_that_runs_code_is_named_and_not_read(copied, tmp_path, protocol):
+def test_a_pickle_that_would_run_code_is_named_and_not_loaded(copied, tmp_path, subtests):
     import torch
 
     path, canary = as_bin(copied), tmp_path / "canary"
-    torch.save({"w": torch.zeros(2), "x": _Payload(str(canary))}, path, pickle_protocol=protocol)
-    (only,) = problems(copied)
-    assert "holds more than tensors (posix.system)" in only
-    assert not canary.exists()
-    with pytest.raises(pickle.UnpicklingError):
-        torch.load(path, weights_only=True)
+    for protocol in (2, 5):
+        with subtests.test(f"protocol {protocol}"):
+            torch.save({"w": torch.zeros(2), "x": _Payload(str(canary))}, path, pickle_protocol=protocol)
+            (only,) = problems(copied)
+            assert "holds more than tensors (posix.system)" in only
+            assert not canary.exists()
 
 
-def test_the_judgement_of_pickles_is_that_of_torch(tmp_path):
+def test_a_pickle_is_foreign_where_torch_refuses_to_load_it(tmp_path):
     import collections
 
     import torch
@@ -168,55 +161,48 @@ def test_the_judgement_of_pickles_is_that_of_torch(tmp_path):
         assert (foreign_calls(path) == ()) == loads, content
 
 
-def test_a_name_that_only_begins_like_a_plain_one_is_foreign(tmp_path):
+def test_foreign_calls_in_a_pickle_are_named(tmp_path):
     import torch
 
     path = tmp_path / "x.bin"
+    # A set is plain, setattr is not.
     for content in ([setattr], [torch.zeros(1), {1, 2}, setattr]):
         torch.save(content, path)
-        assert foreign_calls(path) == ("__builtin__.setattr",), "a set is plain, setattr is not"
-
-
-def test_a_call_by_the_oldest_opcode_is_seen(tmp_path):
-    path = tmp_path / "x.bin"
-    with zipfile.ZipFile(path, "w") as archive:
+        assert foreign_calls(path) == ("__builtin__.setattr",)
+    with zipfile.ZipFile(path, "w") as archive:  # by the oldest opcode for a call
         archive.writestr("x/data.pkl", b"(S'touch canary'\niposix\nsystem\n.")
     assert foreign_calls(path) == ("posix.system",)
 
 
-def test_a_broken_bin_file_is_one_sentence(copied):
+def test_broken_or_missing_bin_files_are_one_sentence(copied):
     path = as_bin(copied)
+    facts = find_model(str(copied))
+    assert facts.weights == "bin" and facts.weight_files == ("pytorch_model.bin",) and facts.weights_bytes > 80_000
+    assert model_problems(facts, "pretrained", False) == []
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/other", b"")
     assert "pytorch_model.bin is damaged: it holds no list of tensors" in problems(copied)[0]
-
-
-def test_missing_bin_shards_are_named(copied):
-    (copied / "model.safetensors").unlink()
+    path.unlink()
     index = {"weight_map": {"w": "pytorch_model-00001-of-00001.bin"}}
     (copied / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     assert "pytorch_model-00001-of-00001.bin is missing" in problems(copied)[0]
 
 
-@pytest.mark.parametrize(("variant", "limit"), [("gpt2", 24), ("opt", 24), ("llama", 2048)])
-def test_rows_beyond_learnt_positions_are_refused_and_beyond_rotary_ones_warned_of(variant, limit, make_tiny):
-    shape = shape_of(make_tiny(variant).config)
-    assert length_problems(shape, limit) == [] and length_warning(shape, limit) == ""
-    if variant == "llama":
-        assert length_problems(shape, limit + 1) == []
-        assert f"beyond the {limit} tokens" in length_warning(shape, limit + 1)
-    else:
-        (only,) = length_problems(shape, limit + 1)
-        assert only.key == "data.max_length" and f"set data.max_length = {limit} or less" in str(only)
-        assert length_warning(shape, limit + 1) == ""
-
-
-@pytest.mark.parametrize("variant", ["gpt2", "opt"])
-def test_the_limit_of_learnt_positions_is_the_real_one(variant, make_tiny):
+def test_rows_beyond_learnt_positions_are_refused_and_beyond_rotary_ones_cause_a_warning(make_tiny, subtests):
     import torch
 
-    tiny = make_tiny(variant)
-    limit = shape_of(tiny.config).max_position_embeddings
-    tiny.model(torch.ones(1, limit, dtype=torch.long))
-    with pytest.raises(IndexError):
-        tiny.model(torch.ones(1, limit + 1, dtype=torch.long))
+    for variant, limit in (("gpt2", 24), ("opt", 24), ("llama", 2048)):
+        with subtests.test(variant):
+            tiny = make_tiny(variant)
+            shape = shape_of(tiny.config)
+            assert length_problems(shape, limit) == [] and length_warning(shape, limit) == ""
+            if variant == "llama":
+                assert length_problems(shape, limit + 1) == []
+                assert f"beyond the {limit} tokens" in length_warning(shape, limit + 1)
+                continue
+            (only,) = length_problems(shape, limit + 1)
+            assert only.key == "data.max_length" and f"set data.max_length = {limit} or less" in str(only)
+            assert length_warning(shape, limit + 1) == ""
+            tiny.model(torch.ones(1, limit, dtype=torch.long))
+            with pytest.raises(IndexError):
+                tiny.model(torch.ones(1, limit + 1, dtype=torch.long))

@@ -1,4 +1,4 @@
-"""Facts and plans of checkpoints with towers: the language model's numbers, and the towers' apart from them."""
+"""Facts and memory of multimodal checkpoints: the language model, and its towers beside it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,12 @@ import json
 import shutil
 from collections import Counter
 from dataclasses import replace
-from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
 import pytest
 import torch
-from packaging.version import Version
 from safetensors.torch import load_file, save_file
-from transformers import Llama4Config, Llama4ForConditionalGeneration
 
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers, tiny_model_with_towers
 from tui_trainer.config.sections import Config, TuningSection
@@ -29,7 +27,7 @@ from tui_trainer.planning.memory.parts import Static
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tuning import find_method
 
-# As they are published, without what decides no size. The counts are those of the files on the hub.
+# Published configs, without fields that decide no size. The parameters are those of the files on the hub.
 _SIGLIP = {"hidden_size": 1152, "image_size": 896, "intermediate_size": 4304, "model_type": "siglip_vision_model",
            "num_attention_heads": 16, "num_hidden_layers": 27, "patch_size": 14, "vision_use_head": False}  # fmt: skip
 PUBLISHED = {
@@ -40,7 +38,7 @@ PUBLISHED = {
          "vision_config": _SIGLIP},
         4_300_079_472, 419_816_304,
     ),
-    # All of its language model at the top of the file.
+    # The fields of its language model are at the top level of the file.
     "Qwen2.5-VL-7B": (
         {"model_type": "qwen2_5_vl", "hidden_size": 3584, "intermediate_size": 18944, "num_attention_heads": 28,
          "num_hidden_layers": 28, "num_key_value_heads": 4, "tie_word_embeddings": False, "vocab_size": 152064,
@@ -60,36 +58,38 @@ def folders(tmp_path_factory) -> Path:
     return place
 
 
-def test_every_kind_that_is_trained_has_a_tiny_one():
-    assert set(TOWERS) == set(TRAINED_ON_TEXT)
-
-
 @pytest.mark.versions
-@pytest.mark.parametrize("family", TOWERS)
-def test_the_numbers_are_the_language_models_and_towers_are_counted_apart(family, folders):
-    facts, model = find_model(str(folders / family)), tiny_model_with_towers(family)
-    shape, towers = facts.shape, tower_modules(model)
-    frozen = sum(weight.numel() for tower in towers.values() for weight in tower.parameters())
-    assert sum(shape.towers.values()) == frozen > 0
-    assert shape.loaded_parameters == model.num_parameters() and shape.parameters == model.num_parameters() - frozen
-    counted = shape_of(facts.config)
-    assert (counted.parameters, counted.towers) == (shape.parameters, shape.towers)
-    layers = language_model(model)[1]
-    assert (shape.layers, shape.hidden_size, shape.vocabulary) == (2, 32, layers.config.vocab_size)
-    # Of Qwen 3.5 one layer has attention and one is recurrent.
-    counts = {linear.count for linear in shape.linears if not linear.is_head}
-    assert counts == ({1, 2} if family == "qwen3_5" else {2})
-    assert model_problems(facts, "pretrained", trust_remote_code=False) == []
+def test_the_language_model_and_its_towers_are_counted_separately(folders, subtests):
+    assert set(TOWERS) == set(TRAINED_ON_TEXT)
+    for family in TOWERS:
+        with subtests.test(family):
+            facts, model = find_model(str(folders / family)), tiny_model_with_towers(family)
+            shape, towers = facts.shape, tower_modules(model)
+            frozen = sum(weight.numel() for tower in towers.values() for weight in tower.parameters())
+            assert sum(shape.towers.values()) == frozen > 0
+            whole = model.num_parameters()
+            assert (shape.loaded_parameters, shape.parameters) == (whole, whole - frozen)
+            counted = shape_of(facts.config)
+            assert (counted.parameters, counted.towers) == (shape.parameters, shape.towers)
+            layers = language_model(model)[1]
+            assert (shape.layers, shape.hidden_size, shape.vocabulary) == (2, 32, layers.config.vocab_size)
+            # Of Qwen 3.5 one layer has attention and one is recurrent.
+            counts = {linear.count for linear in shape.linears if not linear.is_head}
+            assert counts == ({1, 2} if family == "qwen3_5" else {2})
+            assert model_problems(facts, "pretrained", trust_remote_code=False) == []
 
 
-@pytest.mark.parametrize("name", PUBLISHED)
-def test_published_configs_are_counted_to_the_parameter(name):
-    config, parameters, towers = PUBLISHED[name]
-    shape = shape_of(config)
-    assert (shape.loaded_parameters, sum(shape.towers.values())) == (parameters, towers)
+@pytest.mark.full
+def test_published_configs_have_the_published_parameters(subtests):
+    for name in PUBLISHED:
+        with subtests.test(name):
+            config, parameters, towers = PUBLISHED[name]
+            shape = shape_of(config)
+            assert (shape.loaded_parameters, sum(shape.towers.values())) == (parameters, towers)
 
 
-def test_a_silent_config_is_tied_where_the_files_hold_no_head(folders, tmp_path):
+@pytest.mark.full
+def test_embeddings_are_tied_if_config_and_files_name_no_head(folders, tmp_path):
     folder = Path(shutil.copytree(folders / "mistral3", tmp_path / "silent"))
     config = json.loads((folder / "config.json").read_text())
     del config["tie_word_embeddings"]
@@ -98,23 +98,25 @@ def test_a_silent_config_is_tied_where_the_files_hold_no_head(folders, tmp_path)
     assert shape_of(config).tied_embeddings
 
 
-@pytest.mark.parametrize(
-    ("family", "lost", "words"),
-    [("gemma3", "vision_tower", "numbers of vision_tower, and by config.json 5,408"),
-     ("qwen2_5_vl", "visual", "the weights have 0 numbers of visual"),
-     ("qwen3_vl", "embed_tokens", "the weights have no embed_tokens.weight"),
-     ("mistral3", "layers.1", "config.json says 2 layers, the weights have 1")],
-)  # fmt: skip
-def test_weights_that_lack_a_part_are_not_sound(family, lost, words, folders, tmp_path):
-    folder = Path(shutil.copytree(folders / family, tmp_path / family))
-    file = folder / "model.safetensors"
-    tensors = {name: tensor for name, tensor in load_file(file).items() if lost not in name}
-    save_file(tensors, file, metadata={"format": "pt"})
-    found = model_problems(find_model(str(folder)), "pretrained", trust_remote_code=False)
-    assert any(words in problem.message for problem in found), found
+LOST = [("gemma3", "vision_tower", "numbers of vision_tower, and by config.json 5,408"),
+ ("qwen2_5_vl", "visual", "the weights have 0 numbers of visual"),
+ ("qwen3_vl", "embed_tokens", "the weights have no embed_tokens.weight"),
+ ("mistral3", "layers.1", "config.json says 2 layers, the weights have 1")]  # fmt: skip
 
 
-def test_memory_has_the_weights_of_towers_and_no_gradients_of_them(folders):
+@pytest.mark.full
+def test_weights_that_lack_a_part_are_refused(folders, tmp_path, subtests):
+    for family, lost, words in LOST:
+        with subtests.test(words):
+            folder = Path(shutil.copytree(folders / family, tmp_path / family))
+            file = folder / "model.safetensors"
+            tensors = {name: tensor for name, tensor in load_file(file).items() if lost not in name}
+            save_file(tensors, file, metadata={"format": "pt"})
+            found = model_problems(find_model(str(folder)), "pretrained", trust_remote_code=False)
+            assert any(words in problem.message for problem in found), found
+
+
+def test_towers_take_memory_for_weights_but_not_for_gradients(folders):
     shape = find_model(str(folders / "gemma3")).shape
     frozen = sum(shape.towers.values())
     plain = replace(shape, towers={})
@@ -126,7 +128,8 @@ def test_memory_has_the_weights_of_towers_and_no_gradients_of_them(folders):
         assert static.trained == without.trained and static.optimizer() == without.optimizer()
 
 
-def test_towers_on_the_host_take_nothing_of_a_card(folders):
+@pytest.mark.full
+def test_towers_on_the_host_take_no_memory_of_the_card(folders):
     shape = find_model(str(folders / "gemma3")).shape
     frozen = 2 * sum(shape.towers.values())
     on_card = TrainingSetup(device="cuda", weights="bfloat16")
@@ -144,25 +147,25 @@ def host_parts(shape, setup, config):
     return Counter({part.name: part.bytes // 2 for part in parts})
 
 
+@pytest.mark.full
 @pytest.mark.versions
-@pytest.mark.parametrize("family", TOWERS)
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_model_moves_to_its_device_without_its_towers(family, method):
-    model = tiny_model_with_towers(family)
-    section = TuningSection(method=method)
-    adapted = find_method(method).apply(model, section, seed=0, autocast=False)
-    names = {name for name, _ in adapted.named_parameters(remove_duplicate=False)}
-    place(adapted, torch.device("meta"), towers_on_host=True)
-    inside = {f"{path}." for path in tower_modules(adapted)}
-    assert inside and {name for name, _ in adapted.named_parameters(remove_duplicate=False)} == names
-    for name, weight in adapted.named_parameters(remove_duplicate=False):
-        assert weight.device.type == ("cpu" if name.startswith(tuple(inside)) else "meta"), name
-    assert adapted.device.type == "meta"
-    place(adapted, torch.device("meta"), towers_on_host=False)
-    assert {weight.device.type for weight in adapted.parameters()} == {"meta"}
+def test_a_model_moves_to_its_device_without_its_towers(subtests):
+    for family, method in product(TOWERS, ("full", "lora")):
+        with subtests.test(f"{family} {method}"):
+            model = tiny_model_with_towers(family)
+            adapted = find_method(method).apply(model, TuningSection(method=method), seed=0, autocast=False)
+            names = {name for name, _ in adapted.named_parameters(remove_duplicate=False)}
+            place(adapted, torch.device("meta"), towers_on_host=True)
+            inside = {f"{path}." for path in tower_modules(adapted)}
+            assert inside and {name for name, _ in adapted.named_parameters(remove_duplicate=False)} == names
+            for name, weight in adapted.named_parameters(remove_duplicate=False):
+                assert weight.device.type == ("cpu" if name.startswith(tuple(inside)) else "meta"), name
+            assert adapted.device.type == "meta"
+            place(adapted, torch.device("meta"), towers_on_host=False)
+            assert {weight.device.type for weight in adapted.parameters()} == {"meta"}
 
 
-def test_adapters_are_counted_in_the_language_model_alone(folders):
+def test_adapters_are_counted_in_the_language_model_only(folders):
     shape = find_model(str(folders / "qwen3_vl")).shape
     with pytest.raises(ConfigError, match="no module of the model is called qkv"):
         match_targets(shape, "qkv")
@@ -170,7 +173,7 @@ def test_adapters_are_counted_in_the_language_model_alone(folders):
     assert lora_parameters(shape, ("q_proj", "k_proj", "v_proj", "o_proj"), 4) == 2 * 4 * (64 + 48 + 48 + 64)
 
 
-def test_kinds_that_were_not_tried_are_refused_and_those_that_were_are_named(folders, tmp_path):
+def test_other_multimodal_kinds_are_refused_with_the_supported_ones(folders, tmp_path):
     folder = Path(shutil.copytree(folders / "gemma3", tmp_path / "other"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
@@ -182,24 +185,3 @@ def test_kinds_that_were_not_tried_are_refused_and_those_that_were_are_named(fol
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Gemma3ForSequenceClassification"]}))
     with pytest.raises(ConfigError, match="is a classifier of texts"):
         find_model(str(folder))
-
-
-@pytest.mark.skipif(Version(version("transformers")) < Version("5.23"), reason="5.17 computes it")
-def test_transformers_fails_in_every_forward_pass_of_llama_4():
-    """Once it does not, Llama 4 can be trained on text: see `NOT_TRAINED`."""
-    text = {
-        "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "intermediate_size_mlp": 64,
-        "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-        "num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0,
-    }  # fmt: skip
-    vision = {
-        "hidden_size": 32, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4,
-        "image_size": 28, "patch_size": 14, "vision_output_dim": 32, "projector_input_dim": 32,
-        "projector_output_dim": 32,
-    }  # fmt: skip
-    config = Llama4Config(text_config=text, vision_config=vision, image_token_index=3)
-    ids = torch.arange(6, 26)[None]
-    whole = Llama4ForConditionalGeneration(config)
-    with pytest.raises(AttributeError, match="image_outputs"):
-        whole(input_ids=ids)
-    assert whole.language_model(input_ids=ids).logits.shape == (1, 20, 64)

@@ -1,4 +1,4 @@
-"""Tiny models of well-known families, and what a dry run counts of their layers."""
+"""Tiny models of well-known families, what a dry run counts of their layers, and what real ones keep."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ def config_of(family, **changes):
 
 
 def setup_of(family, *, lora=False, dropout=False, targets=None, **changes):
-    """Full in fp32 on a CPU, unless told otherwise."""
+    """Return a setup: full training in fp32 on a CPU apart from the given settings."""
     if not lora:
         return TrainingSetup(**changes)
     names = tuple(sorted({linear.name for linear in shape_of(config_of(family)).linears if not linear.is_head}))
@@ -32,7 +32,7 @@ def setup_of(family, *, lora=False, dropout=False, targets=None, **changes):
 
 
 def counted(config, setup=None, row_tokens=ROW_TOKENS, **shape):
-    """The setup with what a dry run counted of such a model."""
+    """Return the setup with what a dry run counts of such a model."""
     setup = setup or TrainingSetup()
     if setup.counted:
         return setup
@@ -42,6 +42,22 @@ def counted(config, setup=None, row_tokens=ROW_TOKENS, **shape):
 
 
 def layer_of(config, setup=None, row_tokens=ROW_TOKENS):
-    """One layer of such a model, counted."""
+    """Return one layer of such a model, counted by a dry run."""
     setup = counted(config, setup, row_tokens)
     return ModelMemory(shape_of(config, head=setup.head), setup, row_tokens)
+
+
+def kept_bytes(model, run):
+    """Return the bytes that autograd keeps while `run()` computes, without the weights of the model."""
+    from torch.autograd.graph import saved_tensors_hooks
+
+    weights, kept = {weight.untyped_storage().data_ptr() for weight in model.parameters()}, {}
+
+    def keep(tensor):
+        # A storage that is held has an address of its own.
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with saved_tensors_hooks(keep, lambda tensor: tensor):
+        run()
+    return sum(storage.nbytes() for address, storage in kept.items() if address not in weights)

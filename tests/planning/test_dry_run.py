@@ -1,20 +1,26 @@
+"""Dry runs: what a layer keeps and makes, against real layers and known figures."""
+
+from functools import partial
+
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
-from tests.combinations import first_by_default
-from tests.planning.families import config_of, layer_of, setup_of
+from tests.planning.families import ROW_TOKENS, config_of, kept_bytes, layer_of, setup_of
 from tests.tiny_models import TOWERS
+from tui_trainer.config.sections import TuningSection
 from tui_trainer.models.counting import Answers
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning.memory import dry_run
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.training.compiled import decoder_layers
+from tui_trainer.tuning import find_method
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import WorkerFailed
 
-pytestmark = pytest.mark.dry_run
+pytestmark = [pytest.mark.full, pytest.mark.dry_run]
 
 
 def measure(family, setup, row_tokens=24, **changes):
@@ -23,12 +29,12 @@ def measure(family, setup, row_tokens=24, **changes):
 
 
 @pytest.fixture
-def counted():
-    """What a llama consists of is asked before nobody answers."""
+def counted_llama():
+    """Ask what a llama consists of before the worker is replaced."""
     shape_of(config_of("llama"))
 
 
-def test_what_cannot_be_counted_says_why(counted, monkeypatch):
+def test_a_failed_dry_run_gives_its_reason(counted_llama, monkeypatch):
     def ask(*_, **__):
         raise WorkerFailed("ended with: no memory", "no memory")
 
@@ -37,11 +43,11 @@ def test_what_cannot_be_counted_says_why(counted, monkeypatch):
     assert found == (None, "not known: the dry run ended with: no memory")
 
 
-@pytest.mark.parametrize(("number", "answer"), enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]))
-def test_an_answer_that_is_none_is_not_known(counted, monkeypatch, number, answer):
-    monkeypatch.setattr(asking.Worker, "ask", lambda *_, **__: answer)
-    monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
-    assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
+def test_an_empty_or_partial_answer_is_reported_as_unknown(counted_llama, monkeypatch):
+    for number, answer in enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]):
+        monkeypatch.setattr(asking.Worker, "ask", lambda *_, answer=answer, **__: answer)
+        monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
+        assert measure("llama", setup_of("llama"))[1] == "not known: the dry run gave no answer"
 
 
 _ROW, _ANSWER = 192, 160
@@ -69,8 +75,8 @@ _HEADS = {"modernbert": "sequence_classification", "m2m_100": "seq2seq_lm"}
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("family", first_by_default(ARCHITECTURES, 2))
-def test_any_architecture_is_counted(family):
+@pytest.mark.parametrize("family", ARCHITECTURES)
+def test_a_dry_run_counts_what_any_architecture_keeps(family):
     """As much is kept as the whole model really keeps of one more row, with numbers."""
     head = _HEADS.get(family, "causal_lm")
     config = {"model_type": family, **ARCHITECTURES[family]}
@@ -81,37 +87,95 @@ def test_any_architecture_is_counted(family):
 
 
 def _kept_of_a_row(config, head):
-    """Bytes that autograd keeps of one more row, in a model with numbers whose head sees one token."""
+    """Return the bytes that autograd keeps of one more row, in a model whose head sees one token."""
     fields = {name: value for name, value in config.items() if name != "model_type"}
     if head == "seq2seq_lm":
         fields |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # layers are left out by chance
     model = auto_class(head).from_config(AutoConfig.for_model(config["model_type"], **fields)).train()
-    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
     if output := model.get_output_embeddings():
         output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
-    found = []
-    for rows in (1, 2):
-        kept = {}
+    no_cache = {"use_cache": False} if head != "sequence_classification" else {}
 
-        def keep(tensor, kept=kept):
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage
-            return tensor
-
+    def run(rows):
         inputs = {"input_ids": torch.randint(3, 200, (rows, _ROW))}
         if head == "seq2seq_lm":
             inputs["decoder_input_ids"] = torch.randint(3, 200, (rows, _ANSWER))
-        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-            model(**inputs, **({"use_cache": False} if head != "sequence_classification" else {}))
-        found.append(sum(storage.nbytes() for key, storage in kept.items() if key not in weights))
-    return found[1] - found[0]
+        model(**inputs, **no_cache)
+
+    one, two = (kept_bytes(model, partial(run, rows)) for rows in (1, 2))
+    return two - one
 
 
 @pytest.mark.parametrize("family", ["gemma3", "mistral3"])
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_layers_beside_towers_keep_what_they_keep_alone(family, method):
-    """A pass over text goes through no tower, and no adapter is in one."""
+def test_a_language_model_beside_towers_keeps_what_it_keeps_alone(family, method):
+    """A pass over text goes through no tower, and towers have no adapters."""
     whole = {"model_type": family, **TOWERS[family]}
     setup = TrainingSetup(method=method, lora_rank=4, lora_targets=("q_proj", "up_proj") if method == "lora" else ())
     found, alone = (measure_layer(each, shape_of(each), setup, 24) for each in (whole, whole["text_config"]))
     assert found == alone and found[0] is not None
+
+
+HALF = {"precision": "bf16", "weights": "bfloat16"}
+COMPILED = {"full 16 bits": HALF, "lora 16 bits": {"lora": True, **HALF}, "full autocast": {"precision": "bf16"},
+            "lora autocast": {"lora": True, "precision": "bf16"}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("llama", "full 16 bits"), ("gpt2", "lora 16 bits"), ("phi3", "full autocast"), ("phi", "lora autocast")],
+)
+def test_a_dry_run_counts_what_a_compiled_layer_keeps(family, name):
+    """Compare with torch's own partition of each layer into a forward and a backward pass, which any backend takes."""
+    setup = setup_of(family, device="cuda", compiled=True, **COMPILED[name])
+    few, many = (_kept_compiled(family, setup, layers) for layers in (1, 2))
+    assert layer_of(config_of(family), setup).counted.kept == pytest.approx((many - few) / ROW_TOKENS, rel=0.002)
+
+
+def _kept_compiled(family, setup, layers):
+    """Return the bytes that autograd keeps of one more row."""
+    fields = {**config_of(family), ("n_layer" if family == "gpt2" else "num_hidden_layers"): layers}
+    config = AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, setup.weights))
+    autocast = setup.has_adapter or setup.weights == "float32"
+    tuning = TuningSection(method=setup.method, r=max(setup.lora_rank, 1), target_modules=",".join(setup.lora_targets))
+    model = find_method(setup.method).apply(model, tuning, seed=0, autocast=autocast).train()
+    for layer in decoder_layers(model):
+        layer._compiled_call_impl = torch.compile(layer._call_impl, backend="aot_eager_decomp_partition")
+
+    def run(rows):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            model(input_ids=torch.randint(0, 40, (rows, ROW_TOKENS)), use_cache=False).logits.sum().backward()
+        model.zero_grad()
+
+    # The first pass compiles, with tensors that are kept on the way.
+    _, one, two = (kept_bytes(model, partial(run, rows)) for rows in (2, 1, 2))
+    torch._dynamo.reset()
+    return two - one
+
+
+def test_attention_dropout_keeps_three_numbers_per_head_and_pair_of_tokens():
+    config = config_of("llama", attention_dropout=0.1, num_key_value_heads=1)
+    short, long = (layer_of(config, row_tokens=tokens).counted.kept for tokens in (ROW_TOKENS, 2 * ROW_TOKENS))
+    assert long - short == pytest.approx(4 * 3 * 4 * ROW_TOKENS, rel=0.01)
+
+
+def test_a_gpu_needs_no_mask_for_packed_documents():
+    kept = [
+        layer_of(config_of("llama"), setup_of("llama", packed=packed, device="cuda")).counted.kept
+        for packed in (True, False)
+    ]
+    assert kept[0] == kept[1] < layer_of(config_of("llama"), setup_of("llama", packed=True)).counted.kept
+
+
+def test_a_gpu_without_a_fused_kernel_keeps_all_scores_in_fp32():
+    """Also in 16 bits: torch's own operations compute them in fp32."""
+    half = {**HALF, "device": "cuda", "math_attention": True}
+    kept = [
+        layer_of(config_of("llama"), TrainingSetup(**setup), tokens).counted.kept
+        for setup in (half, {**half, "math_attention": False})
+        for tokens in (ROW_TOKENS, 2 * ROW_TOKENS)
+    ]
+    heads = 4
+    assert kept[1] - kept[0] >= 4 * heads * ROW_TOKENS
+    assert kept[3] == kept[2], "a fused kernel keeps the same of each token in any row"

@@ -1,24 +1,20 @@
+"""How long a step and a run take: measured rates, published rates of cards, and operations of the model."""
+
 from dataclasses import replace
-from itertools import count
 
 import pytest
-from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from tests.planning.families import config_of, setup_of
 from tui_trainer.hardware.gpu_models import CARDS, Card, Rates
-from tui_trainer.launching.carry_out import keep_step_seconds
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import shape_of
 from tui_trainer.planning import duration
 from tui_trainer.planning.duration import (
-    bf16_gain,
     card_flops_per_second,
     checkpointing_cost,
-    matrix_flops_per_second,
     recomputed_share,
     step_time,
     training_flops,
-    training_share,
 )
 from tui_trainer.planning.measured_steps import Calibration
 from tui_trainer.planning.planned import estimated
@@ -33,23 +29,15 @@ def matrices_at_100_gflops(monkeypatch):
     monkeypatch.setattr(duration, "matrix_flops_per_second", lambda: 100e9)
 
 
-def test_a_step_of_this_shape_that_was_measured_is_believed_before_all_else(matrices_at_100_gflops):
-    found = step_time(50e9, 128, Calibration(step_seconds=0.7, flops_per_second=1e9))
-    assert found.value == 0.7
-    assert "such steps" in found.reason
-
-
-def test_the_rate_of_the_model_with_other_rows_is_believed_before_numpy(matrices_at_100_gflops):
+def test_a_measured_step_is_preferred_to_a_measured_rate_and_both_to_a_timed_matrix_product(matrices_at_100_gflops):
+    measured = step_time(50e9, 128, Calibration(step_seconds=0.7, flops_per_second=1e9))
+    assert measured.value == 0.7 and "such steps" in measured.reason
     assert step_time(50e9, 128, Calibration(flops_per_second=25e9)).value == pytest.approx(2.0)
+    timed = step_time(50e9, 150, Calibration())
+    assert timed.value == pytest.approx(0.5 / 0.5) and "numpy" in timed.reason
 
 
-def test_a_machine_without_any_run_is_timed_with_numpy(matrices_at_100_gflops):
-    found = step_time(50e9, 150, Calibration())
-    assert found.value == pytest.approx(0.5 / 0.5)
-    assert "numpy" in found.reason
-
-
-def test_a_busy_moment_does_not_move_the_time_of_a_plan(monkeypatch, tmp_path):
+def test_one_slow_timing_does_not_change_the_time_of_a_plan(monkeypatch, tmp_path):
     """Matmuls that were six times as slow beside another program made a plan of 7:37 out of one of 1:09."""
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
 
@@ -61,7 +49,7 @@ def test_a_busy_moment_does_not_move_the_time_of_a_plan(monkeypatch, tmp_path):
     assert [planned(16e9 + n) for n in range(12)][-1] == pytest.approx(100 / 16, rel=1e-6), "only the last ones count"
 
 
-def test_nothing_of_how_a_model_learns_moves_the_time_of_a_plan(tiny_config, monkeypatch):
+def test_learning_rate_seed_and_weight_decay_do_not_change_time_or_memory_of_a_plan(tiny_config, monkeypatch):
     monkeypatch.setattr(duration, "matrix_flops_per_second", lambda: 100e9)
     changes = {"training.learning_rate": 3e-5, "training.seed": 7, "training.weight_decay": 0.3}
     before, after = estimated_plan(tiny_config("one")), estimated_plan(tiny_config("two", changes))
@@ -69,7 +57,8 @@ def test_nothing_of_how_a_model_learns_moves_the_time_of_a_plan(tiny_config, mon
     assert before.memory_key == after.memory_key
 
 
-def test_a_plan_knows_how_long_the_operations_of_a_pass_take_to_start(tiny_config):
+@pytest.mark.full
+def test_a_plan_counts_the_time_to_start_operations_unless_compiled(tiny_config):
     plan = estimated_plan(tiny_config("one"))
     layers = plan.model_shape().layers
     assert plan.compute_rates.starting_seconds == pytest.approx(layers * 0.92e-3) and layers > 0
@@ -86,93 +75,58 @@ def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config
     assert evaluations_seconds == pytest.approx(5 * plan.eval_rows.value * each_seconds)
 
 
-def test_wider_models_come_nearer_to_the_rate_of_matrix_products():
-    shares = [training_share(width) for width in (64, 128, 256, 512, 4096)]
-    assert shares == sorted(shares)
-    assert 0.2 < shares[0] < shares[-1] < 1
-
-
-def test_the_rate_of_matrix_products_is_one_that_a_processor_can_have():
-    assert 1e6 < matrix_flops_per_second(size=128, at_least_seconds=0.01) < 1e15
-
-
-def test_threads_of_numpy_that_wait_for_each_other_beside_another_program_do_not_make_the_rate(monkeypatch):
-    clock = count()
-
-    def threads() -> int:
-        # numpy and scipy bring one each.
-        return max(one["num_threads"] for one in ThreadpoolController().select(internal_api="openblas").info())
-
-    def seconds() -> float:
-        return next(clock) * (1.0 if threads() > 1 else 1e-6)
-
-    monkeypatch.setattr(duration.time, "perf_counter", seconds)
-    with threadpool_limits(2, user_api="blas"):
-        assert matrix_flops_per_second.__wrapped__(64, at_least_seconds=0) == pytest.approx(2 * 64**3 / 1e-6)
-        assert threads() == 2
-
-
-def test_bf16_on_a_cpu_is_guessed_faster_where_the_model_is_wide(matrices_at_100_gflops):
-    seconds = [step_time(50e9, 512, Calibration(), TrainingSetup(precision=name)).value for name in ("fp32", "bf16")]
-    assert seconds[0] / seconds[1] == pytest.approx(bf16_gain(512))
-    assert bf16_gain(64) < 1 < bf16_gain(128) < bf16_gain(1024) < 2.2
-
-
 def card(**rates):
     return Card("some card", ("some card",), (8, 0), 40, 1000, Rates(**rates), "a data sheet")
 
 
-def test_a_card_reaches_a_share_of_its_makers_rate_and_says_so():
-    found = step_time(1e15, 2048, Calibration(), TrainingSetup(device="cuda", precision="bf16"), card(bf16=100))
+def test_a_card_reaches_a_share_of_the_rate_in_its_data_sheet():
+    setup = TrainingSetup(device="cuda", precision="bf16")
+    found = step_time(1e15, 2048, Calibration(), setup, card(bf16=100))
     assert found.value == pytest.approx(10 / 0.40, rel=0.02)
-    assert "some card" in found.reason
-    assert "a data sheet" in found.reason
-
-
-@pytest.mark.parametrize("unknown", [None, card(fp32=10)], ids=["card", "rate"])
-def test_what_the_catalogue_does_not_know_is_measured_rather_than_guessed(unknown):
-    setup = TrainingSetup(device="cuda", precision="bf16")
-    found = step_time(1e15, 2048, Calibration(), setup, unknown)
-    assert found.value is None
-    assert "measure one step first" in found.reason
-    assert step_time(1e15, 2048, Calibration(step_seconds=3.0), setup, unknown).value == 3.0
-
-
-@pytest.mark.parametrize(
-    ("changes", "teraflops"),
-    [({}, 20), ({"tf32": False}, 10), ({"precision": "bf16"}, 40), ({"precision": "fp16"}, 50)],
-    ids=["tf32", "fp32", "bf16", "fp16"],
-)
-def test_each_precision_has_its_own_rate(changes, teraflops):
-    known = card(fp32=10, tf32=20, bf16=40, fp16=50)
-    assert card_flops_per_second(known, TrainingSetup(device="cuda", **changes)) == teraflops * 1e12
-
-
-def test_the_share_of_a_card_is_that_of_published_runs():
+    assert "some card" in found.reason and "a data sheet" in found.reason
+    # The utilisation of published runs on an H100, by the width of the model.
     h100 = next(card for card in CARDS if card.title == "H100 SXM")
-    setup = TrainingSetup(device="cuda", precision="bf16")
     for width, utilisation in ((1536, 0.349), (2048, 0.418), (4096, 0.464)):
-        seconds = step_time(989e12, width, Calibration(), setup, h100).value
-        assert 1 / seconds == pytest.approx(utilisation, rel=0.1)
+        assert 1 / step_time(989e12, width, Calibration(), setup, h100).value == pytest.approx(utilisation, rel=0.1)
+
+
+def test_a_card_or_rate_that_the_catalogue_lacks_is_measured_rather_than_guessed():
+    setup = TrainingSetup(device="cuda", precision="bf16")
+    for unknown in (None, card(fp32=10)):
+        found = step_time(1e15, 2048, Calibration(), setup, unknown)
+        assert found.value is None and "measure one step first" in found.reason
+        assert step_time(1e15, 2048, Calibration(step_seconds=3.0), setup, unknown).value == 3.0
+
+
+def test_each_precision_has_its_own_rate():
+    known = card(fp32=10, tf32=20, bf16=40, fp16=50)
+    rates = [({}, 20), ({"tf32": False}, 10), ({"precision": "bf16"}, 40), ({"precision": "fp16"}, 50)]
+    for changes, teraflops in rates:
+        assert card_flops_per_second(known, TrainingSetup(device="cuda", **changes)) == teraflops * 1e12, changes
 
 
 def flops(setup, **changes):
     return training_flops(shape_of(config_of("llama")), setup, **{"tokens": 1, "row_tokens": 10, **changes})
 
 
-def test_all_weights_cost_six_operations_a_token_and_attention_twelve():
-    shape = shape_of(config_of("llama"))
-    assert flops(TrainingSetup()) == 6 * shape.matrix_parameters_read("source") + 12 * 2 * 96 * 10
+def test_operations_of_full_training_lora_checkpointing_and_packed_documents():
+    shape, attention = shape_of(config_of("llama")), 12 * 2 * 96 * 10
+    read = shape.matrix_parameters_read("source")
+    assert flops(TrainingSetup()) == 6 * read + attention
     assert flops(TrainingSetup(), tokens=7) == 7 * flops(TrainingSetup())
-
-
-def test_lora_skips_the_gradients_of_frozen_weights():
-    shape, setup = shape_of(config_of("llama")), setup_of("llama", lora=True)
     adapters = 5 * sum(x.count * (x.inputs + x.outputs) for x in shape.linears if not x.is_head)
-    assert flops(setup) == 4 * shape.matrix_parameters_read("source") + 6 * adapters + 12 * 2 * 96 * 10
+    lora = flops(setup_of("llama", lora=True))
+    assert lora == 4 * read + 6 * adapters + attention, "without gradients of frozen weights"
+    # Checkpointing repeats the forward pass of the layers but not of the head.
+    again = flops(TrainingSetup(gradient_checkpointing=True)) - flops(TrainingSetup())
+    assert again == 2 * (read - 96 * 40) + attention / 3
+    # A GPU attends within documents, a CPU to the whole row.
+    on_card = TrainingSetup(device="cuda", packed=True)
+    assert flops(on_card, document_tokens=5.0) == flops(on_card, row_tokens=5)
+    assert flops(TrainingSetup(packed=True), document_tokens=5.0) == flops(TrainingSetup())
 
 
-def test_checkpointing_costs_what_is_computed_again_until_both_were_measured():
+def test_gradient_checkpointing_costs_the_recomputed_share_until_both_were_measured():
     shape = shape_of(config_of("llama"))
     full, lora = TrainingSetup(), TrainingSetup(method="lora", lora_rank=8, lora_targets=("q_proj", "v_proj"))
     shares = [recomputed_share(shape, setup, 10) for setup in (full, lora)]
@@ -184,36 +138,6 @@ def test_checkpointing_costs_what_is_computed_again_until_both_were_measured():
     assert checkpointing_cost(0.3, slower, planned).value == checkpointing_cost(0.3, planned, measured).value == 0.3
     cost = checkpointing_cost(0.3, slower, measured)
     assert cost.value == pytest.approx(0.4) and cost.reason == "measured here with it and without it"
-
-
-def test_a_plan_knows_what_checkpointing_costs_once_both_were_measured(
-    tiny_config, matrices_at_100_gflops, monkeypatch, tmp_path
-):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr("tui_trainer.launching.carry_out.load_of_others", lambda own: 0.0)
-
-    def plan_of(on: str):
-        return estimated_plan(tiny_config("costs", {"training.gradient_checkpointing": on}))
-
-    plans = [plan_of("false"), plan_of("true")]
-    assert plans[0].checkpointing_cost == plans[1].checkpointing_cost
-    assert 0.05 < plans[0].checkpointing_cost.value < 0.5
-    for plan, seconds in zip(plans, (1.0, 1.1), strict=True):
-        keep_step_seconds(plan, seconds, 0.0)
-    cost = plan_of("false").checkpointing_cost
-    assert cost.value == pytest.approx(0.1) and cost.reason.startswith("measured here")
-
-
-def test_checkpointing_computes_the_layers_forward_twice_and_not_the_head():
-    shape = shape_of(config_of("llama"))
-    layers = shape.matrix_parameters_read("source") - 96 * 40
-    assert flops(TrainingSetup(gradient_checkpointing=True)) - flops(TrainingSetup()) == 2 * layers + 4 * 2 * 96 * 10
-
-
-def test_a_card_attends_within_documents_and_a_cpu_to_the_whole_row():
-    on_card = TrainingSetup(device="cuda", packed=True)
-    assert flops(on_card, document_tokens=5.0) == flops(on_card, row_tokens=5)
-    assert flops(TrainingSetup(packed=True), document_tokens=5.0) == flops(TrainingSetup())
 
 
 def started():
@@ -236,24 +160,17 @@ def step(number, seconds=0.5):
     )  # fmt: skip
 
 
-def test_before_the_first_evaluation_and_save_the_plan_says_what_they_will_take():
-    events = [started(), planned(eval_every_steps=30, save_every_steps=50), *map(step, range(1, 11))]
-    evaluation = 120 / 8 / 3  # 120 rows, at 8 rows a second of training, of which forward is a third
-    save = 12e6 / 300e6
-    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 4 * evaluation + 2 * save)
-
-
-def test_what_was_measured_takes_the_place_of_the_guess_and_the_end_counts():
-    events = [started(), planned(eval_every_steps=30, save_every_steps=0), *map(step, range(1, 31))]
-    events.append(e.EvalDone(step=30, loss_sum=1.0, tokens=1, loss=1.0, seconds=2.0, scheduled=True, best=True))
-    assert eta_seconds(fold(events)) == pytest.approx(70 * 0.5 + 3 * 2.0 + 12e6 / 300e6)
-
-
-def test_without_held_out_rows_evaluations_take_no_time():
+def test_the_remaining_time_counts_evaluations_and_saves_that_are_still_due():
+    ten_steps, thirty_steps = map(step, range(1, 11)), map(step, range(1, 31))
+    # Before the first of each, the plan estimates them: 120 rows, at 8 rows a second of training, of which a third
+    # is the forward pass.
+    estimated_evaluation, save = 120 / 8 / 3, 12e6 / 300e6
+    events = [started(), planned(eval_every_steps=30, save_every_steps=50), *ten_steps]
+    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 4 * estimated_evaluation + 2 * save)
+    measured = e.EvalDone(step=30, loss_sum=1.0, tokens=1, loss=1.0, seconds=2.0, scheduled=True, best=True)
+    events = [started(), planned(eval_every_steps=30, save_every_steps=0), *thirty_steps, measured]
+    assert eta_seconds(fold(events)) == pytest.approx(70 * 0.5 + 3 * 2.0 + save)
     events = [started(), planned(eval_every_steps=10, save_every_steps=0, eval_rows=0), *map(step, range(1, 11))]
-    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + 12e6 / 300e6)
-
-
-def test_at_the_last_step_nothing_is_left():
+    assert eta_seconds(fold(events)) == pytest.approx(90 * 0.5 + save), "no held-out rows"
     events = [started(), planned(eval_every_steps=30, save_every_steps=30), *map(step, range(1, 101))]
     assert eta_seconds(fold(events)) == 0

@@ -1,4 +1,4 @@
-"""`training.effective_batch_size = "auto"`: the card's number, the data's bound, and the learning rate with it."""
+"""`training.effective_batch_size = "auto"`: the number of the card, bounded by the data, and the learning rate."""
 
 from __future__ import annotations
 
@@ -33,61 +33,58 @@ def planned(recipe, hardware, *assignments, facts=TWEETS):
     return planning.make(loaded_on(hardware, recipe, assignments), hardware, facts)
 
 
-@pytest.mark.parametrize(
-    ("recipe", "hardware", "rows", "rate"),
-    [
-        ("tweet-sentiment", T4, 32, 4e-5),
-        ("tweet-sentiment", RTX_3090, 48, 4.9e-5),
-        ("tweet-sentiment", A100_40, 64, 5.66e-5),
-        ("tweet-sentiment", A100_80, 128, 8e-5),
-        ("tweet-sentiment", H100, 128, 8e-5),
-        ("ner", T4, 32, 4e-5),
-        ("ner", RTX_3090, 48, 4.9e-5),
-        ("ner", A100_40, 64, 5.66e-5),
-        ("ner", H100, 128, 8e-5),
-        ("char-lm", T4, 128, 1e-3),
-        ("char-lm", RTX_3090, 192, 1.22e-3),
-        ("char-lm", A100_40, 192, 1.22e-3),
-        ("char-lm", H100, 192, 1.22e-3),
-        ("llama-8b-lora", RTX_3090, 8, 2e-4),
-        ("llama-8b-lora", A100_40, 8, 2e-4),
-        ("llama-8b-lora", H100, 8, 2e-4),
-    ],
-)
-def test_auto_is_the_cards_number_for_the_task_and_the_learning_rate_grows_with_its_root(recipe, hardware, rows, rate):
-    facts = TWEETS if recipe in ("tweet-sentiment", "ner") else replace(TWEETS, classes=0)
-    plan = planned(recipe, hardware, AUTO, facts=facts)
-    assert (plan.effective_batch_size.value, plan.learning_rate.value) == (rows, rate)
-    assert plan.config.training.effective_batch_size == rows and plan.effective_batch_is_auto
-    profile = plan.hardware_profile
-    known = f"hardware profile {profile}" in plan.effective_batch_size.reason
-    assert known and plan.total_steps.value >= 300
-    before = planned(recipe, hardware, "training.lr_scaling=none", AUTO, facts=facts).learning_rate.value
-    assert (f"{before:g} -> {rate:g}" in plan.learning_rate.reason) == (before != rate)
+ROWS_OF_CARDS = [
+    ("tweet-sentiment", T4, 32, 4e-5),
+    ("tweet-sentiment", RTX_3090, 48, 4.9e-5),
+    ("tweet-sentiment", A100_40, 64, 5.66e-5),
+    ("tweet-sentiment", A100_80, 128, 8e-5),
+    ("tweet-sentiment", H100, 128, 8e-5),
+    ("ner", T4, 32, 4e-5),
+    ("ner", RTX_3090, 48, 4.9e-5),
+    ("ner", A100_40, 64, 5.66e-5),
+    ("ner", H100, 128, 8e-5),
+    ("char-lm", T4, 128, 1e-3),
+    ("char-lm", RTX_3090, 192, 1.22e-3),
+    ("char-lm", A100_40, 192, 1.22e-3),
+    ("char-lm", H100, 192, 1.22e-3),
+    ("llama-8b-lora", RTX_3090, 8, 2e-4),
+    ("llama-8b-lora", A100_40, 8, 2e-4),
+    ("llama-8b-lora", H100, 8, 2e-4),
+]
 
 
-@pytest.mark.parametrize("recipe", ["finetune", "tweet-sentiment", "ner"])
-def test_three_recipes_leave_it_to_the_card_and_the_others_have_a_number(recipe):
+def test_auto_takes_the_cards_number_and_scales_the_learning_rate_by_its_root(subtests):
+    for recipe, hardware, rows, rate in ROWS_OF_CARDS:
+        with subtests.test(f"{recipe} on {hardware.gpus[0].name}"):
+            facts = TWEETS if recipe in ("tweet-sentiment", "ner") else replace(TWEETS, classes=0)
+            plan = planned(recipe, hardware, AUTO, facts=facts)
+            assert (plan.effective_batch_size.value, plan.learning_rate.value) == (rows, rate)
+            assert plan.config.training.effective_batch_size == rows and plan.effective_batch_is_auto
+            profile = plan.hardware_profile
+            known = f"hardware profile {profile}" in plan.effective_batch_size.reason
+            assert known and plan.total_steps.value >= 300
+            before = planned(recipe, hardware, "training.lr_scaling=none", AUTO, facts=facts).learning_rate.value
+            assert (f"{before:g} -> {rate:g}" in plan.learning_rate.reason) == (before != rate)
+
+
+def test_only_three_recipes_leave_the_batch_size_to_the_card():
     written = {name: one.values["training"]["effective_batch_size"] for name, one in all_profiles("recipes").items()}
-    assert written.pop(recipe) == "auto"
-    others = {name for name, value in written.items() if value == "auto"} | {recipe}
-    assert others == {"finetune", "tweet-sentiment", "ner"}
+    assert {name for name, value in written.items() if value == "auto"} == {"finetune", "tweet-sentiment", "ner"}
 
 
-@pytest.mark.parametrize(
-    ("rows", "epochs", "expected"), [(50_000, 3, 128), (8_000, 3, 64), (1_600, 3, 16), (1_600, 12, 64), (40, 3, 1)]
-)
-def test_data_bounds_it_so_that_three_hundred_steps_are_left(rows, epochs, expected):
-    setting = f"training.num_train_epochs={epochs}"
-    plan = planned("tweet-sentiment", H100, setting, facts=replace(TWEETS, rows=rows))
-    assert plan.effective_batch_size.value == expected
-    assert plan.total_steps.value >= min(300, epochs * rows)
-    assert ("fewer than 300 steps" in plan.effective_batch_size.reason) == (expected < 128)
-    if expected == 16:
-        assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
+def test_little_data_bounds_the_batch_so_that_three_hundred_steps_remain(subtests):
+    for rows, epochs, expected in [(50_000, 3, 128), (8_000, 3, 64), (1_600, 3, 16), (1_600, 12, 64), (40, 3, 1)]:
+        with subtests.test(f"{rows} rows, {epochs} epochs"):
+            setting = f"training.num_train_epochs={epochs}"
+            plan = planned("tweet-sentiment", H100, setting, facts=replace(TWEETS, rows=rows))
+            assert plan.effective_batch_size.value == expected
+            assert plan.total_steps.value >= min(300, epochs * rows)
+            assert ("fewer than 300 steps" in plan.effective_batch_size.reason) == (expected < 128)
+            if expected == 16:
+                assert "4e-05 -> 2.83e-05" in plan.learning_rate.reason
 
 
-def test_without_a_number_it_is_what_the_learning_rate_is_for():
+def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning_rate():
     for hardware, settings, words in (
         (machine_of("cpu"), (), "on a CPU"),
         (H100, ("hardware_profile=none",), 'hardware_profile = "none"'),
@@ -99,13 +96,15 @@ def test_without_a_number_it_is_what_the_learning_rate_is_for():
         assert planned("tweet-sentiment", hardware, *settings, "training.base_batch_size=8").learning_rate.value == 4e-5
 
 
-def test_rows_of_another_length_have_as_many_tokens_and_are_no_fewer_than_the_recipes():
+@pytest.mark.full
+def test_rows_of_another_length_keep_the_tokens_of_a_step():
     short, long = (planned("tweet-sentiment", H100, f"data.max_length={length}") for length in (64, 512))
     assert (short.effective_batch_size.value, long.effective_batch_size.value) == (256, 32)
     assert "128 rows of 128 tokens" in short.effective_batch_size.reason
 
 
-def test_each_card_has_its_number_and_each_process_a_row():
+@pytest.mark.full
+def test_several_cards_multiply_the_number_and_each_process_has_a_row():
     facts = replace(LORA_FACTS, rows=50_000, packed_rows=None)
     loaded = loaded_on(FOUR, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
     plan = planning.make(loaded, FOUR, facts)
@@ -118,7 +117,7 @@ def test_each_card_has_its_number_and_each_process_a_row():
     assert planning.make(asked, FOUR, replace(facts, rows=150)).effective_batch_size.value == 4
 
 
-def test_a_cut_that_was_written_whole_decides_it():
+def test_an_explicit_micro_batch_and_accumulation_decide_the_batch():
     cut = ("training.per_device_train_batch_size=8", "training.gradient_accumulation_steps=3")
     plan = planned("tweet-sentiment", H100, *cut)
     assert plan.effective_batch_size.value == 24 and not plan.effective_batch_is_auto
@@ -129,7 +128,7 @@ def test_a_cut_that_was_written_whole_decides_it():
     }  # fmt: skip
 
 
-def test_the_learning_rate_is_scaled_as_the_optimizer_takes_it_and_never_out_of_its_range():
+def test_the_learning_rate_is_scaled_as_suits_the_optimizer_within_its_range():
     assert planned("tweet-sentiment", H100, "training.lr_scaling=linear").learning_rate.value == pytest.approx(1.6e-4)
     sgd = planned("tweet-sentiment", H100, "training.optim=sgd", "training.learning_rate=auto")
     assert sgd.learning_rate.value == pytest.approx(0.03 * 4) and "linear scaling" in sgd.learning_rate.reason
@@ -144,7 +143,8 @@ def test_the_learning_rate_is_scaled_as_the_optimizer_takes_it_and_never_out_of_
     assert far.learning_rate.value == 2e-4 and "tends to diverge" in far.learning_rate.reason
 
 
-def test_documents_that_share_rows_are_counted_for_the_number_that_was_decided():
+@pytest.mark.full
+def test_packed_rows_are_counted_for_the_chosen_batch():
     facts = replace(TWEETS, classes=0, packed_rows=1.0, fills=lambda documents: documents / 4)
     loaded = loaded_on(A100_40, "finetune", ("model.model_name_or_path=distilbert/distilgpt2",))
     resolved, found = with_rows_of_step(loaded, A100_40, facts)
@@ -154,7 +154,7 @@ def test_documents_that_share_rows_are_counted_for_the_number_that_was_decided()
         _ = loaded.config.training.step_rows
 
 
-def test_a_run_goes_on_with_its_number_and_is_not_called_edited(tmp_path):
+def test_a_resumed_run_keeps_its_batch_and_does_not_count_as_edited(tmp_path):
     plan = planned("tweet-sentiment", H100, AUTO)
     again = read_plan_file(plan_bytes(plan))
     assert again.config.training.effective_batch_size == 128 and again.effective_batch_is_auto
@@ -169,36 +169,33 @@ def test_a_run_goes_on_with_its_number_and_is_not_called_edited(tmp_path):
     assert edited_settings(folder, number) is not None
 
 
-def test_numbers_of_shipped_profiles_name_tasks_that_there_are_and_memory_that_their_cards_have():
-    seen = 0
-    for profile in all_profiles("hardware").values():
-        for one in profile.batches:
-            seen += 1
-            assert set(one.tasks) <= set(task_names()) and one.source
-    assert seen >= 20
+@pytest.mark.full
+def test_batch_tables_of_shipped_profiles_name_existing_tasks_and_a_source():
+    tables = [table for profile in all_profiles("hardware").values() for table in profile.batches]
+    assert len(tables) >= 20
+    assert all(set(table.tasks) <= set(task_names()) and table.source for table in tables)
 
 
-@pytest.mark.parametrize(
-    ("table", "words"),
-    [
-        ("rows = 8", "tasks"),
-        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 0\nsource = "x"', "batches.rows"),
-        ('tasks = "causal_lm"\ntokens = 8\nrows = 8\nsource = "x"', "batches.tasks"),
-        ('tasks = ["causal_lm"]\ntokens = 8.5\nrows = 8\nsource = "x"', "batches.tokens"),
-        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nparameters_at_most = true', "parameters_at_most"),
-        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nspeed = 3', "batches.speed"),
-        ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nmemory_gib = [9, 3]', "batches.memory_gib"),
-    ],
-)
-def test_a_table_that_is_not_understood_is_refused(tmp_path, table, words):
+DAMAGED_TABLES = [
+    ("rows = 8", "tasks"),
+    ('tasks = ["causal_lm"]\ntokens = 8\nrows = 0\nsource = "x"', "batches.rows"),
+    ('tasks = "causal_lm"\ntokens = 8\nrows = 8\nsource = "x"', "batches.tasks"),
+    ('tasks = ["causal_lm"]\ntokens = 8.5\nrows = 8\nsource = "x"', "batches.tokens"),
+    ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nparameters_at_most = true', "parameters_at_most"),
+    ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nspeed = 3', "batches.speed"),
+    ('tasks = ["causal_lm"]\ntokens = 8\nrows = 8\nsource = "x"\nmemory_gib = [9, 3]', "batches.memory_gib"),
+]
+
+
+def test_a_damaged_batch_table_is_refused_with_its_key(tmp_path, subtests):
     path = tmp_path / "mine.toml"
-    path.write_text(f'[match]\ndevice = "cuda"\n[[batches]]\n{table}\n')
-    with pytest.raises(ConfigError, match=words):
-        read_profile(path, "hardware")
-    for tables in ("3", "[3]"):
-        path.write_text(f'batches = {tables}\n[match]\ndevice = "cuda"\n')
-        with pytest.raises(ConfigError, match="batches"):
-            read_profile(path, "hardware")
-    path.write_text(f"[[batches]]\n{table}\n")
+    texts = [(f'[match]\ndevice = "cuda"\n[[batches]]\n{table}\n', words) for table, words in DAMAGED_TABLES]
+    texts += [(f'batches = {value}\n[match]\ndevice = "cuda"\n', "batches") for value in ("3", "[3]")]
+    for text, words in texts:
+        with subtests.test(text):
+            path.write_text(text)
+            with pytest.raises(ConfigError, match=words):
+                read_profile(path, "hardware")
+    path.write_text("[[batches]]\nrows = 8\n")
     with pytest.raises(ConfigError, match="unknown"):
         load(Request(profile=str(path)), lambda requested: (None, ""))

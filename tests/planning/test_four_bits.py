@@ -1,4 +1,4 @@
-"""Plans with weights in 4 bits: what they take, what they cost in time, and where they are refused."""
+"""Plans with weights in 4 bits: their memory and time, and where they are refused."""
 
 from __future__ import annotations
 
@@ -38,16 +38,17 @@ def part(plan, name):
     return next((part.bytes for part in plan.memory_parts if part.name == name), 0)
 
 
-@pytest.mark.parametrize(("double", "bits"), [("true", 4 + 8 / 64 + 32 / 64 / 256), ("false", 4.5)])
-def test_matrices_take_4_bits_and_their_scales_and_all_else_16(double, bits):
-    plan = planned(quantization__bnb_4bit_use_double_quant=double)
-    wanted = MATRICES * bits / 8 + 2 * (PARAMETERS - MATRICES) + 4 * ADAPTERS
-    assert part(plan, "weights") == pytest.approx(wanted, rel=1e-6)
-    assert plan.trained_parameters.value == ADAPTERS
-    assert (plan.weights_dtype.value, plan.learning_rate.value) == ("bfloat16", 2e-4)
+def test_matrices_take_4_bits_with_their_scales_and_the_rest_16():
+    """Source: QLoRA, arXiv:2305.14314, section 3 (blocks of 64, and of 256 for the scales)."""
+    for double, bits in (("true", 4 + 8 / 64 + 32 / 64 / 256), ("false", 4.5)):
+        plan = planned(quantization__bnb_4bit_use_double_quant=double)
+        wanted = MATRICES * bits / 8 + 2 * (PARAMETERS - MATRICES) + 4 * ADAPTERS
+        assert part(plan, "weights") == pytest.approx(wanted, rel=1e-6)
+        assert plan.trained_parameters.value == ADAPTERS
+        assert (plan.weights_dtype.value, plan.learning_rate.value) == ("bfloat16", 2e-4)
 
 
-def test_one_matrix_is_unpacked_at_a_time_into_what_products_take():
+def test_memory_holds_one_unpacked_matrix_in_the_compute_dtype():
     shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
     setup = TrainingSetup(device="cuda", precision="bf16", weights="bfloat16", method="qlora", four_bits=FourBits())
     assert Static(shape, setup).unpacking_bytes(10) == 2 * 4096 * 14336 + 2 * 10 * 14336
@@ -60,7 +61,8 @@ def test_one_matrix_is_unpacked_at_a_time_into_what_products_take():
     assert part(planned(tuning__method="lora"), "unpacked") == 0
 
 
-def test_what_is_trained_as_a_whole_or_ends_the_model_is_not_among_them():
+@pytest.mark.full
+def test_the_head_and_fully_trained_modules_are_not_quantized():
     shape = shape_of(find_shape("meta-llama/Llama-3.1-8B").config)
     every = Config(tuning=TuningSection(method="qlora"))
     names = {linear.name for linear in quantised_linears(shape, FourBits.of(every, shape))}
@@ -74,20 +76,22 @@ def test_what_is_trained_as_a_whole_or_ends_the_model_is_not_among_them():
     assert chosen and (chosen.quant_type, chosen.compute_dtype) == ("fp4", "float16")
 
 
-def test_a_run_leaves_an_adapter_behind_and_no_model():
+@pytest.mark.full
+def test_a_qlora_run_saves_only_its_adapter():
     setup = TrainingSetup(method="qlora", four_bits=FourBits(), weights="bfloat16", trained_parameters=ADAPTERS)
     assert final_model_bytes(PARAMETERS, setup) == final_model_bytes(PARAMETERS, replace(setup, method="lora"))
     assert final_model_bytes(PARAMETERS, setup) < 5 * ADAPTERS
 
 
-def test_unpacking_makes_a_step_longer_which_is_said_to_be_an_estimate():
+@pytest.mark.full
+def test_unpacking_makes_an_estimated_step_longer():
     same = {"training__per_device_train_batch_size": 1}
     packed, whole = planned(**same).step_seconds, planned(tuning__method="lora", **same).step_seconds
     assert packed.value == pytest.approx(1.28 * whole.value)
     assert "estimate" in packed.reason and "unpacking" not in whole.reason and not packed.exact
 
 
-def test_on_a_cpu_it_is_refused_with_lora_in_16_bits_and_what_each_would_take():
+def test_qlora_on_a_cpu_is_refused_and_offered_lora_in_16_bits_with_its_memory():
     with pytest.raises(ConfigError) as refused:
         planned(NO_CARD)
     problem = refused.value.problems[0]
@@ -98,22 +102,16 @@ def test_on_a_cpu_it_is_refused_with_lora_in_16_bits_and_what_each_would_take():
     assert f"about {format_bytes(whole.memory_bytes.value)} of memory" in problem.hint
 
 
-def test_without_bitsandbytes_it_is_refused_with_the_way_to_install_it():
+def test_qlora_is_refused_without_bitsandbytes_and_offered_only_where_it_runs():
     without = replace(RTX_4070, libraries={**RTX_4070.libraries, "bitsandbytes": None})
     with pytest.raises(ConfigError, match="bitsandbytes, which is not installed") as refused:
         planned(without)
-    assert "uv pip install bitsandbytes" in refused.value.problems[0].hint
-    assert '"lora"' in refused.value.problems[0].hint
-
-
-def test_a_lora_that_does_not_fit_is_offered_4_bits_and_then_fits():
+    hint = refused.value.problems[0].hint
+    assert "uv pip install bitsandbytes" in hint and '"lora"' in hint
     with pytest.raises(ConfigError, match="memory") as refused:
         planned(RTX_4070, tuning__method="lora")
     assert 'tuning.method = "qlora"' in refused.value.problems[0].hint
     assert planned(RTX_4070).memory_bytes.value < RTX_4070.gpus[0].memory_bytes
-
-
-def test_4_bits_are_not_offered_where_nothing_unpacks_them():
     small = replace(NO_CARD, memory_bytes=8 << 30, memory_available_bytes=7 << 30)
     with pytest.raises(ConfigError, match="memory") as refused:
         planned(small, tuning__method="lora")

@@ -1,11 +1,9 @@
-"""model.kernels: what auto becomes on which machine, and what is refused by name."""
+"""`model.kernels`: what auto chooses on each machine, and what is refused."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
-
-import pytest
 
 from tests.advice.test_on_gpus import H200, PASCAL
 from tui_trainer.config.load import Request
@@ -19,7 +17,7 @@ CPU = replace(LIGER, gpus=(), driver=None)
 
 
 def planned(hardware: Hardware, family: str = "llama", **settings):
-    """(what it becomes, its reason, why it is refused)."""
+    """Return the chosen kernels, the reason and the refusals."""
     assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
     loaded, target = load_config(Request(assignments=assignments)), TrainingDevice.of(hardware)
     shape = SimpleNamespace(model_type=family)
@@ -28,36 +26,44 @@ def planned(hardware: Hardware, family: str = "llama", **settings):
     return found.value, found.reason, " ".join(problem.message for problem in problems)
 
 
-def test_auto_takes_liger_where_card_and_family_have_it():
+def test_auto_takes_liger_on_a_card_and_family_that_have_it():
     assert planned(LIGER) == ("liger", "auto: liger-kernel 0.8.5 knows llama", "")
     assert len(LIGER_FAMILIES) > 15 and planned(LIGER, "qwen3")[0] == "liger"
 
 
-@pytest.mark.parametrize(("hardware", "family", "settings", "reason"), [
-    (H200, "llama", {}, "liger-kernel is not installed"),
-    (CPU, "llama", {}, "this run is on the CPU"),
-    (LIGER, "gpt2", {}, "none for gpt2"),
-    (replace(PASCAL, libraries=LIGER.libraries), "llama", {}, "7.0, this card has 6.1"),
-    (replace(LIGER, libraries={**LIGER.libraries, "triton": None}), "llama", {}, "triton"),
-    (LIGER, "llama", {"training__torch_compile": "true"}, "compiled layers fuse the same"),
-    (LIGER, "llama", {"training__deterministic": "true"}, "the same bits"),
-    (LIGER, "llama", {"model__kernels": "none"}, "from --set"),
-])  # fmt: skip
-def test_auto_takes_none_elsewhere_and_says_why(hardware, family, settings, reason):
-    value, found, problems = planned(hardware, family, **settings)
-    assert (value, problems) == ("none", "") and reason in found
+WITHOUT_KERNELS = [
+(H200, "llama", {}, "liger-kernel is not installed"),
+(CPU, "llama", {}, "this run is on the CPU"),
+(LIGER, "gpt2", {}, "none for gpt2"),
+(replace(PASCAL, libraries=LIGER.libraries), "llama", {}, "7.0, this card has 6.1"),
+(replace(LIGER, libraries={**LIGER.libraries, "triton": None}), "llama", {}, "triton"),
+(LIGER, "llama", {"training__torch_compile": "true"}, "compiled layers fuse the same"),
+(LIGER, "llama", {"training__deterministic": "true"}, "the same bits"),
+(LIGER, "llama", {"model__kernels": "none"}, "from --set"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("hardware", "family", "kernels", "refusal"), [
-    (H200, "llama", "liger", "liger-kernel is not installed"),
-    (CPU, "llama", "liger", "on the CPU"),
-    (LIGER, "gpt2", "liger", "none for gpt2"),
-])  # fmt: skip
-def test_what_is_asked_for_by_name_and_cannot_be_is_refused(hardware, family, kernels, refusal):
-    value, _, problems = planned(hardware, family, model__kernels=kernels)
-    assert value == kernels and refusal in problems
+def test_auto_takes_no_fused_kernels_elsewhere_and_gives_the_reason(subtests):
+    for hardware, family, settings, reason in WITHOUT_KERNELS:
+        with subtests.test(reason):
+            value, found, problems = planned(hardware, family, **settings)
+            assert (value, problems) == ("none", "") and reason in found
 
 
-def test_by_name_they_stay_with_compiled_layers():
+REFUSED = [
+(H200, "llama", "liger", "liger-kernel is not installed"),
+(CPU, "llama", "liger", "on the CPU"),
+(LIGER, "gpt2", "liger", "none for gpt2"),
+]  # fmt: skip
+
+
+def test_kernels_requested_by_name_that_cannot_run_are_refused(subtests):
+    for hardware, family, kernels, refusal in REFUSED:
+        with subtests.test(refusal):
+            value, _, problems = planned(hardware, family, model__kernels=kernels)
+            assert value == kernels and refusal in problems
+
+
+def test_kernels_requested_by_name_stay_with_compiled_layers():
     settings = {"model__kernels": "liger", "training__torch_compile": "true"}
     assert planned(LIGER, **settings)[::2] == ("liger", "")

@@ -1,4 +1,4 @@
-"""Memory of the machine beside a run on a card: by part, and what is said where there is too little of it."""
+"""Memory of the machine beside a run on a GPU, by part, and what is reported if there is too little of it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def parts(plan):
     return {part.name: part.bytes for part in plan.host_memory_parts}
 
 
-def test_neither_the_model_nor_the_state_of_its_optimizer_is_ever_whole_on_the_host():
+def test_neither_model_nor_optimizer_state_is_ever_whole_on_the_host():
     huge = replace(CARD, memory_bytes=400 * GIB, memory_free_bytes=400 * GIB)
     plan = planned("llama-8b-lora", replace(MACHINE, gpus=(huge,)), tuning__method="full")
     embedding = 128_256 * 4096
@@ -51,41 +51,41 @@ def test_neither_the_model_nor_the_state_of_its_optimizer_is_ever_whole_on_the_h
     assert 8 * embedding > SHARD_BYTES and found.pop("libraries") == LIBRARIES_BYTES
     assert found.pop("batches") < 1 << 22
     assert [*found.values()] == [16 * embedding]
-    adapters = parts(planned("llama-8b-lora"))
+    plan = planned("llama-8b-lora")
+    adapters = parts(plan)
     assert adapters["loading"] == 16 * embedding and "saving" not in adapters
+    shown = "\n".join(plan_lines(plan))
+    assert "host memory" in shown and "torch, transformers and CUDA" in shown
 
 
-def test_a_model_from_scratch_is_made_on_the_host_and_counted_there():
+@pytest.mark.full
+def test_a_model_from_scratch_is_counted_on_the_host():
     shape = {"model__scratch__hidden_size": 2048, "model__scratch__num_hidden_layers": 24}
     plan = planned("finetune", model__init="scratch", tuning__method="full", **shape)
     assert parts(plan)["loading"] == 4 * plan.parameters.value
 
 
-def test_a_text_model_is_taken_out_of_the_whole_on_the_host():
+@pytest.mark.full
+def test_a_text_only_model_is_loaded_on_the_host():
     named = {"model__model_name_or_path": "google/gemma-3-4b-it", "tuning__method": "full", "data__path": "rows.jsonl"}
     plan = planned("finetune", model__text_only="true", **named)
     assert parts(plan)["loading"] == 4 * plan.parameters.value
     assert parts(planned("finetune", **named)).get("loading", 0) < parts(plan)["loading"]
 
 
-def test_on_a_cpu_there_is_one_memory():
+def test_a_run_on_the_cpu_has_no_separate_host_memory():
     plan = planned("quickstart", replace(MACHINE, gpus=(), driver=None))
     assert plan.device == "cpu" and plan.host_memory_bytes is None and plan.host_memory_parts == ()
     assert not any("host memory" in line for line in plan_lines(plan))
 
 
-def test_the_plan_shows_the_memory_of_the_host_by_part():
-    shown = "\n".join(plan_lines(planned("llama-8b-lora")))
-    assert "host memory" in shown and "torch, transformers and CUDA" in shown
-
-
-def test_a_machine_or_container_with_too_little_memory_is_refused_before_anything_is_loaded():
+def test_too_little_host_memory_is_refused():
     small = replace(MACHINE, memory_bytes=2 * GIB, memory_available_bytes=2 * GIB)
     with pytest.raises(ConfigError, match=r"of the machine's memory beside the GPU's, which has 2\.0 GiB"):
         planned("llama-8b-lora", small)
 
 
-def test_the_checklist_fails_where_too_little_of_it_is_free(tmp_path):
+def test_the_checklist_fails_if_too_little_host_memory_is_free(tmp_path):
     data = tmp_path / "texts.txt"
     data.write_text("a line of text\n" * 400)
     loaded = load_config(Request(profile="llama-8b-lora", assignments=(f"data.path={data}",)))

@@ -1,6 +1,9 @@
+"""The parts of a memory estimate: their formulas, and what real optimizers and simulated runs take."""
+
 import subprocess
 import sys
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -8,14 +11,11 @@ import torch
 from tests.planning.families import config_of, counted, setup_of
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection, TuningSection
-from tui_trainer.hardware.environment import KERNELS_KEPT
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import match_targets
 from tui_trainer.planning.disk import SMALL_FILES_BYTES, checkpoint_bytes
-from tui_trainer.planning.memory.cpu import KERNEL_BYTES, MAPPED_BLOCK_BYTES
-from tui_trainer.planning.memory.estimate import memory_parts, total_bytes
-from tui_trainer.planning.memory.gpu import EVALUATION_SHARE
+from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import BatchSizes, Static
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 from tui_trainer.training.optimizer import RunOptimizer
@@ -26,6 +26,7 @@ WIDE = {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "nu
         "tie_word_embeddings": True}  # fmt: skip
 HALF = {"precision": "bf16", "weights": "bfloat16"}
 GIB = 2**30
+DEVICES = ("cpu", "cuda")
 
 
 def parts(setup=None, *, micro_batch=4, eval_batch=4, row_tokens=32, config=None, **more):
@@ -44,16 +45,7 @@ def lora(**changes):
     return TrainingSetup(method="lora", lora_rank=16, lora_targets=names, **changes)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_no_part_is_negative_and_the_total_is_their_sum(device):
-    found = memory_parts(
-        shape_of(config_of("llama")), TrainingSetup(device=device), BatchSizes(rows=4, eval_rows=4, row_tokens=32)
-    )
-    assert all(part.bytes >= 0 and part.formula for part in found)
-    assert total_bytes(found) == sum(part.bytes for part in found)
-
-
-def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone():
+def test_twice_the_rows_take_twice_the_activations_and_the_same_weights():
     small, large = parts(micro_batch=4), parts(micro_batch=8)
     for name in ("activations", "backward pass", "head and loss"):
         assert large[name] == pytest.approx(2 * small[name], abs=2), name
@@ -61,38 +53,30 @@ def test_twice_the_rows_keep_twice_the_activations_and_leave_the_weights_alone()
         assert large[name] == small[name], name
 
 
-def test_weights_gradients_and_moments_take_sixteen_bytes_a_parameter_and_a_tied_embedding_four_more():
+def test_full_training_takes_16_bytes_per_parameter_and_4_more_for_a_tied_embedding():
     found, shape = parts(), shape_of(config_of("llama"))
     embedding = 4 * shape.vocabulary * shape.hidden_size
     assert found["weights"] + found["gradients"] + found["optimizer"] == 16 * shape.parameters + embedding
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, 6, 12])
-@pytest.mark.parametrize("weights", [{}, HALF])
-def test_checkpoints_never_take_more_than_the_layers_have_without(layers, weights):
-    config = {**config_of("llama"), "num_hidden_layers": layers}
+def test_checkpointing_never_takes_more_memory(subtests):
     layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
-    plain, less = (
-        found["activations"] + found["temporaries"]
-        for on in (False, True)
-        for found in [parts(TrainingSetup(gradient_checkpointing=on, counted=layer, **weights), config=config)]
-    )
-    assert less <= plain and (layers < 6 or less < plain)
+    for layers, weights in product((1, 2, 3, 6, 12), ({}, HALF)):
+        with subtests.test(f"{layers} layers, {weights}"):
+            config = {**config_of("llama"), "num_hidden_layers": layers}
+            setups = (TrainingSetup(gradient_checkpointing=on, counted=layer, **weights) for on in (False, True))
+            found = [parts(setup, config=config) for setup in setups]
+            plain, less = (each["activations"] + each["temporaries"] for each in found)
+            assert less <= plain and (layers < 6 or less < plain)
 
 
-@pytest.mark.parametrize(("changes", "tokens", "found"), [
-    ({"precision": "bf16", "packed": True}, 256, True), ({"precision": "bf16", "document_tokens": 40.0}, 256, True),
-    ({"precision": "bf16", "document_tokens": 255.0}, 256, False), ({"packed": True}, 256, False),
-    ({"precision": "bf16", "packed": True, "device": "cuda"}, 256, False),
-])  # fmt: skip
-def test_kernels_of_many_sizes_are_planned_where_a_cpu_multiplies_16_bits(changes, tokens, found):
-    kernels = parts(TrainingSetup(**changes), row_tokens=tokens).get("kernels", 0)
-    assert bool(kernels) is found and kernels <= KERNELS_KEPT * KERNEL_BYTES
-    assert parts(TrainingSetup(**changes), row_tokens=64).get("kernels", 0) <= kernels
-
-
-def test_accumulating_holds_two_sets_of_gradients():
-    assert parts(accumulation=4)["gradients"] - parts()["gradients"] == 4 * shape_of(config_of("llama")).parameters
+def test_gradient_accumulation_holds_two_sets_of_gradients():
+    trained = shape_of(config_of("llama")).parameters
+    assert parts(accumulation=4)["gradients"] - parts()["gradients"] == 4 * trained
+    # With weights in 16 bits: their sum in fp32, and the next gradients.
+    assert parts(TrainingSetup(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
+    # The sum fits into what the activations of a large batch left.
+    assert parts(TrainingSetup(**HALF), micro_batch=64)["gradients"] == 2 * trained
 
 
 def test_lora_has_gradients_and_moments_for_its_adapters_only():
@@ -103,191 +87,111 @@ def test_lora_has_gradients_and_moments_for_its_adapters_only():
     assert found["weights"] == 4 * (shape.parameters + trained)
 
 
-def test_frozen_weights_of_16_bits_take_half():
-    setup = setup_of("llama", lora=True, **HALF)
-    saved = parts(setup_of("llama", lora=True))["weights"] - parts(setup)["weights"]
-    assert saved == 2 * shape_of(config_of("llama")).parameters
-
-
-def test_trained_weights_of_16_bits_have_a_copy_in_fp32():
-    found, parameters = parts(TrainingSetup(**HALF)), shape_of(config_of("llama")).parameters
+def test_16_bit_weights_take_half_and_trained_ones_also_a_copy_in_fp32():
+    parameters = shape_of(config_of("llama")).parameters
+    adapted, half = (parts(setup_of("llama", lora=True, **changes)) for changes in ({}, HALF))
+    assert adapted["weights"] - half["weights"] == 2 * parameters
+    found = parts(TrainingSetup(**HALF))
     assert (found["weights"], found["master weights"]) == (2 * parameters, 4 * parameters)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_what_trains_as_a_whole_beside_adapters_is_there_in_the_models_numbers_and_in_fp32(dtype):
-    model = tiny_model("llama").to(dtype)
-    shape = shape_of(model.config.to_dict())
+def test_modules_trained_beside_adapters_have_a_copy_in_fp32(subtests):
     section = TuningSection(method="lora", r=3, modules_to_save="lm_head")
-    adapted = find_method("lora").apply(model, section, seed=0, autocast=False)
-    optimizer = RunOptimizer(adapted, TrainingSection(), lr=0.1)
-    kept = [*adapted.parameters(), *optimizer.masters.values()]
-    trained = [weight for weight in adapted.parameters() if weight.requires_grad]
-    saved = [weight for name, weight in adapted.named_parameters() if "modules_to_save" in name]
-    setup = TrainingSetup(
-        method="lora",
-        weights=str(dtype).removeprefix("torch."),
-        trained_parameters=sum(weight.numel() for weight in trained),
-        saved_parameters=sum(weight.numel() for weight in saved),
-    )
-    assert Static(shape, setup).weights().bytes == sum(weight.nbytes for weight in kept)
+    for dtype in (torch.float32, torch.bfloat16):
+        with subtests.test(str(dtype)):
+            model = tiny_model("llama").to(dtype)
+            shape = shape_of(model.config.to_dict())
+            adapted = find_method("lora").apply(model, section, seed=0, autocast=False)
+            optimizer = RunOptimizer(adapted, TrainingSection(), lr=0.1)
+            trained = sum(weight.numel() for weight in adapted.parameters() if weight.requires_grad)
+            saved = sum(weight.numel() for name, weight in adapted.named_parameters() if "modules_to_save" in name)
+            counts = {"trained_parameters": trained, "saved_parameters": saved}
+            setup = TrainingSetup(method="lora", weights=str(dtype).removeprefix("torch."), **counts)
+            kept = [*adapted.parameters(), *optimizer.masters.values()]
+            assert Static(shape, setup).weights().bytes == sum(weight.nbytes for weight in kept)
 
 
-@pytest.mark.parametrize("optim", ["adamw_torch_fused", "adamw_torch", "sgd", "adafactor"])
-@pytest.mark.parametrize(
-    "tuning", [{}, {"target_modules": "q_proj,down_proj"}, {"modules_to_save": "lm_head"}], ids=str
-)
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
-def test_an_optimizer_keeps_in_memory_and_on_the_disk_what_its_state_is(family, tuning, optim):
-    """Against the optimizer after a step, but for the single numbers that it keeps of each weight."""
-    model, training = tiny_model(family), TrainingSection(optim=optim)
-    shape = shape_of(model.config.to_dict())
-    setup = TrainingSetup(optim=optim, trained_parameters=shape.parameters)
-    if tuning:
-        section = TuningSection(method="lora", r=3, **tuning)
-        model = find_method("lora").apply(model, section, seed=0, autocast=False)
-        targets = match_targets(shape, section.target_modules, section.modules_to_save)
-        trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
-        setup = replace(setup, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
-    weights = [weight for weight in model.parameters() if weight.requires_grad]
-    optimizer = OPTIMIZERS[optim].build([{"params": weights}], 0.1, training)
-    for weight in weights:
-        weight.grad = torch.ones_like(weight)
-    optimizer.step()
-    kept = sum(
-        value.nbytes
-        for state in optimizer.state.values()
-        for value in state.values()
-        if isinstance(value, torch.Tensor) and value.ndim
-    )
-    assert Static(shape, setup).optimizer().bytes == kept
-    saved, _ = checkpoint_bytes(shape, setup)
-    assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
+TUNED = [{}, {"target_modules": "q_proj,down_proj"}, {"modules_to_save": "lm_head"}]
 
 
-def test_an_update_that_is_not_fused_holds_a_root_of_each_second_moment_on_a_gpu():
-    """Where the update is the peak: all logits of a batch are more, so there are few rows."""
-    few = {"micro_batch": 1, "eval_batch": 1, "row_tokens": 1}
-    fused, plain = (
-        parts(TrainingSetup(optim=optim, device="cuda"), **few) for optim in ("adamw_torch_fused", "adamw_torch")
-    )
-    assert plain.pop("update") == 4 * shape_of(config_of("llama")).parameters and "update" not in fused
-    assert plain["optimizer"] == fused["optimizer"]
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.full)])
+def test_optimizer_state_takes_as_much_memory_and_disk_as_planned(family, subtests):
+    """Compare with the optimizer after a step, apart from the single numbers that it keeps for each weight."""
+    for optim, tuning in product(("adamw_torch_fused", "adamw_torch", "sgd", "adafactor"), TUNED):
+        with subtests.test(f"{optim} {tuning}"):
+            model, training = tiny_model(family), TrainingSection(optim=optim)
+            shape = shape_of(model.config.to_dict())
+            setup = TrainingSetup(optim=optim, trained_parameters=shape.parameters)
+            if tuning:
+                section = TuningSection(method="lora", r=3, **tuning)
+                model = find_method("lora").apply(model, section, seed=0, autocast=False)
+                targets = match_targets(shape, section.target_modules, section.modules_to_save)
+                trained = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+                setup = replace(setup, method="lora", lora_rank=3, lora_targets=targets, trained_parameters=trained)
+            weights = [weight for weight in model.parameters() if weight.requires_grad]
+            optimizer = OPTIMIZERS[optim].build([{"params": weights}], 0.1, training)
+            for weight in weights:
+                weight.grad = torch.ones_like(weight)
+            optimizer.step()
+            state = [value for each in optimizer.state.values() for value in each.values()]
+            kept = sum(value.nbytes for value in state if isinstance(value, torch.Tensor) and value.ndim)
+            assert Static(shape, setup).optimizer().bytes == kept
+            saved, _ = checkpoint_bytes(shape, setup)
+            assert saved - SMALL_FILES_BYTES == 4 * setup.trained_parameters + kept
 
 
-@pytest.mark.parametrize(("optim", "each"), [("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)])
-def test_states_of_bitsandbytes_have_scales_for_their_blocks(optim, each):
+def test_8_bit_optimizer_states_have_scales_for_their_blocks():
     parameters = shape_of(config_of("llama")).parameters
-    assert parts(TrainingSetup(optim=optim))["optimizer"] == int(each * parameters)
+    for optim, each in (("adamw_8bit", 2.03125), ("paged_adamw_32bit", 8)):
+        assert parts(TrainingSetup(optim=optim))["optimizer"] == int(each * parameters)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_checkpointing_keeps_little_of_many_layers(device):
-    plain, saved = (wide(TrainingSetup(device=device, gradient_checkpointing=on), rows=2) for on in (False, True))
-    assert sum(saved.values()) < sum(plain.values())
-    assert saved["activations"] < plain["activations"] / 10
+def test_checkpointing_keeps_a_small_part_of_the_activations(subtests):
+    for device in DEVICES:
+        with subtests.test(device):
+            plain, saved = (
+                wide(TrainingSetup(device=device, gradient_checkpointing=on), rows=2) for on in (False, True)
+            )
+            assert sum(saved.values()) < sum(plain.values())
+            assert saved["activations"] < plain["activations"] / 10
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_in_chunks_the_loss_does_not_grow_with_the_vocabulary_of_all_tokens(device):
-    plain, chunked = (
-        wide(lora(device=device, loss_chunk_tokens=chunk, **HALF))["head and loss"] for chunk in (0, 1024)
-    )
-    assert chunked < plain / 10
+def test_a_chunked_loss_takes_little_and_a_trained_head_has_its_gradient_beside_it(subtests):
+    for device in DEVICES:
+        with subtests.test(device):
+            plain, chunked = (lora(device=device, loss_chunk_tokens=chunk, **HALF) for chunk in (0, 1024))
+            frozen = wide(chunked)["head and loss"]
+            assert frozen < wide(plain)["head and loss"] / 10
+            trained = wide(replace(chunked, saves_head=True))["head and loss"]
+            assert trained - frozen == (4 + 2) * 128256 * 2048
 
 
-def test_an_evaluation_counts_only_where_it_needs_more_than_a_step():
-    assert parts(eval_batch=4)["evaluation"] == 0
-    assert parts(eval_batch=64)["evaluation"] > 0
-
-
-def test_an_evaluation_on_a_card_holds_a_share_of_a_layer_but_all_of_its_scores():
-    """Scores may be one result alone; a layer without them is never there as a whole."""
-    layer = LayerBytes(kept=10_000, made=16_000, evaluated=16_000, largest_kept=10_000, largest_made=16_000)
-    plain, scores = (
-        parts(
-            TrainingSetup(device="cuda", gradient_checkpointing=True, counted=replace(layer, made_per_pair=per_pair)),
-            eval_batch=4096,
-        )["evaluation"]
-        for per_pair in (0, 16_000)
-    )
-    assert scores - plain == pytest.approx((1 - EVALUATION_SHARE) * 16_000 * 4096 * 32, rel=1e-6)
-
-
-def test_gradients_fill_places_of_short_lived_results_and_only_where_there_are_gradients():
-    small, large = (parts(micro_batch=rows)["temporaries"] for rows in (64, 128))
-    assert large > 2 * small
-    frozen = [parts(setup_of("llama", lora=True), micro_batch=rows)["temporaries"] for rows in (64, 128)]
-    assert frozen[0] < frozen[1] < 2.1 * frozen[0]
-
-
-def test_blocks_that_glibc_maps_leave_no_places_behind():
-    rows = MAPPED_BLOCK_BYTES // (4 * 96 * 32) + 1
-    assert parts(micro_batch=rows)["temporaries"] == 0
-    assert parts(micro_batch=rows // 2)["temporaries"] > 0
-
-
-def test_gradients_of_large_embeddings_take_the_place_of_large_logits():
-    config = {**WIDE, "hidden_size": 256, "num_hidden_layers": 1, "vocab_size": 40_000}
-    rows = MAPPED_BLOCK_BYTES // (4 * 40_000 * 32) + 1
-    found = parts(config=config, micro_batch=rows)
-    assert found["head and loss"] == 12 * rows * 32 * 40_000 - 2 * 4 * 40_000 * 256
-    assert parts(config=config, micro_batch=rows, accumulation=2)["head and loss"] == 12 * rows * 32 * 40_000
-
-
-def test_what_a_dry_run_counted_is_added_up():
-    found = parts(TrainingSetup(counted=LayerBytes(kept=1000, made=1000)))
-    assert found["activations"] == 2 * 4 * 32 * 1000 + 3 * 4 * 4 * 32 * 96
-    assert found["temporaries"] == 0
-
-
+@pytest.mark.full
 @pytest.mark.dry_run
-@pytest.mark.parametrize(
-    ("setup", "gib"),
-    [
-        (TrainingSetup(device="cuda", precision="bf16"), 71.5),
-        (lora(device="cuda", **HALF), 50.5),
-        (lora(device="cuda", gradient_checkpointing=True, loss_chunk_tokens=2048, **HALF), 5.6),
-    ],
-    ids=["all weights under autocast", "LoRA", "LoRA with checkpoints, loss in chunks"],
-)
-def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(setup, gib):
+def test_allocated_bytes_of_a_card_are_those_of_a_simulated_run(subtests):
     """Llama of 1.24 billion weights, 16384 tokens: torch's allocations of two steps, on fake tensors."""
-    found = wide(counted(WIDE, setup, 2048))
-    allocated = sum(found.values()) - found["pieces"] - found["context"]
-    assert allocated / GIB == pytest.approx(gib, rel=0.04)
+    in_chunks = {"gradient_checkpointing": True, "loss_chunk_tokens": 2048}
+    for name, setup, gib in (
+        ("all weights under autocast", TrainingSetup(device="cuda", precision="bf16"), 71.5),
+        ("LoRA", lora(device="cuda", **HALF), 50.5),
+        ("LoRA with checkpoints, loss in chunks", lora(device="cuda", **in_chunks, **HALF), 5.6),
+    ):
+        with subtests.test(name):
+            found = wide(counted(WIDE, setup, 2048))
+            allocated = sum(found.values()) - found["pieces"] - found["context"]
+            assert allocated / GIB == pytest.approx(gib, rel=0.04)
 
 
-def test_a_card_needs_room_for_its_context_and_for_pieces():
+def test_a_gpu_needs_memory_for_its_context_fragmentation_and_the_sum_of_gradients():
     found = wide(lora(device="cuda", **HALF))
     assert found["context"] > 0.4 * GIB
     assert found["pieces"] > 0.02 * (sum(found.values()) - found["context"] - found["pieces"])
-
-
-def test_accumulating_on_a_card_holds_the_sum_beside_the_activations():
     once, more = (wide(TrainingSetup(device="cuda", precision="bf16"), accumulation=n) for n in (1, 2))
-    assert more["gradients"] == 4 * shape_of(WIDE).parameters
-    assert "gradients" not in once
+    assert more["gradients"] == 4 * shape_of(WIDE).parameters and "gradients" not in once
 
 
-def test_under_checkpointing_the_sum_is_there_too_while_the_loss_is_computed():
-    once, more = (
-        wide(TrainingSetup(device="cuda", precision="bf16", gradient_checkpointing=True), accumulation=n)
-        for n in (1, 2)
-    )
-    assert "gradients" not in once, "logits of a long batch are the peak"
-    assert more["16-bit copies"] == once["16-bit copies"] > 0, "autocast keeps them whatever layers keep"
-    assert more["head and loss"] == once["head and loss"] and more["gradients"] == 4 * shape_of(WIDE).parameters
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_a_head_that_trains_beside_adapters_has_its_gradients_in_chunks(device):
-    setup = lora(device=device, loss_chunk_tokens=1024, **HALF)
-    frozen, trained = (wide(replace(setup, saves_head=head))["head and loss"] for head in (False, True))
-    assert trained - frozen == (4 + 2) * 128256 * 2048
-
-
-def test_a_fused_loss_takes_the_logits_of_a_chunk_once_in_16_bits():
+@pytest.mark.full
+def test_a_fused_loss_holds_the_logits_of_a_chunk_once_in_16_bits():
     setup = lora(device="cuda", loss_chunk_tokens=2048, **HALF)
     plain, fused = (wide(replace(setup, fused_loss=on), rows=1)["head and loss"] for on in (False, True))
     assert plain - fused == 4 * 2048 * 128256
@@ -295,41 +199,19 @@ def test_a_fused_loss_takes_the_logits_of_a_chunk_once_in_16_bits():
     assert few[0] == 12 * 500 * 128256 and few[1] == 2 * 500 * (128256 + 2 * 2048)
 
 
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_padding_costs_no_logits(device):
-    shape, setup = shape_of(config_of("llama")), TrainingSetup(device=device)
-    full, padded = (parts(setup, micro_batch=64, most_labels=labels) for labels in (0, 500))
-    saved = full["head and loss"] - padded["head and loss"]
-    assert saved == 12 * (64 * 32 - 500) * shape.vocabulary
-    assert padded["activations"] == full["activations"], "layers compute padding as well"
-
-
-def test_padding_costs_no_logits_in_an_evaluation_either():
+def test_padding_costs_no_logits():
+    vocabulary = shape_of(config_of("llama")).vocabulary
+    for device in DEVICES:
+        full, padded = (parts(TrainingSetup(device=device), micro_batch=64, most_labels=n) for n in (0, 500))
+        assert full["head and loss"] - padded["head and loss"] == 12 * (64 * 32 - 500) * vocabulary
+        assert padded["activations"] == full["activations"], "layers compute padding as well"
+    assert parts(eval_batch=4)["evaluation"] == 0, "an evaluation counts only if it needs more than a step"
     full, padded = (parts(eval_batch=64, most_eval_labels=labels)["evaluation"] for labels in (0, 500))
-    assert full - padded == 8 * (64 * 32 - 500) * shape_of(config_of("llama")).vocabulary
-
-
-def test_accumulating_with_16_bit_weights_holds_their_sum_in_fp32_and_the_next_gradients():
-    trained = shape_of(config_of("llama")).parameters
-    assert parts(TrainingSetup(**HALF), accumulation=2)["gradients"] == (4 + 2) * trained
-    assert parts(TrainingSetup(**HALF), micro_batch=64)["gradients"] == 2 * trained, (
-        "the sum fits into what activations left"
-    )
-
-
-def test_on_a_card_the_sum_of_16_bit_gradients_is_fp32():
-    trained = shape_of(WIDE).parameters
-    full = TrainingSetup(device="cuda", **HALF)
-    assert wide(full, accumulation=2)["gradients"] == 4 * trained, "beside the activations and logits of the next pass"
-    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
-    assert (once, more) == (4 * trained, 6 * trained)
-    full = TrainingSetup(device="cuda", precision="bf16")
-    once, more = (parts(full, micro_batch=1, config=WIDE, accumulation=n)["gradients"] for n in (1, 2))
-    assert (once, more) == (4 * trained, 4 * trained), "those of fp32 weights are added one after the other"
+    assert full - padded == 8 * (64 * 32 - 500) * vocabulary
 
 
 @pytest.mark.e2e
-def test_what_scores_load_is_loaded_before_memory_counts():
+def test_libraries_for_scores_are_loaded_before_memory_is_measured():
     code = """if True:
         import sys
         import numpy as np

@@ -1,4 +1,4 @@
-"""How a plan packs: when, why, and what it makes of the batch."""
+"""When a plan packs documents into shared rows, why, and the batch that results."""
 
 import random
 from dataclasses import replace
@@ -30,153 +30,139 @@ def shape(model_type: str = "llama"):
     return replace(scratch_shape(loaded().config.model.scratch, 300), model_type=model_type)
 
 
-def test_short_documents_share_rows():
-    planned = packing(loaded(), FACTS, shape(), 32)
-    assert planned.value
-    assert planned.reason == "32 documents of about 49 tokens fill 6.4 rows"
+NOT_PACKED = [
+    (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
+    ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text: they are full"),
+    ((), replace(FACTS, packed_rows=31.0), "llama", "there is little to save"),
+    ((), FACTS, "opt", "OPT counts positions through the whole row: packed documents would mix"),
+]
 
 
-@pytest.mark.parametrize(
-    ("config", "facts", "family", "reason"),
-    [
-        (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
-        ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text: they are full"),
-        ((), replace(FACTS, packed_rows=31.0), "llama", "there is little to save"),
-        ((), FACTS, "opt", "OPT counts positions through the whole row: packed documents would mix"),
-    ],
-)
-def test_where_packing_saves_nothing_or_mixes_documents_there_is_none(config, facts, family, reason):
-    planned = packing(loaded(*config), facts, shape(family), 32)
-    assert not planned.value
-    assert reason in planned.reason
+def test_packing_is_on_unless_it_saves_nothing_or_would_mix_documents(subtests):
+    found = packing(loaded(), FACTS, shape(), 32)
+    assert found.value and found.reason == "32 documents of about 49 tokens fill 6.4 rows"
+    for config, facts, family, reason in NOT_PACKED:
+        with subtests.test(reason):
+            planned = packing(loaded(*config), facts, shape(family), 32)
+            assert not planned.value
+            assert reason in planned.reason
 
 
-def test_packing_that_was_asked_for_and_would_mix_documents_is_refused():
-    asked = loaded("data.packing=true")
-    assert not packing_problems(asked, shape())
-    problem = packing_problems(asked, shape("bloom"))[0]
+def test_requested_packing_that_would_mix_documents_is_refused():
+    settings = loaded("data.packing=true")
+    assert not packing_problems(settings, shape())
+    problem = packing_problems(settings, shape("bloom"))[0]
     assert (problem.key, problem.where) == ("data.packing", "--set")
     assert "Bloom measures distances through the whole row" in problem.message
 
 
-@pytest.mark.parametrize(
-    ("config", "fits", "micro", "accumulation"),
-    [
-        ((), 100, 8, 1),  # 6.4 rows on average, up to 8 in a step
-        ((), 3, 3, 3),
-        (("training.per_device_train_batch_size=2",), 100, 2, 4),
-        (("training.gradient_accumulation_steps=4",), 100, 2, 4),
-        (("training.gradient_accumulation_steps=16",), 100, 1, 8),
-    ],
-)
-def test_a_micro_batch_counts_packed_rows(config, fits, micro, accumulation):
-    asked = loaded(*config)
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit: min(limit, fits))
-    assert (cut.micro, cut.accumulation) == (micro, accumulation)
-    assert cut.effective == 32, "a step learns from the same documents, however they lie"
+CUTS = [
+    ((), 100, 8, 1),  # 6.4 rows on average, up to 8 in a step
+    ((), 3, 3, 3),
+    (("training.per_device_train_batch_size=2",), 100, 2, 4),
+    (("training.gradient_accumulation_steps=4",), 100, 2, 4),
+    (("training.gradient_accumulation_steps=16",), 100, 1, 8),
+]
 
 
-@pytest.mark.parametrize(
-    ("length", "changes", "packed", "wanted"),
-    [
-        (256, {}, True, 256),  # 32 x 49 tokens fill several rows
-        (4096, {}, True, 2039),  # all in one row, and 30 % more on some steps
-        (4096, {"longest_row": 3000}, True, 3000),
-        (256, {}, False, 200),  # padded to the longest
-        (256, {"exact": False}, False, 256),  # the longest that was looked at, and half as much again
-        (1024, {"longest_row": 0, "packed_rows": None}, False, 1024),
-        (256, {"row_documents": 2}, True, 400),  # both documents of a pair, which is more than one of 256
-        (256, {"row_documents": 2}, False, 200),  # each of them is a row
-        (4096, {"row_documents": 2}, True, 2039),
-    ],
-)
-def test_the_widest_row_is_no_wider_than_what_a_batch_fills(length, changes, packed, wanted):
-    asked = loaded(f"data.max_length={length}")
-    assert longest_row(asked.config, replace(FACTS, **changes), packed) == wanted
+def test_a_micro_batch_counts_packed_rows(subtests):
+    for config, fits, micro, accumulation in CUTS:
+        with subtests.test(f"{config}, {fits} rows fit"):
+            settings = loaded(*config)
+            cut = packed_cut(
+                settings,
+                cut_batch(settings, lambda limit: limit),
+                FACTS,
+                256,
+                lambda limit, fits=fits: min(limit, fits),
+            )
+            assert (cut.micro, cut.accumulation) == (micro, accumulation)
+            assert cut.effective == 32, "a step learns from the same documents, however they lie"
+    wide = loaded("data.max_length=4096")
+    cut = packed_cut(wide, cut_batch(wide, lambda limit: limit), FACTS, 2039, lambda limit: limit)
+    assert (cut.micro, cut.accumulation) == (1, 1), "a small batch is one row"
 
 
-def test_a_small_batch_is_one_row():
-    asked = loaded("data.max_length=4096")
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 2039, lambda limit: limit)
-    assert (cut.micro, cut.accumulation) == (1, 1)
+WIDEST = [
+    (256, {}, True, 256),  # 32 x 49 tokens fill several rows
+    (4096, {}, True, 2039),  # all in one row, and 30 % more on some steps
+    (4096, {"longest_row": 3000}, True, 3000),
+    (256, {}, False, 200),  # padded to the longest
+    (256, {"exact": False}, False, 256),  # the longest that was looked at, and half as much again
+    (1024, {"longest_row": 0, "packed_rows": None}, False, 1024),
+    (256, {"row_documents": 2}, True, 400),  # both documents of a pair, which is more than one of 256
+    (256, {"row_documents": 2}, False, 200),  # each of them is a row
+    (4096, {"row_documents": 2}, True, 2039),
+]
 
 
-@pytest.mark.parametrize("seed", range(40))
-def test_no_step_has_more_packed_rows_than_the_plan_reckons_with(seed):
-    draw = random.Random(seed)
-    longest, width = draw.randint(1, 60), draw.randint(60, 256)
-    documents = [np.zeros(draw.randint(1, longest) + 1, dtype=np.int32) for _ in range(draw.randint(1, 80))]
-    facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
-    asked = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
-    most = most_rows(asked, facts, True, len(documents))
-    assert len(pack_batch(documents, longest_row(asked, facts, True))) <= most <= len(documents)
+def test_the_widest_row_is_no_wider_than_what_a_batch_fills(subtests):
+    for length, changes, packed, wanted in WIDEST:
+        with subtests.test(f"{length} {changes} packed={packed}"):
+            settings = loaded(f"data.max_length={length}")
+            assert longest_row(settings.config, replace(FACTS, **changes), packed) == wanted
 
 
-def test_equal_documents_fill_exactly_the_most_rows():
+def test_no_step_has_more_packed_rows_than_planned(subtests):
+    for seed in range(40):
+        with subtests.test(f"seed {seed}"):
+            draw = random.Random(seed)
+            longest, width = draw.randint(1, 60), draw.randint(60, 256)
+            documents = [np.zeros(draw.randint(1, longest) + 1, dtype=np.int32) for _ in range(draw.randint(1, 80))]
+            facts = replace(FACTS, longest_row=longest, row_tokens=width)  # as long as it needs for full rows
+            settings = loaded(f"data.max_length={width}", f"training.effective_batch_size={len(documents)}").config
+            most = most_rows(settings, facts, True, len(documents))
+            assert len(pack_batch(documents, longest_row(settings, facts, True))) <= most <= len(documents)
     documents = [np.zeros(51, dtype=np.int32)] * 32
     facts = replace(FACTS, longest_row=50)
-    assert most_rows(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7
+    assert most_rows(loaded().config, facts, True, 32) == len(pack_batch(documents, 256)) == 7, "of equal length"
 
 
-@pytest.mark.parametrize(
-    ("longest", "micro", "passes"),
-    [
-        (50, 7, 1),  # five in a row at the least: seven rows at the most
-        (50, 6, 2),
-        (200, 8, 4),  # a document of 200 tokens has a row of its own
-        (200, 32, 1),
-    ],
-)
-def test_one_pass_is_reckoned_only_where_a_step_never_has_more_rows(longest, micro, passes):
-    asked, facts = loaded().config, replace(FACTS, longest_row=longest)
-    setup = TrainingSetup(packed=True, most_rows=most_rows(asked, facts, True, 32))
-    assert most_passes(asked, setup, micro) == passes
+def test_one_pass_is_planned_only_if_a_step_never_has_more_rows():
+    config = loaded().config
+    # Of documents of 50 tokens at least five share a row: 7 rows at most. One of 200 tokens has a row of its own.
+    for longest, micro, passes in ((50, 7, 1), (50, 6, 2), (200, 8, 4), (200, 32, 1)):
+        most = most_rows(config, replace(FACTS, longest_row=longest), True, 32)
+        assert most_passes(config, TrainingSetup(packed=True, most_rows=most), micro) == passes, (longest, micro)
+    # Padded rows are as many as the documents.
+    assert most_rows(config, FACTS, False, 32) == 32 and most_rows(config, replace(FACTS, rows=5), False, 32) == 5
 
 
-def test_rows_that_are_padded_are_as_many_as_documents_and_no_more_than_there_are():
-    asked = loaded().config
-    assert most_rows(asked, FACTS, False, 32) == 32
-    assert most_rows(asked, replace(FACTS, rows=5), False, 32) == 5
-
-
-def test_a_padded_pair_is_two_rows_of_a_pass_and_a_packed_one_part_of_one():
-    asked, whole = loaded().config, shape()
+def test_a_padded_pair_takes_two_rows_and_a_packed_pair_a_part_of_one():
+    settings, whole = loaded().config, shape()
 
     def parts(rows, **changes):
         setup = TrainingSetup(longest_row=200, most_rows=rows, **changes)
-        return parts_of_run(whole, setup, asked, rows, rows)
+        return parts_of_run(whole, setup, settings, rows, rows)
 
     assert parts(4, row_documents=2) == parts(8) != parts(4)
     assert parts(4, row_documents=2, packed=True) == parts(4, packed=True)
     pairs = TrainingSetup(longest_row=400, row_documents=2)
-    assert [row_tokens(asked, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
+    assert [row_tokens(settings, replace(pairs, packed=packed)) for packed in (True, False)] == [400, 256]
 
 
-def test_a_cut_says_that_a_step_may_take_another_pass():
-    asked = loaded()
-    cut = packed_cut(asked, cut_batch(asked, lambda limit: limit), FACTS, 256, lambda limit: limit)
-    assert cut.accumulation_reason == "up to 8 packed rows in parts of 8; a step with more takes another pass"
-
-
-@pytest.mark.parametrize(("rows", "among"), [(16, 16), (8, 32), (1, 64)])
-def test_padded_passes_have_no_more_labels_than_reckoned(rows, among):
+@pytest.mark.full
+def test_padded_passes_have_no_more_labels_than_planned(subtests):
     """Lengths of an exponential distribution with the mean of the facts, cut at the limit; the longest lie together."""
-    asked = loaded().config
-    most = most_labels(asked, TrainingSetup(document_tokens=49.0), rows, among)
-    draw = np.random.default_rng(3)
-    steps = np.minimum(256, 1 + draw.exponential(48.0, size=(100, among)))
-    fullest = np.sort(steps, axis=1)[:, -rows:].sum(axis=1).max()
-    assert fullest <= most <= rows * 256
-    assert most < 2 * fullest
+    for rows, among in [(16, 16), (8, 32), (1, 64)]:
+        with subtests.test(f"{rows} of {among}"):
+            settings = loaded().config
+            most = most_labels(settings, TrainingSetup(document_tokens=49.0), rows, among)
+            draw = np.random.default_rng(3)
+            steps = np.minimum(256, 1 + draw.exponential(48.0, size=(100, among)))
+            fullest = np.sort(steps, axis=1)[:, -rows:].sum(axis=1).max()
+            assert fullest <= most <= rows * 256
+            assert most < 2 * fullest
 
 
-def test_labels_are_all_tokens_where_rows_are_full_or_of_like_length():
+def test_all_tokens_count_as_labels_if_rows_are_full_or_of_similar_length():
     assert most_labels(loaded().config, TrainingSetup(), 16, 16) == 0
     assert most_labels(loaded().config, TrainingSetup(document_tokens=256.0), 16, 16) == 0
     assert most_labels(loaded("data.group_by_length=true").config, TrainingSetup(document_tokens=49.0), 16, 16) == 0
 
 
-def test_of_a_chat_only_the_share_that_is_learnt_is_planned_with_logits():
+@pytest.mark.full
+def test_logits_of_a_chat_are_planned_for_the_learnt_share_only():
     config = loaded().config
     room = 16 * row_tokens(config, TrainingSetup())
     found = [most_labels(config, TrainingSetup(packed=True, label_share=share), 16, 16) for share in (0.05, 0.2, 0.4)]

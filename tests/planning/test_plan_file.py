@@ -1,4 +1,4 @@
-"""A plan.json of another version is refused with its field, its version and what works instead."""
+"""A plan.json of another version is refused with its field, its version and a way to go on."""
 
 import json
 from dataclasses import replace
@@ -26,22 +26,22 @@ def plan():
 
 
 def refused(folder, content):
-    """What is said of such a plan.json."""
+    """Return the problem with a run folder that has this plan.json."""
     run = RunFolder(folder / "a run")
-    run.root.mkdir()
+    run.root.mkdir(parents=True)
     run.plan.write_text(content if isinstance(content, str) else json.dumps(content))
     with pytest.raises(FolderError) as caught:
         read_plan(run)
     return caught.value.problems[0]
 
 
-def test_a_plan_of_this_version_is_read_as_it_was_written(plan, tmp_path):
+def test_a_plan_is_read_as_it_was_written(plan, tmp_path):
     run = RunFolder(tmp_path)
     run.plan.write_text(plan.model_dump_json())
     assert read_plan(run) == plan
 
 
-def test_a_plan_of_an_earlier_version_names_the_missing_field_and_what_works(plan, tmp_path):
+def test_a_plan_of_an_earlier_version_is_refused_with_its_missing_fields_and_a_way_to_go_on(plan, tmp_path):
     fields = json.loads(plan.model_dump_json())
     del fields["training_setup"], fields["longest_row"]
     problem = refused(tmp_path, fields | {"plan_version": 2})
@@ -55,20 +55,15 @@ def test_a_plan_of_an_earlier_version_names_the_missing_field_and_what_works(pla
     assert "`tui-trainer resume` needs the program" in problem.hint
 
 
-def test_a_plan_of_a_later_version_names_the_field_that_is_not_known(plan, tmp_path):
+def test_an_unknown_field_or_a_changed_value_is_named(plan, tmp_path):
     fields = json.loads(plan.model_dump_json())
-    problem = refused(tmp_path, fields | {"plan_version": 99, "moons": 2})
-    assert "plan_version 99" in problem.message
-    assert problem.message.endswith("unknown: moons")
-
-
-def test_a_value_that_was_changed_by_hand_is_named(plan, tmp_path):
-    fields = json.loads(plan.model_dump_json())
+    later = refused(tmp_path / "later", fields | {"plan_version": 99, "moons": 2})
+    assert "plan_version 99" in later.message and later.message.endswith("unknown: moons")
     fields["total_steps"]["value"] = "many"
-    problem = refused(tmp_path, fields)
-    assert problem.message.startswith("plan.json is not a plan of this version: total_steps.value: ")
+    edited = refused(tmp_path / "edited", fields)
+    assert edited.message.startswith("plan.json is not a plan of this version: total_steps.value: ")
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]"])
-def test_a_damaged_plan_is_called_damaged(content, tmp_path):
-    assert refused(tmp_path, content).message.startswith("plan.json is damaged: ")
+def test_a_damaged_plan_is_called_damaged(tmp_path):
+    for content in ("", "{", "[]"):
+        assert refused(tmp_path / repr(content), content).message.startswith("plan.json is damaged: ")

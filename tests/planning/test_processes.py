@@ -1,13 +1,13 @@
-"""How many processes a run has, on which cards, and how its batch is cut among them."""
+"""How many processes a run has, on which cards, with which strategy, and how the batch is cut among them."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 
-from tests.tiny_models import save_tiny_model_with_towers
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import share_of
 from tui_trainer.errors import ConfigError
@@ -50,17 +50,19 @@ def planned(hardware, gpu=None, **settings):
 FOUR = machine(*map(card, range(4)))
 
 
-def test_every_card_of_one_kind_has_a_process():
+def test_each_card_of_one_kind_has_a_process():
     plan = planned(FOUR, training__effective_batch_size=64)
     assert plan.processes.value == 4 and plan.gpu_uuids == tuple(gpu.cuda_uuid for gpu in FOUR.gpus)
-    assert plan.processes.reason == "4 cards of one kind"
     assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 16
     assert plan.threads.value == 3
-    shown = "\n".join(plan_lines(plan))
-    assert "processes" in shown and "4 cards of one kind" in shown
+    assert any("processes" in line and "4 cards of one kind" in line for line in plan_lines(plan))
+    one = planned(FOUR, distributed__processes=1, training__effective_batch_size=64)
+    assert plan.host_memory_bytes.value == pytest.approx(4 * one.host_memory_bytes.value, rel=0.05)
+    text = planned(machine(card(0))).model_dump_json(exclude={"processes", "gpu_uuids"})
+    assert read_plan_file(text.encode()).processes.value == 1, "a plan of an earlier version"
 
 
-def test_a_learning_rate_is_scaled_to_the_rows_of_all_processes():
+def test_the_learning_rate_is_scaled_to_the_rows_of_all_processes():
     cut = {"training__per_device_train_batch_size": 4, "training__gradient_accumulation_steps": 4}
     plan = planned(FOUR, training__lr_scaling="linear", **cut)
     whole = planned(FOUR, training__lr_scaling="linear", training__effective_batch_size=64)
@@ -69,74 +71,59 @@ def test_a_learning_rate_is_scaled_to_the_rows_of_all_processes():
     assert "rows (recipe tinyllama-lora) to 64" in plan.learning_rate.reason
 
 
-@pytest.mark.parametrize(
-    ("hardware", "gpu", "settings", "count", "reason"),
-    [
-        (machine(card(0)), None, {}, 1, "one card"),
-        (FOUR, 2, {}, 1, "GPU 2 was chosen"),
-        (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other cards are not alike"),
-        (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
-        (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 cards, but a step has 3 rows only"),
-        (FOUR, "none", {}, 1, "one process has all cores of a CPU"),
-        (FOUR, "none", {"distributed__processes": 2}, 2, "from --set"),
-        (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one card"),
-    ],
-)
-def test_the_number_of_processes_has_a_reason(hardware, gpu, settings, count, reason):
-    plan = planned(hardware, gpu, **settings)
-    assert (plan.processes.value, plan.processes.reason) == (count, reason)
-    assert len(plan.gpu_uuids) == (count if count > 1 and gpu != "none" else 0)
+COUNTS = [
+    (machine(card(0)), None, {}, 1, "one card"),
+    (FOUR, 2, {}, 1, "GPU 2 was chosen"),
+    (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other cards are not alike"),
+    (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
+    (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 cards, but a step has 3 rows only"),
+    (FOUR, "none", {}, 1, "one process has all cores of a CPU"),
+    (FOUR, "none", {"distributed__processes": 2}, 2, "from --set"),
+    (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one card"),
+]
 
 
-def test_memory_is_that_of_the_card_with_the_least():
+def test_the_number_of_processes_has_a_reason(subtests):
+    for hardware, gpu, settings, count, reason in COUNTS:
+        with subtests.test(reason):
+            plan = planned(hardware, gpu, **settings)
+            assert (plan.processes.value, plan.processes.reason) == (count, reason)
+            assert len(plan.gpu_uuids) == (count if count > 1 and gpu != "none" else 0)
+
+
+def test_the_memory_budget_is_that_of_the_card_with_the_least_free():
     tight = machine(card(0), card(1, free=20), card(2))
     plan = planned(tight, training__effective_batch_size=512)
     assert plan.processes.value == 3 and plan.memory_budget_bytes == int(0.9 * 20 * GIB)
     assert plan.memory_bytes.value <= plan.memory_budget_bytes
 
 
-def test_the_memory_of_the_machine_counts_for_all_processes():
-    one, four = planned(FOUR, distributed__processes=1), planned(FOUR)
-    assert four.host_memory_bytes.value == pytest.approx(4 * one.host_memory_bytes.value, rel=0.05)
+CONFLICTS = [
+    ({"distributed__processes": 5}, "is 5, but 4 cards can be used"),
+    ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows: each process"),
+    ({"distributed__processes": 2, "training__effective_batch_size": 64, "training__per_device_train_batch_size": 8,
+      "training__gradient_accumulation_steps": 8}, "distributed.processes = 8 x 8 x 2 = 128"),
+    ({"distributed__strategy": "hsdp"}, "is hsdp, which needs several nodes"),
+]  # fmt: skip
+NOT_OFFLOADED = [
+    ({"distributed__strategy": "ddp"}, "is ddp, which has all weights on each card"),
+    ({"training__torch_compile": "true"}, "not compiled here: with distributed.cpu_offload = true the model is split"),
+    ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
+    ({"training__optim": "adamw_torch"}, "the state of adamw_torch is not split"),
+]
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"distributed__processes": 5}, "is 5, but 4 cards can be used"),
-        (
-            {"distributed__processes": 4, "training__effective_batch_size": 3},
-            "is 4, but a step has 3 rows: each process needs one",
-        ),
-        (
-            {
-                "distributed__processes": 2,
-                "training__effective_batch_size": 64,
-                "training__per_device_train_batch_size": 8,
-                "training__gradient_accumulation_steps": 8,
-            },
-            "distributed.processes = 8 x 8 x 2 = 128",
-        ),
-    ],
-)
-def test_what_does_not_go_together_is_one_sentence(settings, words):
-    with pytest.raises(ConfigError) as caught:
-        planned(FOUR, **settings)
-    [problem] = caught.value.problems
-    assert words in problem.message
+def test_conflicting_settings_are_one_problem(subtests):
+    cases = [(planned, FOUR, *case) for case in CONFLICTS]
+    for plan, hardware, settings, words in cases + [(offloaded, cards_of(1, 80), *case) for case in NOT_OFFLOADED]:
+        with subtests.test(words):
+            with pytest.raises(ConfigError) as caught:
+                plan(hardware, **settings)
+            [problem] = caught.value.problems
+            assert words in problem.message
 
 
-@pytest.mark.parametrize("processes", [1, 2, 4])
-def test_three_numbers_make_the_effective_batch(processes):
-    plan = planned(
-        FOUR, distributed__processes=processes, training__effective_batch_size=8 * processes,
-        training__per_device_train_batch_size=4, training__gradient_accumulation_steps=2,
-    )  # fmt: skip
-    assert plan.effective_batch_size.value == 8 * processes
-    assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
-
-
-def test_a_run_goes_on_in_another_number_of_processes():
+def test_a_run_can_continue_in_another_number_of_processes():
     plan = planned(FOUR, training__effective_batch_size=64, training__per_device_train_batch_size=8)
     fewer, words = in_processes(plan, FOUR, 2)
     assert words == "going on in 2 processes instead of 4"
@@ -150,37 +137,32 @@ def test_a_run_goes_on_in_another_number_of_processes():
             in_processes(plan, FOUR, count)
 
 
-def test_plans_of_before_have_one_process():
-    text = planned(machine(card(0))).model_dump_json(exclude={"processes", "gpu_uuids"})
-    assert read_plan_file(text.encode()).processes.value == 1
-
-
-def test_rows_are_shared_about_evenly_and_none_is_lost():
+def test_rows_are_shared_evenly_among_processes_and_none_is_lost():
     random = np.random.default_rng(5)
-    for count in (1, 2, 3, 4, 7):
-        for rows in (1, 2, 5, 32):
-            lengths = random.integers(1, 500, rows)
-            shares = [share_of(lengths, number, count) for number in range(count)]
-            assert sorted(np.concatenate(shares).tolist()) == list(range(rows))
-            assert max(map(len, shares)) - min(map(len, shares)) <= 1
-            if rows == 32:
-                tokens = [int(lengths[share].sum()) for share in shares]
-                assert max(tokens) - min(tokens) <= 500
+    for count, rows in product((1, 2, 3, 4, 7), (1, 2, 5, 32)):
+        lengths = random.integers(1, 500, rows)
+        shares = [share_of(lengths, number, count) for number in range(count)]
+        assert sorted(np.concatenate(shares).tolist()) == list(range(rows))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+        if rows == 32:
+            tokens = [int(lengths[share].sum()) for share in shares]
+            assert max(tokens) - min(tokens) <= 500
 
 
 def large(hardware, **settings):
-    """All weights of 8 B parameters."""
+    """Plan the training of all weights of 8 B parameters."""
     assignments = tuple(f"{key.replace('__', '.')}={value}" for key, value in settings.items())
     loaded = load_config(Request(profile="llama-8b-lora", assignments=("tuning.method=full", *assignments)))
     return planning.make(loaded, hardware, replace(FACTS, vocabulary=128_256))
 
 
-def test_a_model_that_does_not_fit_on_one_card_is_split():
+def test_a_model_that_does_not_fit_on_one_card_is_sharded():
     plan = large(FOUR, training__effective_batch_size=16)
     assert (plan.processes.value, plan.strategy.value) == (4, "fsdp")
     assert plan.strategy.reason == "only a part of the model fits in a process"
     parts = {part.name: part.bytes for part in plan.memory_parts}
-    whole = {part.name: part.bytes for part in large(one_huge(), training__effective_batch_size=16).memory_parts}
+    huge = machine(replace(card(0), memory_bytes=400 * GIB, memory_free_bytes=400 * GIB))
+    whole = {part.name: part.bytes for part in large(huge, training__effective_batch_size=16).memory_parts}
     assert whole["optimizer"] == pytest.approx(4 * parts["optimizer"], rel=1e-6)
     assert "gathered" in parts and "gathered" not in whole
     assert plan.memory_bytes.value <= plan.memory_budget_bytes
@@ -189,56 +171,44 @@ def test_a_model_that_does_not_fit_on_one_card_is_split():
         large(FOUR, distributed__strategy="ddp", training__effective_batch_size=16)
 
 
-def one_huge():
-    return machine(replace(card(0), memory_bytes=400 * GIB, memory_free_bytes=400 * GIB))
-
-
-def test_what_fits_is_copied_and_what_is_asked_for_is_done():
+def test_a_model_that_fits_is_replicated_unless_fsdp_is_requested():
     plan = planned(FOUR)
     assert plan.strategy.value == "ddp" and "fits beside its gradients" in plan.strategy.reason
-    assert planned(machine(card(0))).strategy.reason == "one process"
-    assert planned(FOUR, distributed__strategy="fsdp").strategy.value == "fsdp"
-    shown = "\n".join(plan_lines(planned(FOUR, distributed__strategy="fsdp")))
-    assert "fsdp" in shown and "gathered" in shown
+    split = planned(FOUR, distributed__strategy="fsdp")
+    shown = "\n".join(plan_lines(split))
+    assert split.strategy.value == "fsdp" and "fsdp" in shown and "gathered" in shown
+    with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
+        with_it = replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"})
+        planned(with_it, distributed__strategy="fsdp", tuning__method="qlora")
 
 
+REPLICATED, TOO_LARGE = ("ddp", "fits beside its gradients"), ("", "needs about")
+# GB of a card, cards, method; the strategy, or that it fits on none, and the reason.
 TABLE = [
-    # (GB of a card, cards, method): strategy, or that it fits on none; and the reason.
-    (24, 1, "lora", "ddp", "one process"),
-    (24, 2, "lora", "ddp", "fits beside its gradients"),
-    (24, 8, "lora", "ddp", "fits beside its gradients"),
-    (24, 1, "full", "", "needs about"),
-    (24, 2, "full", "", "needs about"),
-    (24, 8, "full", "", "needs about"),
-    (80, 1, "lora", "ddp", "one process"),
-    (80, 2, "lora", "ddp", "fits beside its gradients"),
-    (80, 8, "lora", "ddp", "fits beside its gradients"),
-    (80, 1, "full", "", "needs about"),
+    *((size, 1, "lora", "ddp", "one process") for size in (24, 80)),
+    *((size, count, "lora", *REPLICATED) for size in (24, 80) for count in (2, 8)),
+    *((24, count, "full", *TOO_LARGE) for count in (1, 2, 8)),
+    (80, 1, "full", *TOO_LARGE),
     (80, 2, "full", "fsdp", "split it comes nearest"),
     (80, 8, "full", "fsdp", "only a part of the model fits"),
 ]
 
 
-@pytest.mark.parametrize(("size", "count", "method", "strategy", "reason"), TABLE)
-def test_what_8_billion_parameters_take_of_cards(size, count, method, strategy, reason):
-    cards = [
-        replace(card(n), name=f"Test card of {size} GB", memory_bytes=size * 10**9, memory_free_bytes=size * 10**9)
-        for n in range(count)
-    ]
-    beginning = f"{count} x {size} GB, {method}"
-    settings = {"tuning__method": method, "training__effective_batch_size": 16, "data__max_length": 2048}
-    if not strategy:
-        with pytest.raises(ConfigError, match=reason) as caught:
-            large(replace(machine(*cards), memory_bytes=2048 * GIB), **settings)
-        print(f"{beginning}: none; {caught.value.problems[0].message}")
-        return
-    plan = large(replace(machine(*cards), memory_bytes=2048 * GIB), **settings)
-    print(f"{beginning}: {plan.strategy.value}, {plan.memory_bytes.value / GIB:.1f} GiB a card; {plan.strategy.reason}")
-    assert plan.strategy.value == strategy and reason in plan.strategy.reason
-    assert plan.memory_bytes.value <= size * 10**9
+def test_strategy_of_8_billion_parameters_by_card_size_and_count(subtests):
+    for size, count, method, strategy, reason in TABLE:
+        with subtests.test(f"{count} x {size} GB, {method}"):
+            settings = {"tuning__method": method, "training__effective_batch_size": 16, "data__max_length": 2048}
+            hardware = replace(cards_of(count, size), memory_bytes=2048 * GIB)
+            if not strategy:
+                with pytest.raises(ConfigError, match=reason):
+                    large(hardware, **settings)
+                continue
+            plan = large(hardware, **settings)
+            assert plan.strategy.value == strategy and reason in plan.strategy.reason
+            assert plan.memory_bytes.value <= size * 10**9
 
 
-def test_nodes_have_all_parts_each_where_they_fit():
+def test_each_node_has_the_whole_model_if_it_fits():
     several = {"distributed__nodes": 2, "training__effective_batch_size": 16}
     plan = large(replace(FOUR, memory_bytes=4096 * GIB), **several)
     assert (plan.strategy.value, plan.training_setup.shards) == ("hsdp", 4)
@@ -246,18 +216,11 @@ def test_nodes_have_all_parts_each_where_they_fit():
     tight = machine(*(replace(card(n), memory_bytes=24 * GIB, memory_free_bytes=24 * GIB) for n in range(4)))
     plan = large(replace(tight, memory_bytes=4096 * GIB), **several)
     assert (plan.strategy.value, plan.training_setup.shards) == ("fsdp", 8)
-    with pytest.raises(ConfigError, match="is hsdp, which needs several nodes"):
-        large(FOUR, distributed__strategy="hsdp", training__effective_batch_size=16)
 
 
-def test_weights_in_four_bits_are_not_split():
-    with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
-        planned(replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"}), distributed__strategy="fsdp",
-                tuning__method="qlora")  # fmt: skip
-
-
-def test_a_split_run_in_another_number_of_processes_has_other_parts_of_memory():
-    """Those of a plan that is made for as many from the beginning."""
+@pytest.mark.full
+def test_memory_of_a_sharded_run_follows_a_change_of_its_processes():
+    """Compare with plans that were made for as many processes from the beginning."""
     settings = {"distributed__strategy": "fsdp", "tuning__method": "full", "training__effective_batch_size": 16}
     two, four = (planned(FOUR, distributed__processes=count, **settings) for count in (2, 4))
     assert two.memory_bytes.value > four.memory_bytes.value
@@ -273,7 +236,7 @@ def test_a_split_run_in_another_number_of_processes_has_other_parts_of_memory():
     assert back.memory_parts == four.memory_parts
 
 
-def test_what_fits_in_parts_and_not_whole_is_refused_on_resume():
+def test_resume_rejects_fewer_processes_if_the_model_does_not_fit():
     small = machine(*(replace(one, memory_bytes=12 * GIB, memory_free_bytes=12 * GIB) for one in FOUR.gpus))
     plan = planned(small, tuning__method="full", distributed__strategy="fsdp", training__effective_batch_size=4)
     assert plan.training_setup.shards == 4
@@ -286,11 +249,12 @@ def offloaded(hardware, **settings):
 
 
 def cards_of(count, size):
-    cards = [replace(card(n), memory_bytes=size * 10**9, memory_free_bytes=size * 10**9) for n in range(count)]
+    memory = {"memory_bytes": size * 10**9, "memory_free_bytes": size * 10**9}
+    cards = [replace(card(n), name=f"Test card of {size} GB", **memory) for n in range(count)]
     return replace(machine(*cards), memory_bytes=256 * GIB)
 
 
-def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the_host():
+def test_8_billion_parameters_train_on_one_24_gb_card_with_cpu_offload():
     plan = offloaded(cards_of(1, 24))
     assert (plan.processes.value, plan.strategy.value, plan.is_group) == (1, "fsdp", True)
     assert plan.strategy.reason == "weights that stay on the host go to a card layer by layer"
@@ -304,13 +268,17 @@ def test_all_weights_of_8_billion_parameters_train_on_one_card_of_24_gb_from_the
     assert "CPU offload" in shown and "the CPU updates them" in shown and "fsdp" in shown
 
 
-def test_the_machine_has_to_have_room_for_what_cards_have_not():
+def test_cpu_offload_needs_host_memory_and_changes_nothing_on_a_cpu():
     with pytest.raises(ConfigError, match="GiB of the machine's memory beside the GPU's"):
         offloaded(replace(cards_of(1, 24), memory_bytes=96 * GIB))
+    plan = planned(FOUR, "none", distributed__cpu_offload="true")
+    assert (plan.processes.value, plan.strategy.value, plan.cpu_offload.value) == (1, "ddp", False)
+    assert plan.cpu_offload.reason == "from --set, which changes nothing on a CPU"
 
 
+@pytest.mark.full
 @pytest.mark.dry_run
-def test_parts_on_the_host_are_those_of_all_processes_together():
+def test_offloaded_parts_on_the_host_do_not_grow_with_the_processes():
     one, two = (offloaded(replace(cards_of(count, 24), memory_bytes=1024 * GIB)) for count in (1, 2))
 
     def kept(plan):
@@ -322,33 +290,10 @@ def test_parts_on_the_host_are_those_of_all_processes_together():
     assert two.memory_bytes.value <= two.memory_budget_bytes
 
 
-def test_on_a_cpu_an_offload_changes_nothing_and_says_so():
-    plan = planned(FOUR, "none", distributed__cpu_offload="true")
-    assert (plan.processes.value, plan.strategy.value, plan.cpu_offload.value) == (1, "ddp", False)
-    assert plan.cpu_offload.reason == "from --set, which changes nothing on a CPU"
-    assert "changes nothing on a CPU" in "\n".join(plan_lines(plan))
+@pytest.mark.full
+def test_a_multimodal_model_trains_on_every_card(tmp_path):
+    from tests.tiny_models import save_tiny_model_with_towers
 
-
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [
-        ({"distributed__strategy": "ddp"}, "is ddp, which has all weights on each card"),
-        (
-            {"training__torch_compile": "true"},
-            "not compiled here: with distributed.cpu_offload = true the model is split",
-        ),
-        ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
-        ({"training__optim": "adamw_torch"}, "the state of adamw_torch is not split"),
-    ],
-)
-def test_what_does_not_go_with_weights_on_the_host_is_one_sentence(settings, words):
-    with pytest.raises(ConfigError) as caught:
-        offloaded(cards_of(1, 80), **settings)
-    [problem] = caught.value.problems
-    assert words in problem.message
-
-
-def test_a_model_with_towers_trains_on_every_card(tmp_path):
     folder = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3")
     plan = planned(FOUR, model__model_name_or_path=folder, model__revision="main")
     assert (plan.processes.value, plan.strategy.value) == (4, "ddp")

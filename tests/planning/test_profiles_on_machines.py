@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
-from tests.combinations import each_value_once
 from tui_trainer.config.load import LoadedConfig, Origin, Request, load
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.errors import ConfigError
@@ -82,49 +82,30 @@ UNLISTED_CARDS = [
     ("NVIDIA B300 SXM6 AC", (10, 3), 275040, "h100-h200"),
 ]
 MACHINES = [*DRIVERS_CARDS, *UNLISTED_CARDS]
-ON_EVERY_MACHINE = pytest.mark.parametrize(("name", "capability", "mebibytes", "expected"), MACHINES)
 RECIPES = sorted(all_profiles("recipes"))
 HARDWARE = sorted(all_profiles("hardware"))
-# What a recipe is about: a hardware profile, which is stronger, keeps off it.
+# Subjects of recipes: a hardware profile, which takes precedence, must not set them.
 OF_THE_RECIPE = ("task.", "model.model", "model.init", "model.scratch", "data.", "tuning.", "evaluation.", "output.")
-OF_THE_RECIPE += tuple(
-    f"training.{name}"
-    for name in (
-        "num_train_epochs",
-        "max_steps",
-        "effective",
-        "learning",
-        "lr_",
-        "warmup",
-        "weight",
-        "max_grad",
-        "adam",
-    )
-)
+_TRAINING = "num_train_epochs max_steps effective learning lr_ warmup weight max_grad adam".split()
+OF_THE_RECIPE += tuple(f"training.{name}" for name in _TRAINING)
 
 PRECISIONS = dict.fromkeys(("v100", "t4", "colab", "rtx-20xx"), "fp16")
 PRECISIONS |= dict.fromkeys(("gtx-10xx-16xx", "cpu", "k80"), "fp32")
 
 
 def machine(name: str, capability: tuple[int, int], mebibytes: int | None, cores: int = 8) -> Hardware:
-    """A machine with one idle card and a torch that serves it, where one is built for it."""
+    """Return a machine with one idle card and, if there is one, a torch built for it."""
     memory = None if mebibytes is None else mebibytes * MIB
     free = None if memory is None else memory - 400 * MIB
     # The last CUDA for Pascal and Volta is 12, the first for Blackwell 12.8.
     cuda = (12, 6) if capability < (7, 5) else (13, 0)
+    card = Gpu(index=0, name=name, capability=capability, memory_bytes=memory, memory_free_bytes=free)
     return Hardware(
-        cpu_name="Test CPU",
-        usable_cores=cores,
-        memory_bytes=64 * GIB,
-        memory_available_bytes=60 * GIB,
-        platform="Linux-x86_64",
-        python_version="3.11.7",
-        cpu_flags=frozenset({"avx2"}),
-        gpus=(Gpu(index=0, name=name, capability=capability, memory_bytes=memory, memory_free_bytes=free),),
+        cpu_name="Test CPU", usable_cores=cores, memory_bytes=64 * GIB, memory_available_bytes=60 * GIB,
+        platform="Linux-x86_64", python_version="3.11.7", cpu_flags=frozenset({"avx2"}), gpus=(card,), torch_cuda=cuda,
         driver=Driver(version="580.65.06", cuda=(13, 0)),
         libraries={"torch": "2.15.0", "pip": "26.0", "bitsandbytes": "0.50.2"},
-        torch_cuda=cuda,
-    )
+    )  # fmt: skip
 
 
 COLAB = machine("Tesla T4", (7, 5), 15360, cores=1)
@@ -132,13 +113,13 @@ NO_CARD = replace(machine("", (9, 0), 1), gpus=(), driver=None, torch_cuda=None)
 
 
 def loaded_on(hardware: Hardware, recipe: str = "", assignments: tuple[str, ...] = ()) -> LoadedConfig:
-    """A recipe on a machine, as the program loads it."""
+    """Load a recipe on a machine, as the program does."""
     request = Request(profile=recipe, assignments=assignments)
     return load(request, lambda requested: choose_hardware_profile(requested, hardware))
 
 
 def machine_of(profile: str) -> Hardware:
-    """A machine that a hardware profile is for."""
+    """Return a machine that a hardware profile is for."""
     named = {"colab": COLAB, "cpu": NO_CARD}
     return named[profile] if profile in named else machine(*next(row for row in MACHINES if row[3] == profile)[:3])
 
@@ -149,26 +130,27 @@ def test_every_card_of_the_catalogue_is_among_the_machines():
     assert [card.capability for card in CARDS] == [capability for _, capability, _, _ in DRIVERS_CARDS]
 
 
-@ON_EVERY_MACHINE
-def test_the_expected_profile_wins_on_a_machine_and_no_other_is_as_close(name, capability, mebibytes, expected):
-    hardware = machine(name, capability, mebibytes)
-    assert training_device(hardware, hardware.gpus[0])[0] == ("cpu" if expected in ("k80", "cpu") else "cuda")
-    chosen, why = choose_hardware_profile("auto", hardware)
-    assert chosen.name == expected
-    assert name in why or expected == "cpu"
-    matching = [profile for profile in all_profiles("hardware").values() if why_it_matches(profile, hardware)]
-    closest = max(map(specificity, matching))
-    assert [profile.name for profile in matching if specificity(profile) == closest] == [expected]
+def test_each_card_gets_the_expected_profile_and_no_other_is_as_specific(subtests):
+    for name, capability, mebibytes, expected in MACHINES:
+        with subtests.test(f"{name}, {mebibytes} MiB"):
+            hardware = machine(name, capability, mebibytes)
+            assert training_device(hardware, hardware.gpus[0])[0] == ("cpu" if expected in ("k80", "cpu") else "cuda")
+            chosen, reason = choose_hardware_profile("auto", hardware)
+            assert chosen.name == expected
+            assert name in reason or expected == "cpu"
+            matching = [one for one in all_profiles("hardware").values() if why_it_matches(one, hardware)]
+            closest = max(map(specificity, matching))
+            assert [one.name for one in matching if specificity(one) == closest] == [expected]
 
 
-def test_colab_is_a_t4_beside_few_cores():
+def test_a_t4_with_few_cores_gets_the_colab_profile():
     assert choose_hardware_profile("auto", COLAB)[0].name == "colab"
     assert choose_hardware_profile("auto", replace(COLAB, usable_cores=2))[0].name == "colab"
     assert choose_hardware_profile("auto", replace(COLAB, usable_cores=4))[0].name == "t4"
     assert "1 core" in choose_hardware_profile("auto", COLAB)[1]
 
 
-def test_a_k80_is_told_that_it_is_too_old_and_trains_on_the_cpu():
+def test_a_k80_is_reported_as_too_old_and_trains_on_the_cpu():
     hardware = machine_of("k80")
     chosen, why = choose_hardware_profile("auto", hardware)
     assert "CUDA has dropped it" in chosen.title and "CPU" in chosen.title
@@ -177,77 +159,69 @@ def test_a_k80_is_told_that_it_is_too_old_and_trains_on_the_cpu():
     assert chosen.values == all_profiles("hardware")["cpu"].values
 
 
-def test_a_machine_without_a_card_gets_the_profile_of_the_cpu():
+def test_a_machine_without_a_usable_card_gets_the_profile_of_the_cpu():
     assert choose_hardware_profile("auto", NO_CARD)[0].name == "cpu"
+    not_served = replace(machine("Tesla V100-SXM2-32GB", (7, 0), 32768), torch_cuda=(13, 0))
+    assert choose_hardware_profile("auto", not_served)[0].name == "cpu"
 
 
-def test_a_card_that_the_installed_torch_does_not_serve_is_planned_on_the_cpu():
-    hardware = replace(machine("Tesla V100-SXM2-32GB", (7, 0), 32768), torch_cuda=(13, 0))
-    assert choose_hardware_profile("auto", hardware)[0].name == "cpu"
-
-
-def test_each_hardware_profile_has_its_machine():
+def test_hardware_profiles_have_a_source_and_do_not_set_what_recipes_are_about(subtests):
     assert {*(row[3] for row in DRIVERS_CARDS), "colab", "cpu"} == set(HARDWARE)
+    for name in HARDWARE:
+        with subtests.test(name):
+            profile, hardware = all_profiles("hardware")[name], machine_of(name)
+            assert match_problems(profile) == []
+            assert profile.title and profile.summary and profile.source
+            loaded = loaded_on(hardware)
+            assert loaded.hardware_profile == profile
+            keys = [key for key, layer in loaded.layers.items() if layer.origin is Origin.HARDWARE]
+            assert keys and [key for key in keys if key.startswith(OF_THE_RECIPE)] == []
+            training = loaded.config.training
+            # 16 bits gain nothing on Pascal; elsewhere the card decides.
+            assert training.mixed_precision == ("no" if name == "gtx-10xx-16xx" else "auto")
+            if name not in ("cpu", "k80"):
+                assert training.tf32 == (hardware.gpus[0].capability >= (8, 0)) and not training.torch_compile
 
 
-@pytest.mark.parametrize("name", HARDWARE)
-def test_a_hardware_profile_loads_with_its_source_and_keeps_off_what_recipes_are_about(name):
-    profile = all_profiles("hardware")[name]
-    assert match_problems(profile) == []
-    assert profile.title and profile.summary and profile.source
-    loaded = loaded_on(machine_of(name))
-    assert loaded.hardware_profile == profile
-    keys = [key for key, layer in loaded.layers.items() if layer.origin is Origin.HARDWARE]
-    assert keys
-    assert [key for key in keys if key.startswith(OF_THE_RECIPE)] == []
-
-
-@pytest.mark.parametrize("name", HARDWARE)
-def test_precision_is_left_to_the_card_but_where_16_bits_gain_nothing(name):
-    training = loaded_on(machine_of(name)).config.training
-    assert training.mixed_precision == ("no" if name == "gtx-10xx-16xx" else "auto")
-    if name not in ("cpu", "k80"):
-        capability = machine_of(name).gpus[0].capability
-        assert training.tf32 == (capability >= (8, 0))
-        assert not training.torch_compile
-
-
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_loads_with_its_source_and_leaves_the_cut_and_the_precision_to_the_machine(name):
-    recipe = all_profiles("recipes")[name]
-    assert recipe.title and recipe.summary
-    assert recipe.source or name == "quickstart"
-    loaded = loaded_on(NO_CARD, name)
+def test_recipes_have_a_source_and_leave_micro_batch_and_precision_to_the_machine(subtests):
     of_the_machine = ("per_device_train_batch_size", "gradient_accumulation_steps", "mixed_precision", "tf32", "optim")
-    set_here = {key for key, layer in loaded.layers.items() if layer.origin is Origin.RECIPE}
-    assert set_here.isdisjoint({f"training.{key}" for key in of_the_machine})
-    assert "training.effective_batch_size" in set_here
+    for name in RECIPES:
+        with subtests.test(name):
+            recipe, loaded = all_profiles("recipes")[name], loaded_on(NO_CARD, name)
+            assert recipe.title and recipe.summary and (recipe.source or name == "quickstart")
+            written = {key for key, layer in loaded.layers.items() if layer.origin is Origin.RECIPE}
+            assert written.isdisjoint({f"training.{key}" for key in of_the_machine})
+            assert "training.effective_batch_size" in written
 
 
-@pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_can_start_without_a_network_or_asks_for_the_users_own_text(name):
-    config = loaded_on(NO_CARD, name).config
-    needs_download = bool(config.model.model_name_or_path)
-    if config.task.type == "char_lm" or config.model.init == "scratch":
-        assert not needs_download and config.data.path.startswith("sample:")
-        return
-    assert config.data.path == ""
-    if needs_download:
-        told = find_shape(config.model.model_name_or_path).config
-        positions = told.get("max_position_embeddings", told.get("n_positions"))
-        assert config.data.max_length <= (positions or shape_of(told).max_position_embeddings)
+def test_a_recipe_needs_no_download_or_asks_for_the_users_own_data(subtests):
+    for name in RECIPES:
+        with subtests.test(name):
+            config = loaded_on(NO_CARD, name).config
+            model = config.model.model_name_or_path
+            if config.task.type == "char_lm" or config.model.init == "scratch":
+                assert not model and config.data.path.startswith("sample:")
+                continue
+            assert config.data.path == ""
+            if model:
+                fields = find_shape(model).config
+                positions = fields.get("max_position_embeddings", fields.get("n_positions"))
+                assert config.data.max_length <= (positions or shape_of(fields).max_position_embeddings)
 
 
-@pytest.mark.parametrize("name", HARDWARE)
-def test_a_recipes_checkpointing_is_undone_only_where_memory_is_plenty(name):
-    training = loaded_on(machine_of(name), "llama-8b-lora").config.training
-    assert training.gradient_checkpointing == (name not in ("a100", "h100-h200"))
-    assert training.effective_batch_size == 8
-    assert loaded_on(machine_of(name), "quickstart").config.training.gradient_checkpointing == (name == "gtx-10xx-16xx")
+def test_gradient_checkpointing_of_a_recipe_is_turned_off_only_on_large_cards(subtests):
+    for name in HARDWARE:
+        with subtests.test(name):
+            training = loaded_on(machine_of(name), "llama-8b-lora").config.training
+            assert training.gradient_checkpointing == (name not in ("a100", "h100-h200"))
+            assert training.effective_batch_size == 8
+            assert loaded_on(machine_of(name), "quickstart").config.training.gradient_checkpointing == (
+                name == "gtx-10xx-16xx"
+            )
 
 
-def test_a_recipes_checkpointing_is_kept_where_the_run_does_not_fit_without():
-    """Without it a 24B model in 4 bits asks for 44 GiB of the A100's 40."""
+def test_gradient_checkpointing_of_a_recipe_stays_if_the_run_does_not_fit_without():
+    """A 24B model in 4 bits needs 44 GiB without checkpointing; the A100 has 40."""
     hardware = machine_of("a100")
     loaded = loaded_on(hardware, "mistral-small-qlora")
     assert not loaded.config.training.gradient_checkpointing
@@ -260,17 +234,10 @@ def test_a_recipes_checkpointing_is_kept_where_the_run_does_not_fit_without():
 
 
 FACTS = DataFacts(
-    rows=2000,
-    eval_rows=200,
-    tokens=2_000_000,
-    eval_tokens=200_000,
-    vocabulary=100,
-    exact=True,
-    reason="made up",
-    row_tokens=1000.0,
-    longest_row=4000,
-)
-# What --model stands for in the recipe that names none.
+    rows=2000, eval_rows=200, tokens=2_000_000, eval_tokens=200_000, vocabulary=100, exact=True, reason="made up",
+    row_tokens=1000.0, longest_row=4000,
+)  # fmt: skip
+# The recipe that names no model gets this one.
 ANY_MODEL = ("model.model_name_or_path=HuggingFaceTB/SmolLM2-360M",)
 # 16 GB of weights on cards of 11 to 16 GB.
 TOO_LARGE = {("llama-8b-lora", name) for name in ("gtx-10xx-16xx", "v100", "t4", "colab", "rtx-20xx", "rtx-30xx")}
@@ -291,19 +258,30 @@ OVERFLOW_IN_FP16 = ("t5-summarisation", "flan-t5-qa", "signature-summaries")
 
 @pytest.fixture(autouse=True)
 def no_worker(monkeypatch):
-    """What the first plan of a recipe asks is shipped: `tests/ship_answers.py` wrote it."""
+    """Fail if a plan asks a worker: what first plans ask is shipped (`tests/ship_answers.py` writes it)."""
     monkeypatch.setattr(asking.Worker, "ask", lambda *asked, **_: pytest.fail(f"not shipped: {asked[1:3]}"))
 
 
-@pytest.mark.parametrize(("recipe", "name"), each_value_once(RECIPES, HARDWARE))
-def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe, name):
+PAIRS = list(product(RECIPES, HARDWARE))
+# Each recipe and each profile once.
+SOME_PAIRS = [(recipe, HARDWARE[place % len(HARDWARE)]) for place, recipe in enumerate(RECIPES)]
+
+
+@pytest.mark.parametrize("pairs", [SOME_PAIRS, pytest.param(PAIRS, marks=pytest.mark.full)], ids=["some", "all"])
+def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(pairs, subtests):
+    for recipe, name in pairs:
+        with subtests.test(f"{recipe} on {name}"):
+            check_plan(recipe, name)
+
+
+def check_plan(recipe, name):
     hardware = machine_of(name)
     loaded = loaded_on(hardware, recipe, ANY_MODEL if recipe == "finetune" else ())
+    on_card = name not in ("cpu", "k80")
     if (recipe, name) in TOO_LARGE:
         with pytest.raises(ConfigError, match="memory"):
             planning.make(loaded, hardware, FACTS)
         return
-    on_card = name not in ("cpu", "k80")
     if recipe.endswith("-qlora") and not on_card:
         with pytest.raises(ConfigError, match="needs a GPU"):
             planning.make(loaded, hardware, FACTS)
@@ -321,13 +299,14 @@ def test_every_recipe_is_planned_on_the_machine_of_every_hardware_profile(recipe
     assert plan.step_seconds.value > 0
 
 
-@pytest.mark.parametrize("name", sorted(set(HARDWARE) - {"cpu", "k80"}))
-def test_a_larger_card_takes_more_rows_at_once(name):
-    rows = []
-    for size in (11 * GIB, 24 * GIB, 128 * GIB):
-        card = replace(machine_of(name).gpus[0], memory_bytes=size, memory_free_bytes=size)
-        hardware = replace(machine_of(name), gpus=(card,))
-        plan = planning.make(loaded_on(hardware, "qwen-lora"), hardware, FACTS)
-        rows.append(plan.per_device_train_batch_size.value)
-    assert rows == sorted(rows)
-    assert rows[0] < rows[-1] == 8
+@pytest.mark.full
+def test_a_larger_card_takes_more_rows_at_once(subtests):
+    for name in sorted(set(HARDWARE) - {"cpu", "k80"}):
+        with subtests.test(name):
+            rows = []
+            for size in (11 * GIB, 24 * GIB, 128 * GIB):
+                card = replace(machine_of(name).gpus[0], memory_bytes=size, memory_free_bytes=size)
+                hardware = replace(machine_of(name), gpus=(card,))
+                plan = planning.make(loaded_on(hardware, "qwen-lora"), hardware, FACTS)
+                rows.append(plan.per_device_train_batch_size.value)
+            assert rows == sorted(rows) and rows[0] < rows[-1] == 8

@@ -1,4 +1,4 @@
-"""One file of what was measured here: who is answered with it, who writes it, and what becomes of a damaged one."""
+"""The file of measurements on this machine: which plans use them, concurrent writers, damage, and earlier versions."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ def measurable(of: StepKey, device: str) -> Measurable:
     return Measurable(device=device, torch=torch, shape_key=str(of), settings={"data.packing": False})
 
 
-def taken(asked: StepKey, device: str, data: str = "rows") -> tuple:
-    """(step seconds, rate, runs with a peak, micro-batch, gain): everything that a plan and its checks ask for."""
+def read_measurements(asked: StepKey, device: str, data: str = "rows") -> tuple:
+    """Return all that a plan and its checks ask for: step seconds, rate, runs with a peak, micro-batch and gain."""
     calibration = read_calibration(device, asked, 1e9)
     peaks = measured_peaks(asked.on(device, data))
     kept = kept_micro_batch(asked.on(device, data))
@@ -80,46 +80,49 @@ def taken(asked: StepKey, device: str, data: str = "rows") -> tuple:
 
 
 @pytest.fixture
-def in_the_file():
-    """One run of `STEP` on the processor, in all that is measured of one."""
+def kept_run():
+    """Keep the measurements of one run of `STEP` on the processor."""
     keep_calibration(CPU, STEP, step_seconds=0.5, flops=1e9)
     keep_measured_peak(STEP.on(CPU, "rows"), 4, 8, 1000)
     keep_micro_batch(STEP.on(CPU, "rows"), 4, 8, {4: (0.5,)})
     keep_gain(measurable(STEP, CPU), PACKED, "packed", FOUND)
 
 
-@pytest.mark.parametrize(
-    ("asked", "device", "data", "expected"),
-    [
-        (step(), CPU, "rows", (0.5, 2e9, 1, 4, 1.6)),
-        (step(task="seq2seq"), CPU, "rows", NOTHING),
-        (step(shape="llama-32-1-bf16"), CPU, "rows", NOTHING),
-        (step(shape="llama-16-1-fp32"), CPU, "rows", NOTHING),
-        (step(shape="gpt2-16-1-bf16"), CPU, "rows", NOTHING),
-        (step(setup="full-aa"), CPU, "rows", NOTHING),
-        (step(setup="lora16-bb"), CPU, "rows", NOTHING),
-        (step(setup="lora16-offloaded-aa"), CPU, "rows", NOTHING),
-        (step(), "a processor, 4 threads", "rows", NOTHING),
-        (step(), "a card", "rows", NOTHING),
-        (step(versions="torch 2.16, transformers 5.23"), CPU, "rows", NOTHING),
-        (step(versions="torch 2.15, transformers 5.24"), CPU, "rows", NOTHING),
-        # Other rows: the nearest rate, and nothing of what is exact.
-        (step(cut="2of8x64"), CPU, "rows", (None, 2e9, 0, None, None)),
-        (step(), CPU, "other rows", (0.5, 2e9, 0, None, 1.6)),
-    ],
-)
-def test_what_is_asked_and_what_is_taken_of_the_file(in_the_file, asked, device, data, expected):
-    found = taken(asked, device, data)
-    assert tuple(round(one, 9) if isinstance(one, float) else one for one in found) == expected
+QUESTIONS = [
+    (step(), CPU, "rows", (0.5, 2e9, 1, 4, 1.6)),
+    (step(task="seq2seq"), CPU, "rows", NOTHING),
+    (step(shape="llama-32-1-bf16"), CPU, "rows", NOTHING),
+    (step(shape="llama-16-1-fp32"), CPU, "rows", NOTHING),
+    (step(shape="gpt2-16-1-bf16"), CPU, "rows", NOTHING),
+    (step(setup="full-aa"), CPU, "rows", NOTHING),
+    (step(setup="lora16-bb"), CPU, "rows", NOTHING),
+    (step(setup="lora16-offloaded-aa"), CPU, "rows", NOTHING),
+    (step(), "a processor, 4 threads", "rows", NOTHING),
+    (step(), "a card", "rows", NOTHING),
+    (step(versions="torch 2.16, transformers 5.23"), CPU, "rows", NOTHING),
+    (step(versions="torch 2.15, transformers 5.24"), CPU, "rows", NOTHING),
+    # Other rows: the nearest rate, and nothing of what is exact.
+    (step(cut="2of8x64"), CPU, "rows", (None, 2e9, 0, None, None)),
+    (step(), CPU, "other rows", (0.5, 2e9, 0, None, 1.6)),
+]
 
 
-def test_a_gain_is_found_from_the_other_side_of_its_pair_alone(in_the_file):
+def test_a_measurement_is_used_only_for_the_same_model_setup_device_and_versions(kept_run, subtests):
+    for asked, device, data, expected in QUESTIONS:
+        with subtests.test(f"{asked} on {device}, {data}"):
+            found = read_measurements(asked, device, data)
+            assert tuple(round(one, 9) if isinstance(one, float) else one for one in found) == expected
+
+
+@pytest.mark.full
+def test_a_measured_gain_is_found_from_either_setting(kept_run):
     there = replace(measurable(STEP, CPU), settings=PACKED, shape_key="packed")
     assert KeptGains.read(there).find({"data.packing": False}).speed_up == 1 / 1.6
     assert KeptGains.read(there).find({"data.packing": False, "training.tf32": True}) is None
 
 
-def test_a_card_without_a_name_is_not_the_processor_beside_it():
+@pytest.mark.full
+def test_a_card_without_a_name_is_not_mistaken_for_the_processor():
     hardware = machine_of("a100")
     nameless = replace(hardware, gpus=tuple(replace(gpu, name=None) for gpu in hardware.gpus[:1]))
     plan = planning.make(loaded_on(nameless, "char-lm"), nameless, FACTS)
@@ -127,10 +130,7 @@ def test_a_card_without_a_name_is_not_the_processor_beside_it():
     assert Key.read(plan.memory_key).device == device_key("", 0, plan.device_name) != device_key(nameless.cpu_name, 1)
 
 
-# ---------------------------------------------------------------- the file
-
-
-def test_of_each_key_and_part_the_newest_stay_and_of_a_kind_no_more_than_there_is_room_for(monkeypatch):
+def test_only_the_newest_records_of_each_key_and_kind_are_kept(monkeypatch):
     for kind, most in KINDS.items():
         for number in range(most + 2):
             keep_record(kind, Key(device="a"), {"number": number}, "part")
@@ -154,7 +154,8 @@ for number in range(60):
 """
 
 
-def test_two_programs_write_at_once_and_nothing_is_lost():
+@pytest.mark.full
+def test_two_programs_can_write_at_once():
     command = [sys.executable, "-c", WRITER]
     programs = [
         subprocess.Popen([*command, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -175,27 +176,26 @@ def test_two_programs_write_at_once_and_nothing_is_lost():
 def damaged(how: str) -> bytes:
     keep_record(TRIAL, Key(device="a"), {"words": "x" * 20_000})
     whole = (state_folder() / FILE).read_bytes()
-    return {
-        "no database": b"{}" * 3000,
-        "torn": whole[: len(whole) // 2],
-        "overwritten": whole[:4096] + b"\xff" * 8192,
-    }[how]
+    torn, overwritten = whole[: len(whole) // 2], whole[:4096] + b"\xff" * 8192
+    return {"no database": b"{}" * 3000, "torn": torn, "overwritten": overwritten}[how]
 
 
-@pytest.mark.parametrize("how", ["no database", "torn", "overwritten"])
-def test_a_damaged_file_is_set_aside_with_a_warning(how, capsys):
-    content = damaged(how)
-    (state_folder() / FILE).write_bytes(content)
-    assert find_records(TRIAL, Key(device="a")) == []
-    assert "is set aside as measured.damaged-" in capsys.readouterr().err
-    [aside] = records.set_aside()
-    assert aside.read_bytes() == content
-    keep_record(TRIAL, Key(device="a"), {"number": 1})
-    assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 1}]
-    assert capsys.readouterr().err == ""
+def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, monkeypatch, capsys, subtests):
+    for how in ("no database", "torn", "overwritten"):
+        with subtests.test(how):
+            monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / how))
+            content = damaged(how)
+            (state_folder() / FILE).write_bytes(content)
+            assert find_records(TRIAL, Key(device="a")) == []
+            assert "is set aside as measured.damaged-" in capsys.readouterr().err
+            [aside] = records.set_aside()
+            assert aside.read_bytes() == content
+            keep_record(TRIAL, Key(device="a"), {"number": 1})
+            assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 1}]
+            assert capsys.readouterr().err == ""
 
 
-def test_a_damaged_record_is_passed_by():
+def test_a_damaged_record_is_skipped():
     keep_record(TRIAL, Key(device="a"), {"number": 1}, "first")
     keep_record(TRIAL, Key(device="a"), {"number": 2}, "second")
     with sqlite3.connect(state_folder() / FILE) as db:
@@ -204,7 +204,7 @@ def test_a_damaged_record_is_passed_by():
     assert [one.figures for one in find_records(TRIAL, Key(device="a"))] == [{"number": 2}]
 
 
-def test_a_file_of_a_later_version_is_left_alone(capsys):
+def test_a_file_of_a_later_version_stays_unchanged(capsys):
     keep_record(TRIAL, Key(device="a"), {"number": 1})
     with sqlite3.connect(state_folder() / FILE) as db:
         db.execute("PRAGMA user_version = 2")
@@ -215,7 +215,7 @@ def test_a_file_of_a_later_version_is_left_alone(capsys):
     assert (state_folder() / FILE).read_bytes() == before and capsys.readouterr().err == ""
 
 
-def test_what_looks_makes_no_file_and_a_folder_that_cannot_be_is_no_error(tmp_path, monkeypatch):
+def test_reading_creates_no_file_and_an_impossible_folder_is_no_error(tmp_path, monkeypatch):
     assert find_records(TRIAL, Key()) == [] and count_kinds() == [] and not state_folder().exists()
     keep_record(TRIAL, Key(), {})
     assert (state_folder() / FILE).stat().st_mode & 0o777 == 0o600
@@ -225,7 +225,8 @@ def test_what_looks_makes_no_file_and_a_folder_that_cannot_be_is_no_error(tmp_pa
     assert find_records(TRIAL, Key()) == []
 
 
-def test_a_python_without_sqlite_measures_all_the_same_and_says_that_nothing_is_kept(monkeypatch, capsys):
+@pytest.mark.full
+def test_a_python_without_sqlite_keeps_nothing_and_diagnose_says_so(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "sqlite3", None)
     monkeypatch.setattr(command, "find_spec", lambda name: None)
     keep_record(TRIAL, Key(), {})
@@ -234,17 +235,9 @@ def test_a_python_without_sqlite_measures_all_the_same_and_says_that_nothing_is_
     assert "built without sqlite3" in capsys.readouterr().out
 
 
-# ---------------------------------------------------------------- what earlier versions kept
-
-
-@pytest.fixture
-def old_tables() -> Path:
-    shutil.copytree(OLD, state_folder())
-    return state_folder()
-
-
-def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
-    """As an earlier version wrote them; one entry is of before each run was kept, one of before tasks were in keys."""
+def test_tables_of_earlier_versions_are_read_once_and_stay_unchanged():
+    """One entry is from before each run was kept, one from before keys had a task."""
+    old_tables = Path(shutil.copytree(OLD, state_folder()))
     device, versions = "AMD EPYC 7B13, 2 threads", "torch 2.9.1+cu128, transformers 5.5.0"
     here = step("char_lm", "llama-16-1-2-2-48-90-5000-fp32", versions, "full-c2d9e1f0")
     assert read_calibration(device, here, 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
@@ -271,28 +264,29 @@ def test_the_old_tables_are_taken_over_once_and_stay_as_they_are(old_tables):
     assert sum(one.count for one in count_kinds()) == 11
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        "[]",
-        "{",
-        "\udcff",
-        '{"a CPU": 3}',
-        '{"a CPU": {"x": 4, "y": {"flops": 1}}}',
-        '{"\\udcff": {"t s, v | u | c": {"flops": 1, "step_seconds": 1}}}',
-        '{"a CPU": {"x-y": {"from": "x", "shapes": {"x": "t s, v | u | c"}, "at": {}}}}',
-    ],
-)
-def test_damaged_old_tables_are_left_out(old_tables, damage):
-    for name in ("calibration.json", "gains.json", "memory.json"):
-        (old_tables / name).write_bytes(damage.encode(errors="surrogateescape"))
-    assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
+DAMAGES = [
+    "[]",
+    "{",
+    "\udcff",
+    '{"a CPU": 3}',
+    '{"a CPU": {"x": 4, "y": {"flops": 1}}}',
+    '{"\\udcff": {"t s, v | u | c": {"flops": 1, "step_seconds": 1}}}',
+    '{"a CPU": {"x-y": {"from": "x", "shapes": {"x": "t s, v | u | c"}, "at": {}}}}',
+]
 
 
-# ---------------------------------------------------------------- the command line
+@pytest.mark.full
+def test_damaged_tables_of_earlier_versions_are_left_out(tmp_path, monkeypatch, subtests):
+    for number, damage in enumerate(DAMAGES):
+        with subtests.test(damage):
+            monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / str(number)))
+            folder = Path(shutil.copytree(OLD, state_folder()))
+            for name in ("calibration.json", "gains.json", "memory.json"):
+                (folder / name).write_bytes(damage.encode(errors="surrogateescape"))
+            assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
 
 
-def test_diagnose_shows_what_was_measured_and_clears_it(in_the_file, capsys):
+def test_diagnose_shows_measurements_and_clears_them(kept_run, capsys):
     main(["diagnose", "--gpu", "none"])
     text = capsys.readouterr().out.partition("\nmeasured\n")[2]
     first = [line.split()[:3] for line in text.splitlines() if not line.startswith("   ")]

@@ -1,6 +1,4 @@
-"""How many steps a run has, and on how many of them something is saved."""
-
-import pytest
+"""How many steps a run has, and on how many of them it evaluates, saves, warms up and decays."""
 
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.facts import Hardware
@@ -28,62 +26,64 @@ def steps(*assignments: str) -> Steps:
     return Steps(load_config(Request(profile="finetune", assignments=assignments)), FACTS, CUT)
 
 
-@pytest.mark.parametrize(("epochs", "total"), [(0.07, 7), (0.071, 8), (0.0001, 1), (1, 100), (2.5, 250), (1.1, 110)])
-def test_a_share_of_an_epoch_is_rounded_up_and_not_by_the_last_bit_of_a_float(epochs, total):
-    found = steps(f"training.num_train_epochs={epochs}", "training.max_steps=0")
-    assert (found.per_epoch.value, found.total.value) == (100, total)
+def test_a_fraction_of_an_epoch_is_rounded_up_but_not_for_a_rounding_error(subtests):
+    for epochs, total in [(0.07, 7), (0.071, 8), (0.0001, 1), (1, 100), (2.5, 250), (1.1, 110)]:
+        with subtests.test(f"{epochs} epochs"):
+            found = steps(f"training.num_train_epochs={epochs}", "training.max_steps=0")
+            assert (found.per_epoch.value, found.total.value) == (100, total)
 
 
-def test_with_early_stopping_every_evaluation_may_save():
+def test_early_stopping_may_save_at_every_evaluation():
     settings = ("training.max_steps=100", "evaluation.eval_steps=10", "checkpoint.save_steps=50")
     assert (steps(*settings).saves, steps(*settings).evaluations) == (2, 10)
     assert steps(*settings, "evaluation.early_stopping_patience=3").saves == 2 + 10
 
 
-@pytest.mark.parametrize(
-    ("total", "setting", "warmup"), [(1, 0.05, 0), (2, 0.05, 1), (3, 0.9, 2), (1, 1, 1), (100, 0.05, 5)]
-)
-def test_a_share_of_the_steps_never_warms_up_through_the_last_one(total, setting, warmup):
-    assert steps(f"training.max_steps={total}").warmup("cosine", setting).value == warmup
+def test_warm_up_always_ends_before_the_last_step(subtests):
+    for total, setting, warmup in [(1, 0.05, 0), (2, 0.05, 1), (3, 0.9, 2), (1, 1, 1), (100, 0.05, 5)]:
+        with subtests.test(f"{setting} of {total}"):
+            assert steps(f"training.max_steps={total}").warmup("cosine", setting).value == warmup
 
 
-@pytest.mark.parametrize(
-    ("total", "setting", "decay", "reason"),
-    [
-        (100, 0.1, 10, "0.1 of 100 steps"),
-        (100, 20, 20, "num_decay_steps = 20"),
-        (1, 0.1, 1, "0.1 of 1 steps"),
-        (100, 0, 0, "the peak learning rate to the end"),
-        (100, 0.99, 95, "all 95 after the warm-up; num_decay_steps = 0.99 are 99"),
-        (10, 50, 9, "all 9 after the warm-up; num_decay_steps = 50 are 50"),
-    ],
-)
-def test_a_decay_is_the_last_steps_and_begins_after_the_warm_up(total, setting, decay, reason):
-    found = steps(f"training.max_steps={total}")
-    warmup = found.warmup(STABLE, 0.05).value
-    planned = found.decay(STABLE, setting, warmup)
-    assert (planned.value, planned.reason, planned.exact) == (decay, reason, True)
-    assert found.decay("cosine", setting, warmup) is None
+DECAYS = [
+    (100, 0.1, 10, "0.1 of 100 steps"),
+    (100, 20, 20, "num_decay_steps = 20"),
+    (1, 0.1, 1, "0.1 of 1 steps"),
+    (100, 0, 0, "the peak learning rate to the end"),
+    (100, 0.99, 95, "all 95 after the warm-up; num_decay_steps = 0.99 are 99"),
+    (10, 50, 9, "all 9 after the warm-up; num_decay_steps = 50 are 50"),
+]
 
 
-@pytest.mark.parametrize(
-    ("schedule", "floor", "shown", "row"),
-    [
-        ("cosine", 0.0, {}, "0.001, cosine, warm-up 5 steps"),
-        ("cosine", 0.25, {"final learning rate": "0.00025"}, "0.001, cosine, warm-up 5 steps, down to 0.25 of it"),
-        (
-            STABLE, 0.25, {"decay steps": "20", "final learning rate": "0.00025"},
-            "0.001, warmup_stable_decay, warm-up 5 steps, decay 20 steps, cosine, down to 0.25 of it",
-        ),
-    ],
-)  # fmt: skip
-def test_a_plan_and_a_report_name_the_decay_and_the_floor(schedule, floor, shown, row):
-    given = {"learning_rate": 0.001, "max_steps": 100, "lr_scheduler_type": schedule}
-    given |= {"num_decay_steps": 20} if schedule == STABLE else {}
-    settings = tuple(f"training.{key}={value}" for key, value in {**given, "min_lr_rate": floor}.items())
-    plan = planning.make(load_config(Request(profile="quickstart", assignments=settings)), MACHINE, FACTS)
-    lines = [line for line in plan_lines(plan) if line.startswith(("decay steps", "final learning rate"))]
-    assert {line[:19].strip(): line[19:].split()[0] for line in lines} == shown
-    assert ("learning rate", row) in ReportedModel(
-        step=100, weights_step=100, training_seconds=9.0, train_loss=None, eval_loss=None
-    ).setting_rows(plan)
+def test_decay_takes_the_last_steps_and_begins_after_the_warm_up(subtests):
+    for total, setting, decay, reason in DECAYS:
+        with subtests.test(f"{setting} of {total}"):
+            found = steps(f"training.max_steps={total}")
+            warmup = found.warmup(STABLE, 0.05).value
+            planned = found.decay(STABLE, setting, warmup)
+            assert (planned.value, planned.reason, planned.exact) == (decay, reason, True)
+            assert found.decay("cosine", setting, warmup) is None
+
+
+SCHEDULES = [
+    ("cosine", 0.0, {}, "0.001, cosine, warm-up 5 steps"),
+    ("cosine", 0.25, {"final learning rate": "0.00025"}, "0.001, cosine, warm-up 5 steps, down to 0.25 of it"),
+    (
+        STABLE, 0.25, {"decay steps": "20", "final learning rate": "0.00025"},
+        "0.001, warmup_stable_decay, warm-up 5 steps, decay 20 steps, cosine, down to 0.25 of it",
+    ),
+]  # fmt: skip
+
+
+def test_plan_and_report_show_decay_and_final_learning_rate(subtests):
+    for schedule, floor, shown, row in SCHEDULES:
+        with subtests.test(row):
+            given = {"learning_rate": 0.001, "max_steps": 100, "lr_scheduler_type": schedule}
+            given |= {"num_decay_steps": 20} if schedule == STABLE else {}
+            settings = tuple(f"training.{key}={value}" for key, value in {**given, "min_lr_rate": floor}.items())
+            plan = planning.make(load_config(Request(profile="quickstart", assignments=settings)), MACHINE, FACTS)
+            lines = [line for line in plan_lines(plan) if line.startswith(("decay steps", "final learning rate"))]
+            assert {line[:19].strip(): line[19:].split()[0] for line in lines} == shown
+            assert ("learning rate", row) in ReportedModel(
+                step=100, weights_step=100, training_seconds=9.0, train_loss=None, eval_loss=None
+            ).setting_rows(plan)

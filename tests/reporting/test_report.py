@@ -1,4 +1,4 @@
-"""Reports: every fact comes from the journal and the plan, and foreign text stays text."""
+"""Reports: every fact comes from the journal and the plan, and hostile text stays text."""
 
 import json
 import re
@@ -8,16 +8,16 @@ from html.parser import HTMLParser
 import pytest
 
 from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.trained_runs import stopping_after
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching import carry_out as frame
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
-from tui_trainer.reporting import curves
+from tui_trainer.reporting.curves import MOST_POINTS
 from tui_trainer.reporting.facts import facts_of, to_json
 from tui_trainer.reporting.page import nice_ticks, to_html, to_markdown, write_report
-from tui_trainer.runs import controls
 from tui_trainer.runs import events as e
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.session import Session
@@ -27,7 +27,7 @@ HOSTILE = "<script>alert(1)</script><img src=x onerror=alert(2)>\"'`]](http://ev
 
 
 class Page(HTMLParser):
-    """The elements of a page, and whether each is closed."""
+    """The elements of a page; each has to be closed."""
 
     def __init__(self, text):
         super().__init__()
@@ -61,7 +61,7 @@ def readings(*seconds, watts=None):
 
 @pytest.fixture(scope="module")
 def real(tmp_path_factory):
-    """A run that was stopped at step 5, with its report of then, gone on with, and finished."""
+    """A run that was stopped at step 5, resumed and finished, and its report of the stop."""
     folder = tmp_path_factory.mktemp("real")
     text = folder / "text.txt"
     text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(100)))
@@ -74,27 +74,20 @@ def real(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUI_TRAINER_HOME", str(folder / "home"))
         run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
-        step = Session.take_step
-
-        def take_step(session, number):
-            step(session, number)
-            if number == 5:
-                controls.request(run.folder.control, "stop")
-
-        patch.setattr(Session, "take_step", take_step)
-        assert carry_out(run).exit_code == EXIT_STOPPED
-        patch.setattr(Session, "take_step", step)
+        with patch.context() as stopping:
+            stopping.setattr(Session, "take_step", stopping_after(5))
+            assert carry_out(run).exit_code == EXIT_STOPPED
         stopped = (run.folder.root / "report.md").read_text()
         assert carry_out(open_again(run.folder)).exit_code == EXIT_DONE
     return run.folder, stopped
 
 
 def section(report, name):
-    """The text of one section of report.md."""
+    """Return the text of one section of report.md."""
     return report.split(f"## {name}\n")[1].split("\n## ")[0]
 
 
-def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
+def test_a_resumed_run_has_a_report_of_all_its_starts(real):
     folder, stopped = real
     assert stopped.startswith("# real: stopped") and "It stopped at step 5 of 8." in stopped
     assert "tui-trainer resume real" in stopped.replace("\\", "")
@@ -107,7 +100,7 @@ def test_a_run_that_was_stopped_and_gone_on_with_has_a_report_of_both(real):
     assert [(row[1], row[2], row[4]) for row in rows] == [("new", "5", "stopped |"), ("5", "8", "done |")]
 
 
-def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
+def test_figures_are_those_of_journal_and_model_card(real):
     folder, _ = real
     report, card = (folder.root / "report.md").read_text(), (folder.model / "README.md").read_text()
     events = read_all(folder.journal)
@@ -131,7 +124,7 @@ def test_its_numbers_are_those_of_the_journal_and_of_the_model_card(real):
     assert "| torch | " in again
 
 
-def test_for_programs_the_same_facts_are_numbers(real, monkeypatch, capsys):
+def test_the_json_report_has_the_same_facts_as_numbers(real, monkeypatch, capsys):
     folder, _ = real
     monkeypatch.setenv("TUI_TRAINER_HOME", str(folder.root.parent.parent / "home"))
     before = {path.name: path.stat().st_mtime_ns for path in folder.root.iterdir()}
@@ -160,7 +153,7 @@ def test_for_programs_the_same_facts_are_numbers(real, monkeypatch, capsys):
     assert main(["report", "real", "--json", "--out", "/nowhere"]) == 2
 
 
-def test_the_page_has_every_section_and_asks_for_nothing(real):
+def test_the_page_has_every_section_and_loads_nothing(real):
     folder, _ = real
     text = (folder.root / "report.html").read_text()
     page = Page(text)
@@ -172,7 +165,7 @@ def test_the_page_has_every_section_and_asks_for_nothing(real):
     assert {path.stat().st_mode & 0o777 for path in folder.root.glob("report.*")} == {0o600}
 
 
-def test_text_of_others_stays_text(tmp_path):
+def test_hostile_text_stays_text(tmp_path):
     told = [
         e.DataPrepared(
             from_cache=False,
@@ -217,7 +210,7 @@ def test_text_of_others_stays_text(tmp_path):
     assert {line.count("|") - line.count("\\|") for line in outside if line.startswith("| a")} <= {3, 4}
 
 
-def test_an_interrupted_run_is_reported_as_far_as_it_came(tmp_path, capsys):
+def test_an_interrupted_run_is_reported_up_to_its_last_step(tmp_path, capsys):
     run_of(tmp_path, "a", start(), *steps(1, 40), e.RunProblem(step=3, kind="save failed", message="disk full"))
     assert main(["report", "a", "--out", str(tmp_path / "new" / "place")]) == 0
     report = (tmp_path / "new" / "place" / "report.md").read_text()
@@ -226,7 +219,7 @@ def test_an_interrupted_run_is_reported_as_far_as_it_came(tmp_path, capsys):
     assert "| 2026-11-20 13:45:00 | new | 40 |" in report and "cannot be read" not in report
 
 
-def test_a_journal_that_was_torn_by_a_kill_is_reported(tmp_path):
+def test_unreadable_lines_of_the_journal_are_reported(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 3))
     with folder.journal.open("ab") as journal:
         journal.write(b'{"event": "Step\n')
@@ -235,35 +228,28 @@ def test_a_journal_that_was_torn_by_a_kill_is_reported(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    "events", [(), (start(),), (start(), e.RunFailed(message="no memory", log_path="logs/error.txt"))]
-)
-def test_a_run_without_a_step_has_a_report(tmp_path, events):
-    folder = run_of(tmp_path, "a", *events)
-    write_report(folder)
-    assert json.loads(to_json(facts_of(folder)))["doctor"] is None
-    html = (folder.root / "report.html").read_text()
-    assert "<svg" not in html and Page(html).open == []
-    if len(events) == 2:
-        assert "It failed: no memory. The traceback is in logs/error.txt." in html
+def test_a_run_without_a_step_has_a_report(tmp_path, subtests):
+    failed = e.RunFailed(message="no memory", log_path="logs/error.txt")
+    for name, events in {"empty": (), "started": (start(),), "failed": (start(), failed)}.items():
+        with subtests.test(name):
+            folder = run_of(tmp_path, name, *events)
+            write_report(folder)
+            assert json.loads(to_json(facts_of(folder)))["doctor"] is None
+            html = (folder.root / "report.html").read_text()
+            assert "<svg" not in html and Page(html).open == []
+            assert ("It failed: no memory. The traceback is in logs/error.txt." in html) == (name == "failed")
 
 
-def test_a_plan_of_another_version_leaves_out_what_it_states(tmp_path):
+def test_a_plan_of_another_version_is_reported_and_its_config_used(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
     folder.plan.write_text(json.dumps({"plan_version": 99, "config": {"training": {"learning_rate": 0.5}}}))
     report = to_markdown(facts_of(folder)).replace("\\", "")
     assert "was written by another version" in report and "| training.learning_rate | 0.5 | auto |" in report
 
 
-@pytest.mark.parametrize("fault", ["folder", "bug"])
-def test_a_report_that_cannot_be_written_is_a_problem_and_ends_nothing(tiny_run, monkeypatch, fault):
-    def block(run):
-        if fault == "folder":
-            (run.folder.root / "report.html").mkdir()
-        else:
-            monkeypatch.setattr(frame, "write_report", lambda _: 1 / 0)
-
-    folder, outcome = tiny_run("blocked", before=block)
+@pytest.mark.full
+def test_a_report_that_cannot_be_written_is_a_problem_of_a_finished_run(tiny_run):
+    folder, outcome = tiny_run("blocked", before=lambda run: (run.folder.root / "report.html").mkdir())
     assert outcome.exit_code == EXIT_DONE and folder.model.is_dir()
     *_, finished, problem = read_all(folder.journal)
     assert isinstance(finished, e.RunFinished)
@@ -271,7 +257,8 @@ def test_a_report_that_cannot_be_written_is_a_problem_and_ends_nothing(tiny_run,
     assert "tui-trainer report blocked" in problem.hint
 
 
-def test_a_run_that_is_refused_before_its_plan_has_no_report_and_one_that_fails_there_has(tiny_run, sheep, monkeypatch):
+@pytest.mark.full
+def test_only_a_run_that_fails_after_its_data_was_read_has_a_report(tiny_run, sheep, monkeypatch):
     folder, outcome = tiny_run("refused", before=lambda _: sheep.unlink())
     assert outcome.exit_code == EXIT_BAD_INPUT and not list(folder.root.glob("report.*"))
     monkeypatch.setattr(frame.prepare, "exact_plan", lambda *_, **__: 1 / 0)
@@ -281,14 +268,15 @@ def test_a_run_that_is_refused_before_its_plan_has_no_report_and_one_that_fails_
     assert "It failed: ZeroDivisionError" in (folder.root / "report.md").read_text()
 
 
-def test_a_run_that_fails_has_a_report_too(tiny_run, monkeypatch):
+@pytest.mark.full
+def test_a_failed_run_has_a_report(tiny_run, monkeypatch):
     monkeypatch.setattr(Session, "take_step", lambda *_: 1 / 0)
     folder, outcome = tiny_run("broken")
     assert outcome.exit_code == EXIT_FAILED
     assert "It failed: ZeroDivisionError" in (folder.root / "report.html").read_text()
 
 
-def test_a_run_without_a_place_for_its_report_is_refused_in_one_sentence(tmp_path, capsys):
+def test_a_report_without_a_writable_folder_or_a_run_is_refused(tmp_path, capsys):
     run_of(tmp_path, "a", start(), *steps(1, 2))
     (tmp_path / "file").write_text("")
     assert main(["report", "a", "--out", str(tmp_path / "file")]) == 2
@@ -296,7 +284,7 @@ def test_a_run_without_a_place_for_its_report_is_refused_in_one_sentence(tmp_pat
     assert "the report cannot be written" in capsys.readouterr().err
 
 
-def test_a_sample_of_many_lines_is_cut_and_whole_for_programs(tmp_path):
+def test_a_long_sample_is_cut_except_in_json(tmp_path):
     text = "".join(f"\nline {n}" for n in range(200))
     told = e.TextSampled(step=2, prompt="It says", text=text)
     facts = facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), told))
@@ -314,7 +302,7 @@ def test_energy_is_power_over_time_without_the_gaps(tmp_path):
     assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).costs.energy_joules is None
 
 
-def test_steps_that_were_done_again_count_once(tmp_path):
+def test_repeated_steps_are_drawn_once(tmp_path):
     again = replace(step_done(6, 1.0), forward_seconds=9.0)
     folder = run_of(tmp_path, "a", start(), *steps(1, 10), start(resumed=5), again)
     charts = {chart.title: chart for chart in facts_of(folder).charts}
@@ -323,35 +311,31 @@ def test_steps_that_were_done_again_count_once(tmp_path):
     assert charts["Time of a step, ms"].stacked and len(parts["data"]) == 6
 
 
-def test_a_run_that_goes_on_from_an_earlier_step_forgets_the_resumes_behind_it(tmp_path):
+def test_resumes_after_an_earlier_checkpoint_are_not_drawn(tmp_path):
     again = (*steps(1, 10), start(resumed=8), *steps(9, 12), start(resumed=12), start(resumed=8), *steps(9, 20))
     charts = facts_of(run_of(tmp_path, "a", start(), *again)).charts
     assert {chart.resumed_at for chart in charts} == {(8,)}
 
 
-@pytest.mark.parametrize(
-    ("seconds", "unit", "last"), [(100, "second", 100), (700, "minute", 700 / 60), (43_200, "hour", 12)]
-)
-def test_gauges_are_drawn_over_a_unit_that_fits(tmp_path, seconds, unit, last):
-    read = [
-        replace(readings(0)[0], at=f"2026-11-20T{at // 3600:02d}:{at // 60 % 60:02d}:{at % 60:02d}.000Z")
-        for at in range(0, seconds + 1, 20)
-    ]
-    [memory] = [chart for chart in facts_of(run_of(tmp_path, "a", start(), *read)).charts if "Memory" in chart.title]
-    assert memory.x_unit == unit and memory.curves[0].points[-1][0] == pytest.approx(last, rel=0.01)
+def test_gauges_are_drawn_over_a_unit_that_fits(tmp_path):
+    for seconds, unit, last in ((100, "second", 100), (700, "minute", 700 / 60), (43_200, "hour", 12)):
+        times = (f"{at // 3600:02d}:{at // 60 % 60:02d}:{at % 60:02d}" for at in range(0, seconds + 1, 20))
+        read = [replace(readings(0)[0], at=f"2026-11-20T{time}.000Z") for time in times]
+        charts = facts_of(run_of(tmp_path, unit, start(), *read)).charts
+        [memory] = [chart for chart in charts if "Memory" in chart.title]
+        assert memory.x_unit == unit and memory.curves[0].points[-1][0] == pytest.approx(last, rel=0.01)
 
 
-def test_long_runs_are_thinned(tmp_path, monkeypatch):
-    monkeypatch.setattr(curves, "MOST_POINTS", 60)
-    folder = run_of(tmp_path, "a", start(), *steps(1, 3000), *(held_out(n, 2.0) for n in range(1, 3000, 3)), end(3000))
+def test_long_runs_are_thinned(tmp_path):
+    folder = run_of(tmp_path, "a", start(), *steps(1, 2000), *(held_out(n, 2.0) for n in range(1, 2000, 3)), end(2000))
     facts = facts_of(folder)
-    assert all(len(curve.points) <= 60 for chart in facts.charts for curve in chart.curves)
-    norm = next(chart for chart in facts.charts if chart.title == "Learning rate").curves[0]
-    assert norm.points[-1][0] == 3000 and len(norm.points) == 60
-    assert len(to_html(facts)) < 60_000 and "20 of 1000 evaluations" in to_html(facts)
+    assert all(len(curve.points) <= MOST_POINTS for chart in facts.charts for curve in chart.curves)
+    rates = next(chart for chart in facts.charts if chart.title == "Learning rate").curves[0]
+    assert rates.points[-1][0] == 2000 and len(rates.points) == MOST_POINTS
+    assert "20 of 667 evaluations" in to_html(facts)
 
 
-def test_losses_that_are_no_numbers_are_left_out_of_the_picture(tmp_path):
+def test_losses_that_are_not_finite_are_not_drawn(tmp_path):
     bad = replace(step_done(3), loss_sum=float("nan"), grad_norm=float("inf"))
     facts = facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), bad, end(3, eval_loss=float("nan"))))
     html = to_html(facts)
@@ -360,16 +344,14 @@ def test_losses_that_are_no_numbers_are_left_out_of_the_picture(tmp_path):
     assert html.count("<svg") == 4
 
 
-@pytest.mark.parametrize(
-    ("low", "high"), [(0, 1), (2.9, 2.9), (0, 0), (-3, 1e-9), (1e-7, 3e-7), (0, 99_999), (1e9, 1e9 + 1)]
-)
-def test_axes_have_few_round_numbers(low, high):
-    ticks = nice_ticks(low, high)
-    rounding = 1e-6 * (ticks[-1] - ticks[0])
-    assert 2 <= len(ticks) <= 7 and ticks[0] <= low + rounding and ticks[-1] >= high - rounding
+def test_axes_have_few_round_numbers():
+    for low, high in ((0, 1), (2.9, 2.9), (0, 0), (-3, 1e-9), (1e-7, 3e-7), (0, 99_999), (1e9, 1e9 + 1)):
+        ticks = nice_ticks(low, high)
+        rounding = 1e-6 * (ticks[-1] - ticks[0])
+        assert 2 <= len(ticks) <= 7 and ticks[0] <= low + rounding and ticks[-1] >= high - rounding, (low, high)
 
 
-def test_exports_stand_with_their_certificates(tmp_path):
+def test_exports_are_listed_with_their_certificates(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 2), end(2))
     for name, good in (("merged", True), ("onnx", False)):
         place = folder.root / "export" / name

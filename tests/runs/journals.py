@@ -10,6 +10,11 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.registry import remember
 
 AT = "2026-11-20T13:45:00.000Z"
+PLANNED = e.PlanMade(
+    total_steps=100, steps_per_epoch=10, effective_batch_size=8, per_device_train_batch_size=8,
+    gradient_accumulation_steps=1, parameters=1_000_000, memory_bytes=1, disk_bytes=1, duration_seconds=1.0,
+    trained_parameters=10_000,
+)  # fmt: skip
 
 
 def start(total_steps: int = 5_000, resumed: int | None = None) -> e.RunStarted:
@@ -27,7 +32,7 @@ def step_done(step: int, loss: float = 2.0) -> e.StepDone:
 
 
 def steps(first: int, last: int) -> list[e.StepDone]:
-    """Losses that fall from 5 by a thousandth a step."""
+    """Return steps whose losses fall from 5 by a thousandth each."""
     return [step_done(step, 5 - step / 1000) for step in range(first, last + 1)]
 
 
@@ -42,7 +47,7 @@ def end(step: int = 5_000, reason: str = "done", eval_loss: float | None = 1.25)
 
 
 def run_of(parent: Path, name: str, *events: e.Event) -> RunFolder:
-    """A run of the index with these events in its journal."""
+    """Create a run with these events in its journal and add it to the list of runs."""
     folder = RunFolder.create(parent, name)
     folder.config.write_text("schema_version = 1\n")
     with JournalWriter(folder.journal) as writer:

@@ -1,4 +1,4 @@
-"""Runs are deleted and renamed only at rest, and only what they made is removed."""
+"""Deleting and renaming runs: only inactive ones, and only their own files."""
 
 import os
 import shutil
@@ -29,31 +29,31 @@ def test_deleting_frees_what_was_announced_and_forgets_the_run(run):
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
 
 
-@pytest.mark.parametrize("change", [at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")])
-def test_a_run_that_lives_is_left_alone(run, change):
-    with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
-        change(run.root)
+def test_an_active_run_is_neither_deleted_nor_renamed(run):
+    for change in (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")):
+        with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
+            change(run.root)
     assert known_runs() == [run]
 
 
-@pytest.mark.parametrize("change", [at_rest.delete, at_rest.bytes_to_free])
-def test_a_run_that_lives_in_a_job_is_not_told_to_wait_for_it(run, change, monkeypatch):
+def test_a_run_with_a_queued_job_is_not_deleted(run, monkeypatch):
     monkeypatch.setattr(at_rest, "active_job", lambda folder: "5")
-    with pytest.raises(FolderError, match="job 5 of this run is in the queue"):
-        change(run.root)
-    with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
-        change(run.root)
+    for change in (at_rest.delete, at_rest.bytes_to_free):
+        with pytest.raises(FolderError, match="job 5 of this run is in the queue"):
+            change(run.root)
+        with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
+            change(run.root)
 
 
-def test_a_run_that_starts_in_between_is_left_alone(run, monkeypatch):
-    """It took the lock after the look at its owner."""
+def test_a_run_that_starts_meanwhile_is_not_deleted(run, monkeypatch):
+    """It takes the lock after its owner was looked up."""
     monkeypatch.setattr(at_rest, "owner", lambda path: None)
     with RunLock(run.lock), pytest.raises(FolderError, match="in use"):
         at_rest.delete(run.root)
     assert known_runs() == [run] and run.journal.is_file()
 
 
-def test_nobody_starts_in_a_folder_that_is_being_deleted(run, monkeypatch):
+def test_no_run_starts_in_a_folder_that_is_being_deleted(run, monkeypatch):
     refused = []
 
     def starting_meanwhile(path):
@@ -66,7 +66,7 @@ def test_nobody_starts_in_a_folder_that_is_being_deleted(run, monkeypatch):
     assert len(refused) == 1 and not run.root.exists()
 
 
-def test_a_crash_leaves_it_half_deleted_and_the_rest_can_be_deleted(run, monkeypatch):
+def test_a_half_deleted_run_is_listed_and_can_be_deleted(run, monkeypatch):
     def killed(path):
         raise KeyboardInterrupt
 
@@ -82,20 +82,20 @@ def test_a_crash_leaves_it_half_deleted_and_the_rest_can_be_deleted(run, monkeyp
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
 
 
-def test_the_rest_of_a_run_is_deleted_by_the_runs_own_name_as_well(run):
+def test_a_half_deleted_run_is_deleted_by_its_name(run):
     run.root.rename(at_rest.remains_of(run.root))
     assert at_rest.delete(run.root).freed_bytes > 10_000
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
 
 
-def test_a_new_run_of_the_name_stays_when_the_rest_of_the_old_one_is_deleted(run):
+def test_deleting_the_rest_of_a_run_keeps_a_new_run_of_its_name(run):
     run.root.rename(at_rest.remains_of(run.root))
     new = run_of(run.root.parent, "a", start())
     at_rest.delete(at_rest.remains_of(new.root))
     assert known_runs() == [new] and new.journal.is_file()
 
 
-def test_what_no_run_made_stays(run):
+def test_files_of_others_are_kept(run):
     (run.root / "notes.txt").write_text("mine")
     (run.root / "figures").mkdir()
     assert at_rest.delete(run.root).kept == ("figures", "notes.txt")
@@ -103,7 +103,7 @@ def test_what_no_run_made_stays(run):
     assert listed_roots() == []
 
 
-def test_a_run_that_is_gone_is_forgotten(run):
+def test_deleting_a_run_that_is_gone_removes_it_from_the_list(run):
     shutil.rmtree(run.root)
     assert at_rest.delete(run.root).freed_bytes == 0 and listed_roots() == []
 
@@ -123,7 +123,7 @@ def test_links_are_not_followed(run, tmp_path):
     assert (outside / "precious").exists()
 
 
-def test_a_foreign_folder_is_refused_and_nothing_is_written_in_it(tmp_path):
+def test_a_foreign_folder_is_refused_and_not_changed(tmp_path):
     foreign = tmp_path / "thesis"
     (foreign / "model").mkdir(parents=True)
     for change in (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")):
@@ -132,7 +132,7 @@ def test_a_foreign_folder_is_refused_and_nothing_is_written_in_it(tmp_path):
     assert [path.name for path in foreign.iterdir()] == ["model"]
 
 
-def test_a_folder_that_cannot_be_written_says_why(run, monkeypatch):
+def test_an_unwritable_folder_is_refused_with_the_reason(run, monkeypatch):
     def refused(*_):
         raise PermissionError(13, "Permission denied")
 
@@ -144,7 +144,7 @@ def test_a_folder_that_cannot_be_written_says_why(run, monkeypatch):
     assert known_runs() == [run]
 
 
-def test_a_renamed_run_keeps_its_place_and_its_files(run):
+def test_a_renamed_run_keeps_its_files_and_place_in_the_list(run):
     newer = run_of(run.root.parent, "newer", start())
     assert at_rest.rename(run.root, "b") is None
     assert [folder.name for folder in known_runs()] == ["b", "newer"] and known_runs()[1] == newer
@@ -153,22 +153,18 @@ def test_a_renamed_run_keeps_its_place_and_its_files(run):
         pass
 
 
-@pytest.mark.parametrize("name", ["", ".hidden", "a/b", "..", "x" * 65, "\x1b[2J", ".deleting-a"])
-def test_a_name_that_no_run_can_have_is_refused(run, name):
-    with pytest.raises(FolderError, match="cannot be the name of a run"):
-        at_rest.rename(run.root, name)
-    assert known_runs() == [run]
-
-
-def test_a_name_that_is_taken_is_refused(run):
+def test_an_invalid_or_existing_name_is_refused(run):
     (run.root.parent / "taken").symlink_to("nowhere")
+    for name in ("", ".hidden", "a/b", "..", "x" * 65, "\x1b[2J", ".deleting-a"):
+        with pytest.raises(FolderError, match="cannot be the name of a run"):
+            at_rest.rename(run.root, name)
     for name in ("taken", "a"):
         with pytest.raises(FolderError, match="exists already"):
             at_rest.rename(run.root, name)
     assert known_runs() == [run]
 
 
-def test_a_list_that_cannot_be_written_undoes_no_rename(run, private_home):
+def test_a_rename_is_kept_when_the_list_cannot_be_written(run, private_home):
     shutil.rmtree(private_home)
     private_home.write_text("a file where the folder should be")
     assert "cannot be written" in at_rest.rename(run.root, "b").message

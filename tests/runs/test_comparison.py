@@ -1,4 +1,4 @@
-"""Runs beside each other: curves of bounded length, results, and the settings that differ."""
+"""Comparisons of runs: curves of bounded length, results, and settings that differ."""
 
 import json
 from dataclasses import asdict
@@ -6,18 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done, steps
 from tui_trainer.errors import InputError
 from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.runs.comparison import compare, train_curve
-from tui_trainer.runs.events import PlanMade
 from tui_trainer.runs.state import fold
-
-PLANNED = PlanMade(
-    total_steps=100, steps_per_epoch=10, effective_batch_size=8, per_device_train_batch_size=8,
-    gradient_accumulation_steps=1, parameters=1_000_000, memory_bytes=1, disk_bytes=1, duration_seconds=1.0,
-    trained_parameters=10_000,
-)  # fmt: skip
 
 
 def config(learning_rate=0.001, **more):
@@ -39,7 +32,7 @@ def pair(tmp_path):
     return [finished(tmp_path, "a", plan=first), finished(tmp_path, "b", last=50, loss=1.5, plan=second, f1=0.7)]
 
 
-def test_results_stand_beside_each_other(pair):
+def test_results_of_each_run_are_compared(pair):
     first, second = compare(pair).runs
     assert (first.name, first.status, first.step, first.total_steps) == ("a", "finished", 100, 100)
     assert (first.loss, first.eval_loss, second.eval_loss) == (1.5, 1.25, 1.5)
@@ -60,21 +53,22 @@ def test_curves_are_against_steps_tokens_and_seconds(pair):
     assert last.loss == pytest.approx(fold(steps(1, 100)).loss_smoothed)
 
 
-@pytest.mark.parametrize(("last", "points"), [(1, 1), (7, 7), (399, 50), (1_000, 50)])
-def test_a_curve_has_no_more_points_than_asked_for_and_ends_with_the_last_step(last, points):
-    curve = train_curve(fold(steps(1, last)), 50)
-    assert (len(curve), curve[-1].step, curve[-1].tokens) == (points, last, 100 * last)
-    assert all(before.step < after.step and before.loss > after.loss for before, after in pairwise(curve))
+def test_a_curve_has_a_bounded_number_of_points_and_ends_with_the_last_step(subtests):
+    for last, points in ((1, 1), (7, 7), (399, 50), (1_000, 50)):
+        with subtests.test(f"{last} steps"):
+            curve = train_curve(fold(steps(1, last)), 50)
+            assert (len(curve), curve[-1].step, curve[-1].tokens) == (points, last, 100 * last)
+            assert all(before.step < after.step and before.loss > after.loss for before, after in pairwise(curve))
 
 
-def test_steps_that_are_not_finite_or_count_no_token_leave_the_curve_finite():
+def test_steps_with_a_loss_that_is_not_finite_are_left_out_of_the_curve():
     nothing = step_done(2, float("nan"))
     curve = train_curve(fold([step_done(1), nothing, step_done(3, 4.0)]), 50)
     assert [(one.step, one.loss) for one in curve] == [(1, 2.0), (2, 2.0), (3, 3.0)]
     assert train_curve(fold([nothing]), 50) == ()
 
 
-def test_only_what_differs_is_listed(pair):
+def test_only_settings_that_differ_are_listed(pair):
     found = {one.key: one.values for one in compare(pair).differences}
     assert found == {"training.learning_rate": (0.001, 0.003), "plan.precision": ("fp32", "bf16")}
 
@@ -89,7 +83,7 @@ def test_a_run_without_a_plan_is_compared_by_its_config(pair, tmp_path):
         assert compare([pair[1], early]).differences == ()
 
 
-def test_a_run_without_steps_is_shown_with_what_it_has(pair, tmp_path):
+def test_a_run_without_steps_has_empty_columns(pair, tmp_path):
     empty = compare([pair[0], run_of(tmp_path, "empty")]).runs[1]
     assert (empty.train_curve, empty.eval_curve, empty.seconds, empty.tokens_per_second) == ((), (), None, None)
     lines = comparison_lines(compare([pair[0], run_of(tmp_path, "started", start())]), 100)
@@ -98,10 +92,11 @@ def test_a_run_without_steps_is_shown_with_what_it_has(pair, tmp_path):
         assert values[label] == "--"
 
 
-@pytest.mark.parametrize("count", [0, 1, 7])
-def test_another_number_of_runs_is_refused(tmp_path, count):
-    with pytest.raises(InputError, match=f"2 to 6 runs can be compared, not {count}"):
-        compare([run_of(tmp_path, f"run-{n}") for n in range(count)])
+def test_fewer_than_two_or_more_than_six_runs_are_refused(tmp_path):
+    runs = [run_of(tmp_path, f"run-{n}") for n in range(7)]
+    for count in (0, 1, 7):
+        with pytest.raises(InputError, match=f"2 to 6 runs can be compared, not {count}"):
+            compare(runs[:count])
 
 
 def test_a_run_is_not_compared_with_itself(pair):
@@ -109,24 +104,26 @@ def test_a_run_is_not_compared_with_itself(pair):
         compare([pair[0], pair[1], pair[0]])
 
 
-@pytest.mark.parametrize(("count", "width", "columns"), [(2, 80, True), (6, 80, False), (2, 30, False), (6, 400, True)])
-def test_the_table_fits_the_terminal(tmp_path, count, width, columns):
-    plans = [{"config": config(n, data={"path": "/a/long/path" * n})} for n in range(count)]
-    runs = [finished(tmp_path, f"quickstart-20261120-18023{n}", plan=plan, f1=0.5) for n, plan in enumerate(plans)]
-    lines = comparison_lines(compare(runs), width)
-    assert max(map(len, lines)) <= width
-    (head, *_) = [line for line in lines if "quickstart-20261120-180230" in line]
-    assert ("quickstart-20261120-180231" in head) == columns
-    assert any("training.learning_rate" in line for line in lines) and any("F1" in line for line in lines)
+def test_the_table_fits_the_terminal(tmp_path, subtests):
+    plans = [{"config": config(n, data={"path": "/a/long/path" * n})} for n in range(6)]
+    names = [f"quickstart-20261120-18023{n}" for n in range(6)]
+    runs = [finished(tmp_path, name, plan=plan, f1=0.5) for name, plan in zip(names, plans, strict=True)]
+    for count, width, is_in_columns in ((2, 80, True), (6, 80, False), (2, 30, False), (6, 400, True)):
+        with subtests.test(f"{count} runs in {width} columns"):
+            lines = comparison_lines(compare(runs[:count]), width)
+            assert max(map(len, lines)) <= width
+            (head, *_) = [line for line in lines if names[0] in line]
+            assert (names[1] in head) == is_in_columns
+            assert any("training.learning_rate" in line for line in lines) and any("F1" in line for line in lines)
 
 
-def test_text_of_a_config_cannot_reach_the_terminal(tmp_path):
+def test_control_characters_of_a_config_are_not_printed(tmp_path):
     plans = [{"config": config(data={"path": text})} for text in ("\x1b[2J", "plain")]
     runs = [finished(tmp_path, f"run-{n}", plan=plan) for n, plan in enumerate(plans)]
     assert not any("\x1b" in line for line in comparison_lines(compare(runs), 80))
 
 
-def test_equal_settings_are_said_to_be_equal(tmp_path):
+def test_equal_settings_are_reported_as_equal(tmp_path):
     runs = [finished(tmp_path, name, plan={"config": config()}) for name in ("a", "b")]
     assert comparison_lines(compare(runs), 80)[-1] == "no setting differs"
 

@@ -1,3 +1,5 @@
+"""Requests to a running run: each arrives once and in order, whatever the file holds."""
+
 import json
 import os
 import resource
@@ -35,33 +37,35 @@ def test_each_request_arrives_once_and_in_order(path):
     assert controls.wanted() == []
 
 
-def test_what_was_asked_of_an_earlier_start_is_left_out(path):
+def test_requests_to_an_earlier_start_are_ignored(path):
     request(path, "stop")
     controls = Controls(path)
     request(path, "save")
     assert actions(controls.wanted()) == ["save"]
 
 
-def test_where_another_process_knows_the_last_request_of_before_later_ones_are_answered(path):
+def test_requests_after_the_last_known_one_are_answered(path):
     for action in ("save", "pause", "stop"):
         request(path, action)
     assert actions(Controls(path, asked_before=2).wanted()) == ["stop"]
     assert actions(Controls(path, asked_before=0).wanted()) == ["save", "pause", "stop"]
 
 
-@pytest.mark.parametrize(
-    ("done", "again"),
-    [("save pause resume", "evaluate"), ("save pause", "pause resume evaluate"), ("", "save pause resume evaluate")],
-)
-def test_what_was_answered_is_not_for_the_next_start_but_for_a_pause_that_holds(path, done, again):
+def test_a_restart_repeats_unanswered_requests_and_a_pause_that_holds(path, subtests):
     for action in ("save", "pause", "resume", "evaluate"):
         request(path, action)
-    events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
-    before = answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
-    assert actions(Controls(path, asked_before=before).wanted()) == again.split()
+    for done, again in (
+        ("save pause resume", "evaluate"),
+        ("save pause", "pause resume evaluate"),
+        ("", "save pause resume evaluate"),
+    ):
+        with subtests.test(f"answered: {done}"):
+            events = [ControlApplied(action=action, request_id=number) for number, action in enumerate(done.split(), 1)]
+            before = answered(0, [ControlApplied(action="stop", request_id=9), start(), *events])
+            assert actions(Controls(path, asked_before=before).wanted()) == again.split()
 
 
-def test_what_waits_comes_once_more_and_first(path):
+def test_waiting_requests_are_returned_again_and_first(path):
     controls = Controls(path)
     request(path, "pause")
     assert actions(controls.waiting()) == ["pause"]
@@ -70,7 +74,7 @@ def test_what_waits_comes_once_more_and_first(path):
     assert controls.wanted() == []
 
 
-def test_a_request_that_could_not_be_read_at_first_is_read_later(path):
+def test_a_request_is_read_once_there_are_free_file_descriptors(path):
     controls = Controls(path)
     request(path, "stop")
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -90,7 +94,7 @@ def test_requests_from_several_threads_are_all_kept(path):
     assert [one.id for one in controls.wanted()] == list(range(1, 41))
 
 
-def test_a_change_within_one_tick_of_the_clock_is_seen(path):
+def test_a_change_within_one_clock_tick_is_noticed(path):
     controls = Controls(path)
     request(path, "save")
     os.utime(path, ns=(0, 0))
@@ -105,22 +109,25 @@ def test_a_change_within_one_tick_of_the_clock_is_seen(path):
     assert actions(controls.wanted()) == ["stop"]
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"", b"\x00" * 9, b'{"requests": [', b"[]", b"3", b"\xff", b'{"requests": 3}', b'{"requests": [3, null, []]}',
-     b'{"requests": [{"id": "1", "action": "stop", "at": ""}, {"id": 1, "action": "explode", "at": ""}]}',
-     b'{"requests": [{"id": 1, "action": ["stop"], "at": ""}, {"id": true, "action": "stop", "at": ""}]}',
-     b"[" * 100_000],
-    ids=lambda garbage: repr(garbage[:40]),
-)  # fmt: skip
-def test_garbage_is_no_request_and_is_replaced_by_the_next_one(path, garbage):
-    controls = Controls(path)
-    request(path, "save")
-    assert len(controls.wanted()) == 1
-    path.write_bytes(garbage)
-    assert controls.wanted() == []
-    request(path, "stop")
-    assert actions(controls.wanted()) == ["stop"]
+GARBAGE = [
+    b"", b"\x00" * 9, b'{"requests": [', b"[]", b"3", b"\xff", b'{"requests": 3}', b'{"requests": [3, null, []]}',
+    b'{"requests": [{"id": "1", "action": "stop", "at": ""}, {"id": 1, "action": "explode", "at": ""}]}',
+    b'{"requests": [{"id": 1, "action": ["stop"], "at": ""}, {"id": true, "action": "stop", "at": ""}]}',
+    b"[" * 100_000,
+]  # fmt: skip
+
+
+def test_garbage_is_no_request_and_is_replaced_by_the_next_one(tmp_path, subtests):
+    for number, garbage in enumerate(GARBAGE):
+        with subtests.test(repr(garbage[:40])):
+            path = tmp_path / f"{number}.json"
+            controls = Controls(path)
+            request(path, "save")
+            assert len(controls.wanted()) == 1
+            path.write_bytes(garbage)
+            assert controls.wanted() == []
+            request(path, "stop")
+            assert actions(controls.wanted()) == ["stop"]
 
 
 def test_the_file_keeps_the_last_hundred_and_ids_go_on(path):
@@ -131,7 +138,7 @@ def test_the_file_keeps_the_last_hundred_and_ids_go_on(path):
     assert [one["id"] for one in kept] == list(range(4, 104))
 
 
-def test_a_folder_or_link_or_pipe_in_its_place_is_no_request(tmp_path):
+def test_a_folder_link_or_pipe_in_place_of_the_file_is_no_request(tmp_path):
     names = ("real", "link", "folder", "pipe")
     waiting = {name: Controls(tmp_path / name) for name in names}
     (tmp_path / "real").write_text('{"requests": [{"id": 1, "action": "stop", "at": ""}]}')
@@ -143,7 +150,7 @@ def test_a_folder_or_link_or_pipe_in_its_place_is_no_request(tmp_path):
     }  # fmt: skip
 
 
-def test_the_file_is_private_and_nothing_lies_beside_it(path):
+def test_the_file_is_private_and_leaves_no_temporary_file(path):
     before = os.umask(0)
     try:
         request(path, "save")
@@ -153,12 +160,12 @@ def test_the_file_is_private_and_nothing_lies_beside_it(path):
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_request_that_cannot_be_written_says_so(tmp_path):
+def test_a_request_that_cannot_be_written_is_an_error(tmp_path):
     with pytest.raises(FolderError, match="cannot ask for save: No such file"):
         request(tmp_path / "gone" / "control.json", "save")
 
 
-def test_a_stop_that_cannot_be_written_says_what_needs_no_file(path):
+def test_a_stop_that_cannot_be_written_names_the_kill_command(path):
     path.mkdir()
     with RunLock(path.with_name("run.lock")), pytest.raises(FolderError, match=f"kill {os.getpid()}`"):
         request(path, "stop")
@@ -166,7 +173,7 @@ def test_a_stop_that_cannot_be_written_says_what_needs_no_file(path):
         request(path, "save")
 
 
-def test_a_stop_of_the_own_process_needs_no_file_and_comes_once(path):
+def test_a_stop_from_the_same_process_needs_no_file(path):
     path.mkdir()
     controls = Controls(path)
     assert not controls.has_stop() and not controls.has_news()

@@ -1,3 +1,5 @@
+"""Events of a run as lines of JSON: to the bit, and across versions."""
+
 import json
 import math
 import struct
@@ -54,30 +56,34 @@ def step_done(number: float = 0.5, step: int = 1) -> e.StepDone:
 
 
 def bits(event: e.Event) -> list[object]:
-    """Comparable to the bit: NaN equals NaN and -0.0 is not 0.0."""
+    """Return values that compare to the bit: NaN equals NaN, and -0.0 is not 0.0."""
     values = [getattr(event, name) for name in event.__dataclass_fields__]
     return [struct.pack("d", value) if isinstance(value, float) else repr(value) for value in values]
 
 
-@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
-def test_an_event_comes_back_from_its_line_as_it_was(event):
-    back = from_line(to_line(event))
-    assert type(back) is type(event)
-    assert bits(back) == bits(event)
+def test_an_event_is_read_back_unchanged_from_printable_strict_json(subtests):
+    for event in ONE_OF_EACH:
+        with subtests.test(repr(event)[:80]):
+            line = to_line(event)
+            back = from_line(line)
+            assert type(back) is type(event) and bits(back) == bits(event)
+            assert line.isascii() and line.isprintable()
+            data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+            assert list(data)[:3] == ["event", "at", "step"]
 
 
-@pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_come_back_to_the_bit_on_the_first_and_on_later_lines(number):
-    event = step_done(number)
-    for _ in range(2):
-        assert bits(from_line(to_line(event).encode())) == bits(event)
+def test_numbers_are_read_back_to_the_bit_from_first_and_later_lines():
+    for number in NUMBERS:
+        event = step_done(number)
+        for _ in range(2):
+            assert bits(from_line(to_line(event).encode())) == bits(event)
 
 
-def test_every_kind_is_among_those_that_were_tried():
+def test_every_kind_of_event_is_in_the_table():
     assert {type(event) for event in ONE_OF_EACH} | {e.StepDone} == {*e.KINDS.values(), e.Unknown}
 
 
-def test_sums_of_a_step_come_back_and_are_left_out_of_the_line_where_there_are_none():
+def test_sums_of_a_step_are_read_back_and_empty_ones_are_not_written():
     plain = step_done()
     scored = replace(plain, sums={"accuracy": 3.0, HOSTILE: math.nan}, counts={"accuracy": 4, HOSTILE: 2})
     for event in (plain, scored, scored, plain):
@@ -88,25 +94,16 @@ def test_sums_of_a_step_come_back_and_are_left_out_of_the_line_where_there_are_n
     assert one.sums is not other.sums
 
 
-@pytest.mark.parametrize("event", ONE_OF_EACH, ids=lambda event: type(event).__name__)
-def test_a_line_is_printable_ascii_and_strict_json_with_the_kind_first(event):
-    line = to_line(event)
-    assert line.isascii()
-    assert line.isprintable()
-    data = json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert list(data)[:3] == ["event", "at", "step"]
-
-
 def test_a_problem_has_its_short_name_in_the_journal():
     assert json.loads(to_line(e.RunProblem(kind="stall", message="slow")))["event"] == "Problem"
 
 
-def test_fields_of_a_later_version_are_left_out():
+def test_fields_of_a_later_version_are_ignored():
     data = json.loads(to_line(step_done(step=8))) | {"energy_joules": 3.5, "colour": "red"}
     assert bits(from_line(json.dumps(data))) == bits(e.StepDone(**_fields(data)))
 
 
-def test_of_a_card_fields_of_a_later_version_are_left_out_and_missing_ones_are_not_reported():
+def test_unknown_fields_of_a_gpu_are_ignored_and_missing_ones_are_none():
     event = from_line('{"event": "GaugesRead", "later": 1, "gpus": [{"index": 2, "fan_share": 0.5}]}')
     assert event == e.GaugesRead(at="", gpus=[e.GpuReading(index=2)])
     assert event.gpus[0].utilization_share is None and event.process_memory_bytes is None
@@ -133,14 +130,15 @@ GARBAGE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("line", GARBAGE, ids=lambda line: repr(line[-30:]))
-def test_garbage_is_refused_with_a_value_error(line):
-    from_line(to_line(step_done()))
-    with pytest.raises(ValueError):
-        from_line(line)
+def test_garbage_is_refused_with_a_value_error(subtests):
+    for line in GARBAGE:
+        with subtests.test(repr(line[-60:])):
+            from_line(to_line(step_done()))
+            with pytest.raises(ValueError):
+                from_line(line)
 
 
-def test_a_text_of_megabytes_still_gives_a_line_that_readers_take():
+def test_a_text_of_megabytes_is_shortened_to_a_readable_line():
     event = e.TextSampled(prompt="p", text="😀" * 1_000_000)
     line = to_line(event)
     assert len(line) < LINE_LIMIT_BYTES

@@ -1,3 +1,5 @@
+"""Run folders: names, permissions, atomic files, and what is removed with them."""
+
 import os
 import stat
 from pathlib import Path
@@ -21,39 +23,42 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-@pytest.mark.parametrize("name", BAD_NAMES, ids=ascii)
-def test_a_name_that_leaves_the_folder_or_could_be_misread_is_refused(tmp_path, name):
+def test_a_name_that_leaves_the_folder_or_could_be_misread_is_refused(tmp_path, subtests):
     runs_dir = tmp_path / "deep" / "runs"
-    assert check_name(name)
-    with pytest.raises(FolderError) as refusal:
-        RunFolder.create(runs_dir, name)
-    assert refusal.value.problems[0].key == "output.name"
-    assert str(refusal.value).isprintable()
-    assert everything_in(tmp_path) == []
+    for name in BAD_NAMES:
+        with subtests.test(ascii(name)):
+            assert check_name(name)
+            with pytest.raises(FolderError) as refusal:
+                RunFolder.create(runs_dir, name)
+            assert refusal.value.problems[0].key == "output.name"
+            assert str(refusal.value).isprintable()
+            assert everything_in(tmp_path) == []
 
 
-@pytest.mark.parametrize("name", ["a", "qwen-0.5b_2026.11.20", "0", "x" * 64])
-def test_an_ordinary_name_is_taken(tmp_path, name):
-    assert check_name(name) is None
-    assert RunFolder.create(tmp_path, name).root == tmp_path.resolve() / name
+def test_an_ordinary_name_is_accepted(tmp_path):
+    for name in ("a", "qwen-0.5b_2026.11.20", "0", "x" * 64):
+        assert check_name(name) is None
+        assert RunFolder.create(tmp_path, name).root == tmp_path.resolve() / name
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o022, 0o077, 0o777])
-def test_all_that_is_made_is_private_whatever_the_umask(tmp_path, umask):
-    before = os.umask(umask)
-    try:
-        folder = RunFolder.create(tmp_path / "new" / "runs", "a")
-        folder.write_file("config.toml", b"x")
-        folder.write_file(folder.logs / "worker.log", b"y")
-    finally:
-        os.umask(before)
-    made = [tmp_path / "new", *(tmp_path / "new").rglob("*")]
-    assert len(made) == 8
-    assert {mode(path) for path in made if path.is_dir()} == {0o700}
-    assert {mode(path) for path in made if path.is_file()} == {0o600}
+def test_files_and_folders_are_private_for_any_umask(tmp_path, subtests):
+    for umask in (0o000, 0o022, 0o077, 0o777):
+        new = tmp_path / f"{umask:o}"
+        before = os.umask(umask)
+        try:
+            folder = RunFolder.create(new / "runs", "a")
+            folder.write_file("config.toml", b"x")
+            folder.write_file(folder.logs / "worker.log", b"y")
+        finally:
+            os.umask(before)
+        made = [new, *new.rglob("*")]
+        with subtests.test(f"{umask:o}"):
+            assert len(made) == 8
+            assert {mode(path) for path in made if path.is_dir()} == {0o700}
+            assert {mode(path) for path in made if path.is_file()} == {0o600}
 
 
-def test_a_run_that_exists_is_not_overwritten_and_the_way_on_is_named(tmp_path):
+def test_an_existing_run_is_not_overwritten(tmp_path):
     RunFolder.create(tmp_path, "a").write_file("config.toml", b"first")
     with pytest.raises(FolderError, match="tui-trainer resume a"):
         RunFolder.create(tmp_path, "a")
@@ -64,7 +69,7 @@ def test_a_run_that_exists_is_not_overwritten_and_the_way_on_is_named(tmp_path):
     assert not (tmp_path / "nowhere").exists()
 
 
-def test_a_check_beforehand_leaves_nothing_behind(tmp_path):
+def test_checking_a_target_leaves_nothing_behind(tmp_path):
     assert check_target(tmp_path / "not" / "yet", "a") == []
     assert everything_in(tmp_path) == []
     (tmp_path / "there").mkdir()
@@ -72,19 +77,19 @@ def test_a_check_beforehand_leaves_nothing_behind(tmp_path):
     assert everything_in(tmp_path) == ["there"]
 
 
-@pytest.mark.parametrize("runs_dir", ["file", "file/below", "/proc/tui-trainer", "/dev/full", "loop", "nul\0"])
-def test_a_place_that_cannot_be_written_is_named_with_the_reason(tmp_path, runs_dir):
+def test_an_unwritable_folder_is_refused_with_the_reason(tmp_path, subtests):
     (tmp_path / "file").write_text("text")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    (problem,) = check_target(tmp_path / runs_dir, "a")
-    assert problem.where
-    assert problem.message.removeprefix("cannot be used: ")
-    with pytest.raises(FolderError):
-        RunFolder.create(tmp_path / runs_dir, "a")
-    assert everything_in(tmp_path) == ["file", "loop"]
+    for runs_dir in ("file", "file/below", "/proc/tui-trainer", "/dev/full", "loop", "nul\0"):
+        with subtests.test(ascii(runs_dir)):
+            (problem,) = check_target(tmp_path / runs_dir, "a")
+            assert problem.where and problem.message.removeprefix("cannot be used: ")
+            with pytest.raises(FolderError):
+                RunFolder.create(tmp_path / runs_dir, "a")
+            assert everything_in(tmp_path) == ["file", "loop"]
 
 
-def test_discarding_takes_back_all_that_creating_made(tmp_path):
+def test_discarding_removes_all_that_creating_made(tmp_path):
     folder = RunFolder.create(tmp_path / "new" / "runs", "a")
     folder.write_file("plan.json", b"{}")
     (folder.checkpoints / "step-1").mkdir()
@@ -93,7 +98,7 @@ def test_discarding_takes_back_all_that_creating_made(tmp_path):
     assert everything_in(tmp_path) == []
 
 
-def test_discarding_leaves_what_others_put_there(tmp_path):
+def test_discarding_leaves_files_of_others(tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "precious").write_text("keep")
@@ -106,7 +111,7 @@ def test_discarding_leaves_what_others_put_there(tmp_path):
     assert (outside / "precious").read_text() == "keep"
 
 
-def test_a_folder_that_is_not_ours_is_not_discarded(tmp_path):
+def test_a_foreign_folder_is_not_discarded(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
     with pytest.raises(FolderError, match="not made by tui-trainer"):
         RunFolder(tmp_path).discard()
@@ -117,7 +122,7 @@ def test_a_folder_that_is_not_ours_is_not_discarded(tmp_path):
     assert everything_in(real.root) == [".tui-trainer", "checkpoints", "logs"]
 
 
-def test_a_run_that_was_moved_or_copied_without_its_hidden_files_opens(tmp_path):
+def test_a_moved_run_without_its_hidden_files_opens(tmp_path):
     folder = RunFolder.create(tmp_path, "a")
     folder.write_file("plan.json", b"{}")
     moved = folder.root.rename(tmp_path / "b")
@@ -126,15 +131,15 @@ def test_a_run_that_was_moved_or_copied_without_its_hidden_files_opens(tmp_path)
     assert RunFolder.open(moved).name == "b"
 
 
-@pytest.mark.parametrize("name", ["empty", "file", "missing", "nul\0"])
-def test_what_is_no_run_does_not_open(tmp_path, name):
+def test_a_path_without_a_run_does_not_open(tmp_path, subtests):
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("")
-    with pytest.raises(FolderError):
-        RunFolder.open(tmp_path / name)
+    for name in ("empty", "file", "missing", "nul\0"):
+        with subtests.test(ascii(name)), pytest.raises(FolderError):
+            RunFolder.open(tmp_path / name)
 
 
-def test_a_file_is_replaced_as_a_whole_and_a_planted_link_is_not_followed(tmp_path):
+def test_a_file_is_replaced_as_a_whole_and_a_link_is_not_followed(tmp_path):
     folder = RunFolder.create(tmp_path, "a")
     (tmp_path / "secret").write_text("keep")
     folder.config.symlink_to(tmp_path / "secret")
@@ -155,7 +160,7 @@ def test_no_file_is_written_outside_the_run(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
     (tmp_path / "target").mkdir()
     with pytest.raises(OSError):
         write_atomically(tmp_path / "target", b"data")

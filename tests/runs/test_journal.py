@@ -1,3 +1,5 @@
+"""The journal of a run: torn lines, garbage, a full disk, and events from other threads and processes."""
+
 import errno
 import os
 import resource
@@ -41,7 +43,7 @@ def files_no_larger_than(size_bytes):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_journal_cut_at_any_byte_of_its_last_lines_loses_only_the_torn_one(tmp_path):
+def test_a_journal_cut_at_any_byte_loses_only_the_torn_line(tmp_path):
     path = tmp_path / "journal.jsonl"
     lines = [to_line(event).encode() + b"\n" for event in phases(5)]
     whole = b"".join(lines)
@@ -74,21 +76,19 @@ def test_a_torn_last_line_is_waited_for(tmp_path):
     assert reader.skipped == 0
 
 
-@pytest.mark.parametrize(
-    "garbage",
-    [b"\x00" * 50, b"\xff\xfe\x80", b"not json", b'{"event": "Step', b"x" * 1_200_000, b"[" * 50_000, b"\r"],
-    ids=["NULs", "bad UTF-8", "words", "half a line", "a megabyte", "deep", "carriage return"],
-)
-def test_garbage_between_lines_is_skipped_and_counted(tmp_path, garbage):
-    path = tmp_path / "journal.jsonl"
+def test_garbage_between_lines_is_skipped_and_counted(tmp_path, subtests):
     first, second = (to_line(event).encode() + b"\n" for event in phases(2))
-    path.write_bytes(first + garbage + b"\n" + second)
-    reader = JournalReader(path)
-    assert names(reader.read_new()) == ["phase 0", "phase 1"]
-    assert reader.skipped == 1
+    garbage = (b"\x00" * 50, b"\xff\xfe\x80", b"not json", b'{"event": "Step', b"x" * 1_200_000, b"[" * 50_000, b"\r")
+    for number, line in enumerate(garbage):
+        with subtests.test(repr(line[:20])):
+            path = tmp_path / f"{number}.jsonl"
+            path.write_bytes(first + line + b"\n" + second)
+            reader = JournalReader(path)
+            assert names(reader.read_new()) == ["phase 0", "phase 1"]
+            assert reader.skipped == 1
 
 
-def test_an_endless_line_is_let_go_and_counted_once(tmp_path):
+def test_an_endless_line_is_skipped_and_counted_once(tmp_path):
     path = tmp_path / "journal.jsonl"
     reader = JournalReader(path)
     with path.open("ab") as file:
@@ -119,7 +119,7 @@ def test_lines_across_chunk_borders_are_all_read(tmp_path):
     assert [event.step for event in read_all(path)] == list(range(1_000))
 
 
-def test_all_lines_of_one_call_reach_readers_together_and_in_order(tmp_path):
+def test_lines_reach_readers_at_once_and_in_order(tmp_path):
     path = tmp_path / "journal.jsonl"
     reader = JournalReader(path)
     with JournalWriter(path) as writer:
@@ -131,42 +131,43 @@ def test_all_lines_of_one_call_reach_readers_together_and_in_order(tmp_path):
         assert writer.failing is None
 
 
-@pytest.mark.parametrize("room_bytes", [0, 1, 40, 100, 333])
-def test_a_full_disk_keeps_the_lines_and_they_arrive_whole_when_there_is_room(tmp_path, room_bytes):
-    path = tmp_path / "journal.jsonl"
-    writer = JournalWriter(path)
-    writer.append(*phases(1))
-    with files_no_larger_than(path.stat().st_size + room_bytes):
-        writer.append(*phases(3, start=1))
-        writer.append(*phases(1, start=4))
-        failing = writer.failing
-    assert failing == "File too large"
-    writer.append(*phases(1, start=5))
-    assert writer.failing is None
-    writer.close()
-    reader = JournalReader(path)
-    assert names(reader.read_new()) == names(phases(6))
-    assert reader.skipped == 0
+def test_lines_are_written_whole_once_a_full_disk_has_room_again(tmp_path, subtests):
+    for room_bytes in (0, 1, 40, 100, 333):
+        with subtests.test(f"{room_bytes} bytes left"):
+            path = tmp_path / f"{room_bytes}.jsonl"
+            writer = JournalWriter(path)
+            writer.append(*phases(1))
+            with files_no_larger_than(path.stat().st_size + room_bytes):
+                writer.append(*phases(3, start=1))
+                writer.append(*phases(1, start=4))
+                failing = writer.failing
+            assert failing == "File too large"
+            writer.append(*phases(1, start=5))
+            assert writer.failing is None
+            writer.close()
+            reader = JournalReader(path)
+            assert names(reader.read_new()) == names(phases(6))
+            assert reader.skipped == 0
 
 
-@pytest.mark.parametrize("room_bytes", [0, 40])
-def test_the_memory_for_lines_is_bounded_and_the_oldest_go_first(tmp_path, room_bytes):
-    path = tmp_path / "journal.jsonl"
+def test_pending_lines_are_bounded_and_the_oldest_are_dropped(tmp_path, subtests):
     line_bytes = len(to_line(phases(1, start=10)[0])) + 1
-    writer = JournalWriter(path, pending_limit_bytes=5 * line_bytes)
-    with files_no_larger_than(room_bytes):
-        for event in phases(30, start=10):
-            writer.append(event)
-    writer.close()
-    reader = JournalReader(path)
-    got = names(reader.read_new())
-    begun = ["phase 10"] if room_bytes else []
-    assert got == begun + names(phases(len(got) - len(begun), start=40 - len(got) + len(begun)))
-    assert 3 <= len(got) <= 6
-    assert reader.skipped == 0
+    for room_bytes, begun in ((0, []), (40, ["phase 10"])):
+        with subtests.test(f"{room_bytes} bytes left"):
+            path = tmp_path / f"{room_bytes}.jsonl"
+            writer = JournalWriter(path, pending_limit_bytes=5 * line_bytes)
+            with files_no_larger_than(room_bytes):
+                for event in phases(30, start=10):
+                    writer.append(event)
+            writer.close()
+            reader = JournalReader(path)
+            written = names(reader.read_new())
+            last = len(written) - len(begun)
+            assert written == begun + names(phases(last, start=40 - last))
+            assert 3 <= len(written) <= 6 and reader.skipped == 0
 
 
-def test_a_torn_line_is_closed_even_when_the_disk_is_full_at_the_start(tmp_path):
+def test_a_torn_line_is_closed_although_the_disk_was_full_at_the_start(tmp_path):
     path = tmp_path / "journal.jsonl"
     path.write_bytes(to_line(phases(1)[0]).encode() + b'\n{"event": "Ph')
     with files_no_larger_than(path.stat().st_size):
@@ -178,7 +179,7 @@ def test_a_torn_line_is_closed_even_when_the_disk_is_full_at_the_start(tmp_path)
     assert names(read_all(path)) == ["phase 0", "phase 2"]
 
 
-def test_a_closed_journal_takes_no_more_and_raises_nothing(tmp_path):
+def test_a_closed_journal_ignores_events(tmp_path):
     path = tmp_path / "journal.jsonl"
     writer = JournalWriter(path)
     writer.close()
@@ -189,7 +190,7 @@ def test_a_closed_journal_takes_no_more_and_raises_nothing(tmp_path):
     assert read_all(path) == []
 
 
-def test_an_event_from_beside_the_run_gets_the_step_of_those_before_it(tmp_path):
+def test_a_side_event_gets_the_step_of_the_events_before_it(tmp_path):
     path = tmp_path / "journal.jsonl"
     with JournalWriter(path) as writer:
         writer.append_beside(GaugesRead(step=9))
@@ -204,7 +205,7 @@ def test_an_event_from_beside_the_run_gets_the_step_of_those_before_it(tmp_path)
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [4, 6]
 
 
-def test_an_event_from_beside_gets_the_step_that_another_process_has_come_to(tmp_path):
+def test_a_side_event_gets_the_step_of_another_process(tmp_path):
     path = tmp_path / "journal.jsonl"
     with JournalWriter(path) as head, JournalWriter(path) as first:
         head.append(PhaseChanged(phase="training", step=4))
@@ -214,7 +215,7 @@ def test_an_event_from_beside_gets_the_step_that_another_process_has_come_to(tmp
     assert [event.step for event in read_all(path) if isinstance(event, GaugesRead)] == [17]
 
 
-def test_an_event_from_beside_a_run_that_has_not_begun_is_paused_has_ended_or_is_closed_is_left_out(tmp_path):
+def test_side_events_are_left_out_unless_the_run_is_active(tmp_path):
     ends = [RunFinished(reason="done", loss=1.0, eval_loss=None, seconds=1.0), RunFailed(message="x")]
     for number, end in enumerate(ends):
         path = tmp_path / f"{number}.jsonl"
@@ -233,42 +234,43 @@ def test_an_event_from_beside_a_run_that_has_not_begun_is_paused_has_ended_or_is
         assert (writer.failing, closed.failing) == (None, None)
 
 
-def test_a_group_of_one_thread_is_not_torn_by_another(tmp_path):
+def test_events_of_one_call_are_not_separated_by_another_thread(tmp_path):
     path = tmp_path / "journal.jsonl"
     with JournalWriter(path) as writer:
         writer.append(PhaseChanged(phase="training"))
-        end = threading.Event()
+        began, end = threading.Event(), threading.Event()
 
         def beside():
             while not end.is_set():
                 writer.append_beside(GaugesRead())
+                began.set()
 
         thread = threading.Thread(target=beside)
         thread.start()
-        while len(read_all(path)) < 2:
-            assert thread.is_alive()
+        assert began.wait(60)
         for start in range(1, 2001, 10):
             writer.append(*[TextSampled(step=step, prompt="", text="") for step in range(start, start + 10)])
         end.set()
         thread.join()
     events = read_all(path)
     readings = [event for event in events if isinstance(event, GaugesRead)]
-    assert len(readings) > 1 and len(events) - len(readings) == 2001
+    assert readings and len(events) - len(readings) == 2001
     assert all(event.step % 10 == 0 for event in readings)
     assert [event.step for event in events] == sorted(event.step for event in events)
 
 
-@pytest.mark.parametrize("umask", [0o000, 0o077, 0o777])
-def test_a_journal_is_private_whatever_the_umask(tmp_path, umask):
-    before = os.umask(umask)
-    try:
-        JournalWriter(tmp_path / "journal.jsonl").close()
-    finally:
-        os.umask(before)
-    assert stat.S_IMODE((tmp_path / "journal.jsonl").stat().st_mode) == 0o600
+def test_a_journal_is_private_for_any_umask(tmp_path):
+    for umask in (0o000, 0o077, 0o777):
+        path = tmp_path / f"{umask}.jsonl"
+        before = os.umask(umask)
+        try:
+            JournalWriter(path).close()
+        finally:
+            os.umask(before)
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_a_planted_link_or_pipe_is_not_written_to(tmp_path):
+def test_a_link_or_pipe_is_not_written_to(tmp_path):
     target = tmp_path / "secret"
     target.write_text("keep")
     (tmp_path / "link").symlink_to(target)
@@ -280,7 +282,7 @@ def test_a_planted_link_or_pipe_is_not_written_to(tmp_path):
     assert target.read_text() == "keep"
 
 
-def test_a_journal_that_was_made_anew_is_read_from_its_start(tmp_path):
+def test_a_replaced_journal_is_read_from_its_start(tmp_path):
     path = tmp_path / "journal.jsonl"
     reader = JournalReader(path)
     with JournalWriter(path) as writer:
@@ -293,7 +295,7 @@ def test_a_journal_that_was_made_anew_is_read_from_its_start(tmp_path):
     assert names(reader.read_new()) == names(phases(5))
 
 
-def test_half_a_line_of_a_journal_that_is_gone_does_not_spoil_the_first_line_of_the_new_one(tmp_path):
+def test_half_a_line_of_a_replaced_journal_is_forgotten(tmp_path):
     path = tmp_path / "journal.jsonl"
     reader = JournalReader(path)
     path.write_bytes(to_line(phases(1)[0]).encode()[:20])
@@ -305,7 +307,7 @@ def test_half_a_line_of_a_journal_that_is_gone_does_not_spoil_the_first_line_of_
     assert reader.skipped == 0
 
 
-def test_a_disk_that_syncs_again_is_not_failing_any_more(tmp_path, monkeypatch):
+def test_a_failed_sync_is_reported_until_one_succeeds(tmp_path, monkeypatch):
     def broken(fd):
         raise OSError(errno.EIO, "Input/output error")
 

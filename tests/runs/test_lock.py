@@ -1,3 +1,5 @@
+"""The lock of a run: one owner, released by its death on any file system."""
+
 import errno
 import fcntl
 import json
@@ -30,7 +32,7 @@ def path(tmp_path):
 
 
 def named(path, **changes):
-    """A lock file that names this test's parent process, with changes."""
+    """Write a lock file that names the parent process, with changes."""
     parent = psutil.Process(os.getppid())
     content = {"host": socket.gethostname(), "pid": parent.pid, "process_started": parent.create_time()}
     path.write_text(json.dumps(content | {"at": utc_now()} | changes))
@@ -52,7 +54,7 @@ def test_a_second_process_is_refused_and_a_killed_one_leaves_the_run_free(path):
     assert held_by.pid == child.pid
 
 
-def test_what_this_process_left_behind_itself_does_not_lock_it_out(path):
+def test_an_old_lock_of_this_process_is_taken_over(path):
     mine = psutil.Process()
     named(path, pid=mine.pid, process_started=mine.create_time())
     with RunLock(path):
@@ -80,7 +82,7 @@ def test_a_run_is_not_started_twice_in_one_process(path):
         assert owner(path) is not None
 
 
-def test_a_live_owner_is_respected_where_flock_does_nothing(path):
+def test_a_living_owner_keeps_the_lock_where_flock_does_nothing(path):
     named(path)
     with pytest.raises(
         FolderError, match=f"in use by process {os.getppid()}.*`tui-trainer stop {path.parent.name}` ends it"
@@ -89,27 +91,26 @@ def test_a_live_owner_is_respected_where_flock_does_nothing(path):
     assert owner(path).pid == os.getppid()
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [{"pid": 2**22 + 1}, {"process_started": 1.0}, {"pid": 0}, {"pid": 10**30}, {"pid": "x"}, {"process_started": {}}],
-    ids=str,
-)
-def test_a_dead_owner_a_reused_pid_and_nonsense_are_succeeded(path, changes):
-    named(path, **changes)
-    assert owner(path) is None
-    with RunLock(path):
-        assert owner(path).pid == os.getpid()
+def test_the_lock_of_a_dead_process_a_reused_pid_or_nonsense_is_taken_over(path, subtests):
+    started = psutil.Process(os.getppid()).create_time()
+    for changes in (
+        {"pid": 2**22 + 1}, {"pid": 0}, {"pid": 10**30}, {"pid": "x"}, {"process_started": {}},
+        {"process_started": 1.0}, {"process_started": started - 60}, {"process_started": started + 60},
+    ):  # fmt: skip
+        with subtests.test(str(changes)):
+            named(path, **changes)
+            assert owner(path) is None
+            with RunLock(path):
+                assert owner(path).pid == os.getpid()
+    for content in (b"", b"\x00\x00", b"{", b"[]", b"null", b"\xff"):
+        with subtests.test(repr(content)):
+            path.write_bytes(content)
+            assert owner(path) is None
+            with RunLock(path):
+                assert owner(path).pid == os.getpid()
 
 
-@pytest.mark.parametrize("seconds", [-60.0, 60.0])
-def test_a_process_that_got_the_pid_soon_after_is_not_the_owner(path, seconds):
-    named(path, process_started=psutil.Process(os.getppid()).create_time() + seconds)
-    assert owner(path) is None
-    with RunLock(path):
-        assert owner(path).pid == os.getpid()
-
-
-def test_an_owner_lives_on_when_the_clock_is_set(path, monkeypatch):
+def test_an_owner_keeps_the_lock_when_the_clock_is_set(path, monkeypatch):
     command = [sys.executable, "-c", HOLD, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -124,7 +125,7 @@ def test_an_owner_lives_on_when_the_clock_is_set(path, monkeypatch):
     assert held_by is not None and held_by.pid == child.pid
 
 
-def test_where_the_file_system_knows_no_locks_the_name_of_the_owner_keeps_others_out(path, monkeypatch):
+def test_a_file_system_without_locks_uses_the_name_of_the_owner(path, monkeypatch):
     def no_locks(fd, how):
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -136,15 +137,7 @@ def test_where_the_file_system_knows_no_locks_the_name_of_the_owner_keeps_others
         RunLock(path).acquire()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00\x00", b"{", b"[]", b"null", b"\xff"])
-def test_garbage_in_the_file_is_succeeded(path, content):
-    path.write_bytes(content)
-    assert owner(path) is None
-    with RunLock(path):
-        assert owner(path).pid == os.getpid()
-
-
-def test_an_owner_on_another_host_is_respected_and_the_way_out_is_named(path):
+def test_an_owner_on_another_host_keeps_the_lock(path):
     named(path, host="gpu-\x1b[7", pid=2**22 + 1)
     with pytest.raises(FolderError, match=r"remove its lock: `rm .*run\.lock`$") as refusal:
         RunLock(path).acquire()
@@ -155,7 +148,7 @@ def test_an_owner_on_another_host_is_respected_and_the_way_out_is_named(path):
         assert owner(path).here
 
 
-def test_helpers_that_outlive_their_killed_run_are_named_as_such(path):
+def test_a_lock_held_by_helpers_of_a_killed_run_is_refused(path):
     named(path, pid=2**22 + 1)
     with path.open() as held_by_a_helper:
         fcntl.flock(held_by_a_helper, fcntl.LOCK_EX)
@@ -163,7 +156,7 @@ def test_helpers_that_outlive_their_killed_run_are_named_as_such(path):
             RunLock(path).acquire()
 
 
-def test_a_lock_that_cannot_be_opened_says_why(tmp_path):
+def test_a_lock_that_cannot_be_opened_is_refused_with_the_reason(tmp_path):
     (tmp_path / "link").symlink_to(tmp_path / "target")
     for path, reason in ((tmp_path / "link", "symbolic"), (tmp_path / "no" / "run.lock", "No such file")):
         with pytest.raises(FolderError, match=reason):
@@ -171,7 +164,7 @@ def test_a_lock_that_cannot_be_opened_says_why(tmp_path):
         assert owner(path) is None
 
 
-def test_changes_in_one_folder_wait_for_each_other(tmp_path):
+def test_changes_in_one_folder_exclude_each_other(tmp_path):
     with folder_lock(tmp_path):
         fd = os.open(tmp_path, os.O_RDONLY)
         with pytest.raises(BlockingIOError):

@@ -1,4 +1,4 @@
-"""The list of runs: what it says of each, how little it reads, and what it does not read again."""
+"""The list of runs: what it shows of each, how little it reads, and what it does not read again."""
 
 import json
 import os
@@ -35,32 +35,32 @@ def reads(monkeypatch):
     return lengths
 
 
-@pytest.mark.parametrize("last", [10, 5_000], ids=["short", "long"])
-def test_an_overview_knows_the_start_and_the_end_of_the_run(tmp_path, last):
-    folder = run_of(tmp_path, "a", start(), *steps(1, last), held_out(last, 1.25, accuracy=0.9), end(last))
-    found = overview(folder)
-    assert (found.name, found.path, found.task, found.started_at) == ("a", folder.root, "chat", start().at)
-    assert (found.status, found.step, found.total_steps, found.epoch) == ("finished", last, 5_000, last / 100)
-    assert (found.loss, found.eval_loss, found.scores) == (1.5, 1.25, {"accuracy": 0.9})
-    assert (found.alive, found.share_done, found.last_event_at) == (False, last / 5_000, end().at)
+def test_an_overview_has_the_start_the_end_and_the_loss_of_a_run(tmp_path, subtests):
+    for last in (10, 5_000):
+        with subtests.test(f"{last} steps"):
+            parent = tmp_path / str(last)
+            folder = run_of(parent, "a", start(), *steps(1, last), held_out(last, 1.25, accuracy=0.9), end(last))
+            found = overview(folder)
+            assert (found.name, found.path, found.task, found.started_at) == ("a", folder.root, "chat", start().at)
+            assert (found.status, found.step, found.total_steps) == ("finished", last, 5_000)
+            assert (found.loss, found.eval_loss, found.scores) == (1.5, 1.25, {"accuracy": 0.9})
+            assert (found.alive, found.epoch, found.share_done) == (False, last / 100, last / 5_000)
+            assert found.last_event_at == end().at
 
 
-@pytest.mark.parametrize("last", [10, 400, 5_000])
-def test_its_loss_is_that_of_the_whole_journal(tmp_path, last):
-    folder = run_of(tmp_path, "a", start(), *steps(1, last))
-    assert overview(folder).loss == pytest.approx(fold(read_all(folder.journal)).loss_smoothed)
+def test_loss_and_curve_are_of_the_whole_journal(tmp_path, subtests):
+    for last in (1, 3, 50, 400, 5_000):
+        with subtests.test(f"{last} steps"):
+            folder = run_of(tmp_path, f"{last}", start(), *steps(1, last))
+            found = overview(folder)
+            assert found.loss == pytest.approx(fold(read_all(folder.journal)).loss_smoothed)
+            curve = found.loss_curve
+            assert len(curve) == min(last, CURVE_POINTS) and list(curve) == sorted(curve, reverse=True)
+            assert curve[-1] == pytest.approx(5 - last / 1000, abs=0.01 + last / 1000 / CURVE_POINTS)
+            assert curve[0] == pytest.approx(5, abs=0.05 + 1.5 * last / 1000 / CURVE_POINTS)
 
 
-@pytest.mark.parametrize("last", [1, 3, 50, 400, 5_000])
-def test_its_curve_goes_from_the_first_steps_to_the_last(tmp_path, last):
-    curve = overview(run_of(tmp_path, "a", start(), *steps(1, last))).loss_curve
-    assert len(curve) == min(last, CURVE_POINTS)
-    assert list(curve) == sorted(curve, reverse=True)
-    assert curve[-1] == pytest.approx(5 - last / 1000, abs=0.01 + last / 1000 / CURVE_POINTS)
-    assert curve[0] == pytest.approx(5, abs=0.05 + 1.5 * last / 1000 / CURVE_POINTS)
-
-
-def test_steps_that_a_resumed_run_has_done_again_are_drawn_once(tmp_path):
+def test_repeated_steps_of_a_resumed_run_are_drawn_once(tmp_path):
     again = [step_done(step, 1.0) for step in range(11, 31)]
     found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10), *again))
     assert found.step == 30 and found.loss == pytest.approx(1.0)
@@ -68,7 +68,7 @@ def test_steps_that_a_resumed_run_has_done_again_are_drawn_once(tmp_path):
     assert list(found.loss_curve) == sorted(found.loss_curve, reverse=True)
 
 
-def test_steps_that_a_resumed_run_has_left_behind_do_not_count(tmp_path):
+def test_steps_after_the_checkpoint_of_a_resumed_run_do_not_count(tmp_path):
     found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10)))
     assert (found.step, found.epoch) == (10, None)
     assert min(found.loss_curve) == pytest.approx(5 - 10 / 1000, abs=0.001)
@@ -79,12 +79,12 @@ def test_losses_that_are_not_finite_are_left_out(tmp_path):
     assert (overview(folder).step, overview(folder).loss, overview(folder).loss_curve) == (3, 2.0, (2.0,))
 
 
-def test_an_evaluation_long_before_the_last_steps_is_seen(tmp_path):
+def test_an_early_evaluation_is_found(tmp_path):
     folder = run_of(tmp_path, "a", start(), held_out(1, 1.5), *steps(2, 2_400))
     assert (overview(folder).eval_loss, overview(folder).best) == (1.5, 1.5)
 
 
-def test_the_best_evaluation_goes_by_the_planned_metric(tmp_path):
+def test_the_best_evaluation_is_by_the_planned_metric(tmp_path):
     evals = [held_out(10, 1.0, f1=0.5), held_out(20, 1.1, f1=0.7), held_out(30, 0.9, f1=0.6, best=False)]
     folder = run_of(tmp_path, "a", start(), *evals)
     assert (overview(folder).metric, overview(folder).best) == ("loss", 1.1)
@@ -95,7 +95,7 @@ def test_the_best_evaluation_goes_by_the_planned_metric(tmp_path):
         assert overview(folder).metric == "loss"
 
 
-def test_a_run_that_no_process_owns_is_interrupted(tmp_path):
+def test_a_run_without_an_owner_is_interrupted(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 3))
     assert overview(folder).status == "interrupted"
     with RunLock(folder.lock):
@@ -103,14 +103,14 @@ def test_a_run_that_no_process_owns_is_interrupted(tmp_path):
     assert overview(folder).status == "interrupted"
 
 
-def test_an_end_that_a_resumed_run_has_left_behind_is_not_its_status(tmp_path):
+def test_the_end_of_an_earlier_start_is_not_the_status(tmp_path):
     beyond_the_head = e.TextSampled(step=2, prompt="", text="x" * 20_000)
     first = [start(), *steps(1, 2), end(2, "stopped"), beyond_the_head, start(resumed=2)]
     folder = run_of(tmp_path, "a", *first, *steps(3, 2_000))
     assert (overview(folder).status, overview(folder).step) == ("interrupted", 2_000)
 
 
-def test_what_has_not_changed_is_not_read_again(tmp_path, reads):
+def test_unchanged_journals_are_not_read_again(tmp_path, reads):
     folders = [run_of(tmp_path, f"run-{n}", start(), *steps(1, 2_000)) for n in range(3)]
     overviews = Overviews()
     first = overviews.read()
@@ -124,7 +124,7 @@ def test_what_has_not_changed_is_not_read_again(tmp_path, reads):
     assert sum(reads) == folders[1].journal.stat().st_size
 
 
-def test_of_a_run_that_goes_on_only_what_is_new_is_read(tmp_path, reads):
+def test_only_new_lines_of_an_active_run_are_read(tmp_path, reads):
     folder, overviews = run_of(tmp_path, "a", start(), *steps(1, 2_000)), Overviews()
     with RunLock(folder.lock):
         for step in (2_001, 2_002):
@@ -137,42 +137,36 @@ def test_of_a_run_that_goes_on_only_what_is_new_is_read(tmp_path, reads):
         assert not folder.summary.exists()
 
 
-@pytest.mark.parametrize(
-    "damaged",
-    [b"", b"{", b"[]", b'{"version": 0}', b"9" * 5_000, b"\xff\x00"],
-    ids=["empty", "torn", "a list", "of another version", "a number", "bytes"],
-)
-def test_a_summary_that_cannot_be_used_is_made_anew(tmp_path, reads, damaged):
+def test_an_unusable_summary_is_replaced(tmp_path, reads, subtests):
     folder = run_of(tmp_path, "a", start(), *steps(1, 20), end(20))
     first, whole = overview(folder), folder.summary.read_bytes()
-    folder.summary.write_bytes(damaged)
-    reads.clear()
-    assert overview(folder) == first and reads and folder.summary.read_bytes() == whole
-    for changed in (b'"task": 3', b'"status": "running"', b'"loss_curve": ["x"]', b'"scores": []'):
-        fields = json.loads(whole)
-        fields["run"].update(json.loads(b"{%s}" % changed))
-        folder.summary.write_text(json.dumps(fields))
-        assert overview(folder) == first, changed
+    for damaged in (b"", b"{", b"[]", b'{"version": 0}', b"9" * 5_000, b"\xff\x00"):
+        with subtests.test(repr(damaged[:20])):
+            folder.summary.write_bytes(damaged)
+            reads.clear()
+            assert overview(folder) == first and reads and folder.summary.read_bytes() == whole
+    for changed in ('"task": 3', '"status": "running"', '"loss_curve": ["x"]', '"scores": []'):
+        with subtests.test(changed):
+            fields = json.loads(whole)
+            fields["run"].update(json.loads(f"{{{changed}}}"))
+            folder.summary.write_text(json.dumps(fields))
+            assert overview(folder) == first
 
 
-def test_a_summary_in_a_folder_that_cannot_be_written_is_done_without(tmp_path, monkeypatch):
+def test_an_overview_needs_no_summary_that_can_be_written(tmp_path):
     folder = run_of(tmp_path, "a", start(), end(5))
-
-    def full(path, data):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("tui_trainer.runs.folder.write_atomically", full)
-    assert overview(folder).status == "finished" and not folder.summary.exists()
+    folder.summary.mkdir()
+    assert overview(folder).status == "finished" and folder.summary.is_dir()
 
 
-def test_a_run_of_another_name_has_its_own(tmp_path):
+def test_a_renamed_run_is_listed_by_its_new_name(tmp_path):
     folder = run_of(tmp_path, "a", start(), end(5))
     overview(folder)
     assert rename(folder.root, "b") is None
     assert [(one.name, one.path.name, one.status) for one in Overviews().read()] == [("b", "b", "finished")]
 
 
-def test_a_run_that_begins_to_live_is_noticed_though_its_journal_is_the_same(tmp_path):
+def test_a_new_owner_is_noticed_with_an_unchanged_journal(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 3))
     overviews = Overviews()
     assert [one.alive for one in overviews.read()] == [False]
@@ -181,7 +175,7 @@ def test_a_run_that_begins_to_live_is_noticed_though_its_journal_is_the_same(tmp
     assert [one.alive for one in overviews.read()] == [False]
 
 
-def test_a_run_that_goes_away_is_noticed(tmp_path):
+def test_a_removed_run_is_noticed(tmp_path):
     folders = [run_of(tmp_path, "a", start()), run_of(tmp_path, "b", start())]
     overviews = Overviews()
     folders[0].journal.unlink()
@@ -193,7 +187,7 @@ def test_a_run_that_goes_away_is_noticed(tmp_path):
     assert [one.status for one in overviews.read()] == ["finished", "gone"]
 
 
-def test_each_folder_is_shown_for_what_it_is(tmp_path):
+def test_folders_without_a_run_are_listed_with_the_reason(tmp_path):
     names = ("whole", "gone", "file", "foreign", "empty", "by-hand", "half", "no-journal")
     folders = {name: run_of(tmp_path, name, start()) for name in names}
     for name in ("gone", "file", "foreign", "empty"):
@@ -219,7 +213,7 @@ def test_each_folder_is_shown_for_what_it_is(tmp_path):
     }
 
 
-def test_what_is_left_of_a_deleted_run_stands_beside_a_new_one_of_its_name(tmp_path):
+def test_a_half_deleted_run_is_listed_beside_a_new_one_of_its_name(tmp_path):
     run_of(tmp_path, "a", start()).root.rename(tmp_path / ".deleting-a")
     folder = run_of(tmp_path, "a", start())
     assert [(one.path, one.status) for one in Overviews().read()] == [
@@ -235,7 +229,7 @@ def test_a_journal_that_is_a_link_is_not_followed(tmp_path):
     assert overview(folder).status == "unreadable"
 
 
-def test_a_journal_of_nothing_but_garbage_costs_nothing(tmp_path):
+def test_a_journal_of_garbage_is_an_interrupted_run(tmp_path):
     folder = run_of(tmp_path, "a")
     for garbage in (b"", b"\n", b"\xff" * 300_000, b'{"event": "StepDone"\n' * 20_000, b'{"event": "StepDone"}'):
         folder.journal.write_bytes(garbage)
@@ -251,7 +245,7 @@ def test_another_machines_clock_gives_no_age(tmp_path):
     assert (one.age_seconds(before), one.clock_is_ahead(before)) == (None, True)
 
 
-def test_a_size_is_there_once_it_was_measured_and_counts_each_file_once(tmp_path):
+def test_a_measured_size_counts_each_file_once(tmp_path):
     folder = run_of(tmp_path, "a", start())
     overviews = Overviews()
     assert [(one.size_bytes, one.freed_bytes) for one in overviews.read()] == [(None, None)]
@@ -271,7 +265,7 @@ def test_a_size_is_there_once_it_was_measured_and_counts_each_file_once(tmp_path
     assert overviews.measure(folder.root).freed_bytes == before
 
 
-def test_folders_that_the_index_does_not_know_are_found_where_runs_are_kept(tmp_path):
+def test_unlisted_runs_are_found_in_the_folders_of_runs(tmp_path):
     def begun(name: str, at: str) -> RunFolder:
         return run_of(tmp_path / "runs", name, replace(start(), at=f"2026-11-{at}T10:00:00.000Z"))
 
@@ -294,7 +288,7 @@ def test_folders_that_the_index_does_not_know_are_found_where_runs_are_kept(tmp_
     assert not {"newest", ".deleting-half"} & {one.path.name for one in overviews.read(places)}
 
 
-def test_runs_of_other_folders_are_listed_as_well(tmp_path):
+def test_runs_of_all_folders_are_listed(tmp_path):
     run_of(tmp_path / "runs", "a", start())
     elsewhere = run_of(tmp_path / "other", "a", start())
     remember(elsewhere.root)
@@ -321,7 +315,7 @@ def test_an_overview_counts_the_out_of_memory_events_of_a_run(tmp_path):
     assert overview(run_of(tmp_path, "b", start(), end(5))).out_of_memory_events == 0
 
 
-def test_those_in_the_middle_of_a_large_journal_are_counted_by_the_plan(tmp_path):
+def test_out_of_memory_events_are_taken_from_the_plan(tmp_path):
     folder = run_of(tmp_path, "a", start(), end(5))
     folder.plan.write_text('{"out_of_memory_events": 3}')
     assert overview(folder).out_of_memory_events == 3

@@ -1,3 +1,5 @@
+"""The list of runs of a user, and how a run is found by name or path."""
+
 import os
 import shutil
 import stat
@@ -9,11 +11,9 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run, forget, known_runs, listed_roots, move, remember, state_folder
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.chdir(tmp_path)
-    return tmp_path / "home"
+@pytest.fixture
+def home(private_home):
+    return private_home
 
 
 def made(parent, *names):
@@ -33,7 +33,7 @@ def test_the_state_folder_follows_the_environment(monkeypatch, tmp_path):
     assert str(state_folder()) == "/home/ada/.local/state/tui-trainer"
 
 
-def test_runs_are_known_newest_last_and_gone_ones_are_left_out(tmp_path):
+def test_known_runs_are_newest_last_without_deleted_ones(tmp_path):
     assert known_runs() == []
     first, second, third = made(tmp_path / "runs", "a", "b", "c")
     remember(first.root)
@@ -43,7 +43,7 @@ def test_runs_are_known_newest_last_and_gone_ones_are_left_out(tmp_path):
     assert known_runs() == [first]
 
 
-def test_a_torn_or_garbage_line_costs_no_other_run(tmp_path, home):
+def test_torn_and_garbage_lines_lose_no_other_run(tmp_path, home):
     (first,) = made(tmp_path / "runs", "a")
     with (home / "runs.jsonl").open("ab") as file:
         file.write(b'\x00\xff\n[]\n3\n{"run": 3}\n{"run": "a\\u0000b"}\n' + b"[" * 50_000 + b'\n{"run": "/tor')
@@ -51,7 +51,7 @@ def test_a_torn_or_garbage_line_costs_no_other_run(tmp_path, home):
     assert known_runs() == [first, second]
 
 
-def test_the_index_is_private_and_is_compacted_when_mostly_stale(tmp_path, home):
+def test_the_index_is_private_and_compacted(tmp_path, home):
     before = os.umask(0)
     try:
         folders = made(tmp_path / "runs", "a", "b")
@@ -65,7 +65,7 @@ def test_the_index_is_private_and_is_compacted_when_mostly_stale(tmp_path, home)
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_a_state_folder_that_cannot_be_written_is_said_and_stops_nothing(tmp_path, home):
+def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home):
     folder = RunFolder.create(tmp_path / "runs", "a")
     home.write_text("a file where the folder should be")
     assert "cannot be written" in remember(folder.root).message
@@ -74,7 +74,7 @@ def test_a_state_folder_that_cannot_be_written_is_said_and_stops_nothing(tmp_pat
     assert find_run("runs/a") == folder
 
 
-def test_a_run_is_found_by_path_name_beginning_and_last(tmp_path):
+def test_a_run_is_found_by_path_name_prefix_or_last(tmp_path):
     chat, code, coda = made(tmp_path / "runs", "chat", "code", "coda")
     assert find_run("chat") == chat
     assert find_run("ch") == chat
@@ -84,7 +84,7 @@ def test_a_run_is_found_by_path_name_beginning_and_last(tmp_path):
     assert find_run(str(code.root)) == code
 
 
-def test_an_exact_name_wins_over_longer_ones_and_a_folder_here_over_beginnings(tmp_path):
+def test_an_exact_name_and_a_local_folder_win_over_prefixes(tmp_path):
     short, _, here = made(tmp_path / "runs", "run", "run-2", "local-2")
     local = RunFolder.create(tmp_path, "local")
     assert find_run("run") == short
@@ -92,17 +92,18 @@ def test_an_exact_name_wins_over_longer_ones_and_a_folder_here_over_beginnings(t
     assert find_run("local-") == here
 
 
-@pytest.mark.parametrize("reference", ["co", "same"])
-def test_an_ambiguous_reference_lists_the_candidates(tmp_path, reference):
+def test_an_ambiguous_reference_lists_the_candidates(tmp_path, subtests):
     made(tmp_path / "runs", "code", "coda", "same")
     made(tmp_path / "other", "same")
     candidates = {"co": ["code", "coda"], "same": [str(tmp_path / "runs/same"), str(tmp_path / "other/same")]}
-    with pytest.raises(FolderError, match="any of 2 runs") as refusal:
-        find_run(reference)
-    assert all(name in str(refusal.value) for name in candidates[reference])
+    for reference, names in candidates.items():
+        with subtests.test(reference):
+            with pytest.raises(FolderError, match="any of 2 runs") as refusal:
+                find_run(reference)
+            assert all(name in str(refusal.value) for name in names)
 
 
-def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
+def test_an_unknown_run_is_refused_with_the_nearest_names(tmp_path):
     with pytest.raises(FolderError, match=r"no runs are known here; .* `tui-trainer --no-ui` starts one"):
         find_run("last")
     made(tmp_path / "runs", "quickstart", "zebra")
@@ -115,7 +116,7 @@ def test_a_run_that_is_not_known_is_answered_with_the_nearest_names(tmp_path):
         assert "\x1b" not in str(refusal.value)
 
 
-def test_a_run_that_moved_keeps_its_place_among_the_others(tmp_path):
+def test_a_moved_run_keeps_its_place_in_the_list(tmp_path):
     first, second = made(tmp_path / "runs", "a", "b")
     new_root = first.root.rename(first.root.with_name("z"))
     assert move(first.root, new_root) is None

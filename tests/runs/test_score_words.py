@@ -1,4 +1,4 @@
-"""Scores in words, each beside what it has to beat."""
+"""Scores in words, each beside its baseline, and which weights are kept."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -29,13 +29,13 @@ def test_a_score_stands_beside_its_baseline():
     assert scores_line({}, BASELINES) == ""
 
 
-def test_baselines_of_one_thing_are_said_together():
+def test_baselines_of_one_model_are_in_one_phrase():
     assert baselines_line({**BASELINES, "mse of the mean": 12.5}) == (
         "accuracy 0.310 and macro F1 0.080 of the most frequent class; mse 12.5 of the mean"
     )
 
 
-def test_of_errors_less_is_better():
+def test_a_smaller_error_is_better():
     known = {"mse of the mean": 0.2, "accuracy of the usual": 0.2}
     found = score_words({"mse": 0.1, "accuracy": 0.1, "r2": 0.5}, known)
     assert [score.beaten for score in found] == [True, False, None]
@@ -53,7 +53,7 @@ def finished(**more):
     ]  # fmt: skip
 
 
-def test_the_lines_of_a_run_have_the_scores_of_its_model():
+def test_the_lines_of_a_run_show_the_scores_of_its_model():
     events = finished(eval_loss=0.5)
     state = fold(events)
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
@@ -68,7 +68,7 @@ def test_the_lines_of_a_run_have_the_scores_of_its_model():
     assert "accuracy       0.900  (most frequent class 0.310: beaten)" in lines
 
 
-def test_a_list_of_runs_has_a_column_of_scores_where_there_are_some(tmp_path):
+def test_a_list_of_runs_has_a_column_of_scores_if_a_run_has_any(tmp_path):
     about = {"path": tmp_path, "status": "finished", "step": 8, "total_steps": 8, "loss": 0.1}
     plain = RunOverview(name="text", eval_loss=1.0, **about)
     scored = RunOverview(name="docs", eval_loss=0.5, scores={"accuracy": 0.9}, **about)
@@ -79,7 +79,7 @@ def test_a_list_of_runs_has_a_column_of_scores_where_there_are_some(tmp_path):
     assert first[column:].startswith("--") and second[column:].startswith("accuracy 0.900")
 
 
-def test_kept_weights_are_those_of_the_best_evaluation_where_early_stopping_keeps_them():
+def test_early_stopping_keeps_the_weights_of_the_best_evaluation():
     plan = replace(trained(0)[4], metric="macro_f1", early_stopping_patience=2)
     state = fold([plan, *(one for one in trained(50) if isinstance(one, e.StepDone))])
 
@@ -105,7 +105,7 @@ def test_kept_weights_are_those_of_the_best_evaluation_where_early_stopping_keep
     assert best_by_score(state, "macro_f1").step == 10 and best_by_score(state, "mse") is None
 
 
-def test_the_best_is_said_to_be_that_of_the_scheduled_evaluations_where_one_that_was_asked_for_was_better():
+def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
     def done(step, loss, f1, **more):
         values = {"loss_sum": loss, "tokens": 1, "seconds": 1, "scheduled": True, "best": False, **more}
         return e.EvalDone(step=step, loss=loss, scores={"macro_f1": f1}, **values)

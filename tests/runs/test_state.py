@@ -1,17 +1,19 @@
+"""What the events of a journal add up to: steps, status, times, scores, gauges and the slowest process."""
+
 import json
 import math
 from dataclasses import replace
 
 import pytest
 
-from tests.runs.test_comparison import PLANNED
-from tui_trainer.lines.plan_and_events import step_line
+from tests.runs.journals import PLANNED, step_done
+from tui_trainer.lines.plan_and_events import gauges_line, step_line
 from tui_trainer.reporting.curves import CurveCollector
 from tui_trainer.runs import events as e
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.result import ending_words, kept_step, newest_scores
-from tui_trainer.runs.state import RunState, fold
+from tui_trainer.runs.state import GaugeSummary, RunState, fold, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
 
 
@@ -22,11 +24,7 @@ def started(resumed_from_step=None, total_steps=100):
 
 
 def step(number, loss=2.0, tokens=100, seconds=0.5):
-    return e.StepDone(
-        step=number, epoch=0.1, loss_sum=loss * tokens, tokens=tokens, samples=4, lr=1e-4, grad_norm=1.0,
-        step_seconds=seconds, data_seconds=0.1, forward_seconds=0.1, backward_seconds=0.2, optimizer_seconds=0.1,
-        tokens_per_second=1.0, samples_per_second=1.0, peak_memory_bytes=10,
-    )  # fmt: skip
+    return replace(step_done(number), loss_sum=loss * tokens, tokens=tokens, samples=4, step_seconds=seconds)
 
 
 def evaluated(number, loss=1.5, seconds=2.0, scheduled=True):
@@ -48,13 +46,13 @@ def columns(state):
             state.step_seconds]  # fmt: skip
 
 
-def test_the_first_two_steps_of_a_start_are_no_part_of_its_times():
+def test_the_first_two_steps_of_a_start_are_not_timed():
     state = fold([started(), step(1, seconds=9.0), step(2, seconds=8.0), step(3), step(4)])
     assert (state.times.whole.steps, state.times.whole.step_seconds) == (2, 1.0)
     assert [done.step for done in state.recent] == [3, 4]
 
 
-def test_a_resumed_run_loses_what_came_after_its_checkpoint():
+def test_a_resumed_run_forgets_events_after_its_checkpoint():
     before = [started(), *steps(1, 4), evaluated(4, 1.5), saved(4), e.EpochDone(
         step=4, epoch=1, mean_loss=2.0, seconds=2.0, samples_per_second=1.0, tokens_per_second=1.0
     ), e.TextSampled(step=4, prompt="p", text="kept")]  # fmt: skip
@@ -72,7 +70,7 @@ def test_a_resumed_run_loses_what_came_after_its_checkpoint():
     assert state.status == "preparing"
 
 
-def test_scores_of_steps_are_means_by_their_counts_and_go_with_their_steps():
+def test_scores_of_steps_are_weighted_means():
     def scored(number, right, pairs):
         return replace(step(number), sums={"accuracy": right, "margin": 2.0}, counts={"accuracy": pairs, "margin": 0})
 
@@ -91,7 +89,7 @@ def test_scores_of_steps_are_means_by_their_counts_and_go_with_their_steps():
     assert fold(steps(1, 3)).step_scores == {}
 
 
-def test_a_start_without_a_checkpoint_begins_anew_but_keeps_what_was_prepared():
+def test_a_start_without_a_checkpoint_begins_anew_but_keeps_prepared_data():
     data = e.DataPrepared(from_cache=False, rows=1, eval_rows=1, tokens=1, eval_tokens=1, documents=1,
                           eval_documents=1, vocabulary=1, seconds=1.0)  # fmt: skip
     state = fold([started(), *steps(1, 5), evaluated(0), data, started(total_steps=7), *steps(1, 2)])
@@ -99,7 +97,7 @@ def test_a_start_without_a_checkpoint_begins_anew_but_keeps_what_was_prepared():
     assert (state.evals, state.data, state.total_steps) == ([], data, 7)
 
 
-def test_a_step_done_again_replaces_its_first_try_and_all_after_it():
+def test_a_repeated_step_replaces_the_first_one_and_all_after_it():
     state = fold([started(), *steps(1, 6), evaluated(6), step(4, loss=9.0)])
     assert list(state.steps) == [1, 2, 3, 4]
     assert state.losses[-1] == 9.0
@@ -114,24 +112,25 @@ def test_folding_in_parts_gives_the_same_as_folding_at_once():
     assert state == fold(events)
 
 
-@pytest.mark.parametrize(
-    ("events", "status"),
-    [
-        ([], "preparing"),
-        ([started(), e.PhaseChanged(phase="loading")], "preparing"),
-        ([started(), e.PhaseChanged(phase="training")], "training"),
-        ([started(), e.PhaseChanged(phase="something new"), step(1)], "training"),
-        ([started(), step(1), e.PhaseChanged(phase="saving")], "training"),
-        ([started(), step(1), e.PhaseChanged(phase="paused")], "paused"),
-        ([started(), e.RunFinished(reason="done", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
-        ([started(), e.RunFinished(reason="early stopping", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
-        ([started(), e.RunFinished(reason="stopped", loss=1.0, eval_loss=None, seconds=1.0)], "stopped"),
-        ([started(), e.RunFailed(message="x")], "failed"),
-        ([started(), e.PhaseChanged(phase="paused"), started(resumed_from_step=0)], "preparing"),
-    ],
-)
-def test_the_status_is_one_word(events, status):
-    assert fold(events).status == status
+STATUSES = [
+    ([], "preparing"),
+    ([started(), e.PhaseChanged(phase="loading")], "preparing"),
+    ([started(), e.PhaseChanged(phase="training")], "training"),
+    ([started(), e.PhaseChanged(phase="something new"), step(1)], "training"),
+    ([started(), step(1), e.PhaseChanged(phase="saving")], "training"),
+    ([started(), step(1), e.PhaseChanged(phase="paused")], "paused"),
+    ([started(), e.RunFinished(reason="done", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
+    ([started(), e.RunFinished(reason="early stopping", loss=1.0, eval_loss=None, seconds=1.0)], "finished"),
+    ([started(), e.RunFinished(reason="stopped", loss=1.0, eval_loss=None, seconds=1.0)], "stopped"),
+    ([started(), e.RunFailed(message="x")], "failed"),
+    ([started(), e.PhaseChanged(phase="paused"), started(resumed_from_step=0)], "preparing"),
+]
+
+
+def test_the_status_is_one_word(subtests):
+    for events, status in STATUSES:
+        with subtests.test(f"{status} after {len(events)} events"):
+            assert fold(events).status == status
 
 
 EARLY = {"reason": "early stopping", "loss": 1.0, "seconds": 1.0, "step": 4, "model_path": "model"}
@@ -143,34 +142,37 @@ LAST = e.EvalDone(
 )
 
 
-@pytest.mark.parametrize(
-    ("metric", "last", "words"),
-    [
-        ("macro_f1", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: macro F1 0.810"),
-        ("loss", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: held-out loss 0.9000"),
-        ("macro_f1", e.RunFinished(eval_loss=0.9, **EARLY), "kept step 3: macro F1 0.810"),  # an older journal
-        ("macro_f1", e.RunFinished(eval_loss=0.7, model_step=4, **EARLY), ""),  # the best could not be saved
-    ],
-)
-def test_the_end_of_a_run_that_stopped_early_is_one_sentence_about_the_model_that_it_has(metric, last, words):
-    state = fold([started(), replace(PLANNED, total_steps=10, metric=metric), BEFORE_THE_LAST, LAST, last])
-    assert ending_words(state) == "stopped early at step 4" + (f"; {words}" if words else "")
-    assert (state.status, state.status_words, kept_step(state)) == ("finished", "stopped early", 3 if words else None)
-    assert newest_scores(state) == {"macro_f1": 0.81 if words else 0.75}
+EARLY_ENDS = [
+    ("macro_f1", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: macro F1 0.810"),
+    ("loss", e.RunFinished(eval_loss=0.9, model_step=3, **EARLY), "kept step 3: held-out loss 0.9000"),
+    ("macro_f1", e.RunFinished(eval_loss=0.9, **EARLY), "kept step 3: macro F1 0.810"),  # an older journal
+    ("macro_f1", e.RunFinished(eval_loss=0.7, model_step=4, **EARLY), ""),  # the best could not be saved
+]
 
 
-@pytest.mark.parametrize(
-    ("last", "words"),
-    [
-        (e.RunFinished(step=10, reason="done", loss=1.0, eval_loss=0.7, seconds=1.0, model_step=10), "finished after"),
-        (e.RunFinished(step=6, reason="stopped", loss=1.0, eval_loss=0.7, seconds=1.0), "stopped at step 6 of 10"),
-        (e.RunFinished(step=0, reason="stopped", loss=None, eval_loss=None, seconds=0.0), "stopped before the first"),
-        (e.RunFailed(step=3, message="x"), "failed at step 2 of 10"),
-    ],
-)
-def test_every_other_end_has_its_sentence_and_no_kept_step(last, words):
-    state = fold([started(), replace(PLANNED, total_steps=10), step(1), step(2), last])
-    assert ending_words(state).startswith(words) and kept_step(state) is None and state.share_done == 0.2
+def test_a_run_that_stopped_early_reports_the_model_that_it_kept(subtests):
+    for metric, last, words in EARLY_ENDS:
+        with subtests.test(f"{metric} {last.model_step}"):
+            state = fold([started(), replace(PLANNED, total_steps=10, metric=metric), BEFORE_THE_LAST, LAST, last])
+            assert ending_words(state) == "stopped early at step 4" + (f"; {words}" if words else "")
+            assert (state.status, state.status_words) == ("finished", "stopped early")
+            assert kept_step(state) == (3 if words else None)
+            assert newest_scores(state) == {"macro_f1": 0.81 if words else 0.75}
+
+
+OTHER_ENDS = [
+    (e.RunFinished(step=10, reason="done", loss=1.0, eval_loss=0.7, seconds=1.0, model_step=10), "finished after"),
+    (e.RunFinished(step=6, reason="stopped", loss=1.0, eval_loss=0.7, seconds=1.0), "stopped at step 6 of 10"),
+    (e.RunFinished(step=0, reason="stopped", loss=None, eval_loss=None, seconds=0.0), "stopped before the first"),
+    (e.RunFailed(step=3, message="x"), "failed at step 2 of 10"),
+]
+
+
+def test_every_other_end_has_its_sentence_and_no_kept_step(subtests):
+    for last, words in OTHER_ENDS:
+        with subtests.test(words):
+            state = fold([started(), replace(PLANNED, total_steps=10), step(1), step(2), last])
+            assert ending_words(state).startswith(words) and kept_step(state) is None and state.share_done == 0.2
 
 
 def test_progress_ends_with_its_phase():
@@ -179,7 +181,7 @@ def test_progress_ends_with_its_phase():
     assert fold([*working, e.PhaseChanged(phase="loading")]).progress is None
 
 
-def test_the_remaining_time_is_not_known_before_the_third_step_and_leaves_out_the_warm_up():
+def test_the_remaining_time_is_known_from_the_third_step():
     slow = [step(1, seconds=60.0), step(2, seconds=30.0)]
     assert eta_seconds(fold([started(), *slow])) is None
     assert eta_seconds(fold([started(), *slow, step(3)])) == pytest.approx(97 * 0.5)
@@ -203,7 +205,7 @@ def test_the_remaining_time_is_none_when_the_run_has_ended():
     assert eta_seconds(fold([started(total_steps=0), *steps(1, 9)])) is None
 
 
-def test_rates_are_those_of_the_last_fifty_steps():
+def test_rates_are_of_the_last_fifty_steps():
     assert fold([started()]).tokens_per_second is None
     events = [started(), *[step(number, seconds=5.0) for number in range(1, 101)]]
     state = fold([*events, *[step(number, tokens=200, seconds=0.25) for number in range(101, 151)]])
@@ -211,7 +213,7 @@ def test_rates_are_those_of_the_last_fifty_steps():
     assert state.samples_per_second == pytest.approx(16)
 
 
-def test_the_smoothed_loss_weighs_tokens_and_leaves_out_what_is_not_finite():
+def test_the_smoothed_loss_is_weighted_by_tokens_without_losses_that_are_not_finite():
     state = fold([started(), step(1, loss=1.0, tokens=300), step(2, loss=5.0, tokens=100), step(3, loss=math.nan)])
     assert state.loss_smoothed == pytest.approx(2.0)
     assert math.isnan(state.losses[-1])
@@ -224,7 +226,7 @@ def test_the_best_evaluation_is_the_lowest_finite_one():
     assert fold(events).best_eval_loss == 1.25
 
 
-def test_samples_and_problems_are_bounded_and_the_last_ones_stay():
+def test_the_last_samples_and_problems_are_kept():
     samples = [e.TextSampled(step=number, prompt="p", text="t") for number in range(30)]
     problems = [e.RunProblem(step=number, kind="stall", message="m") for number in range(130)]
     state = fold([*samples, *problems])
@@ -236,7 +238,7 @@ def used(number, share=0.5):
     return e.GaugesRead(step=number, process_memory_bytes=number, process_cpu_share=share, usable_cores=2.0)
 
 
-def test_readings_are_those_of_the_last_hour_and_their_summary_is_of_the_whole_run():
+def test_readings_are_of_the_last_hour_and_their_summary_of_the_whole_run():
     state = fold([started(), *(used(number) for number in range(1000))])
     assert [reading.step for reading in state.gauges] == list(range(280, 1000))
     summary = state.gauge_summary
@@ -244,20 +246,20 @@ def test_readings_are_those_of_the_last_hour_and_their_summary_is_of_the_whole_r
     assert (state.step, state.status) == (0, "preparing")
 
 
-def test_a_resume_keeps_readings_which_are_a_history_of_time():
+def test_a_resume_keeps_all_readings():
     again = [started(resumed_from_step=4), used(4), started(), used(0)]
     state = fold([started(), *steps(1, 6), used(6), *again])
     assert [reading.step for reading in state.gauges] == [6, 4, 0]
     assert state.gauge_summary.readings == 3
 
 
-def test_kinds_of_a_later_version_change_nothing():
+def test_events_of_a_later_version_are_ignored():
     unknown = e.Unknown(kind="LaterKind", step=99, data={"x": 1})
     known = [started(), *steps(1, 3)]
     assert fold([*known, unknown, unknown]) == fold(known)
 
 
-def test_a_journal_of_a_run_that_had_a_deadline_is_read():
+def test_a_journal_with_the_former_deadline_is_read():
     at = "2026-11-24T18:00:00+00:00"
     plan = json.loads(to_line(PLANNED)) | {"deadline": at, "row_shares": 1}
     late = {"event": "DeadlineAtRisk", "step": 2, "kind": "deadline", "message": "late", "due": at, "ways": [{}]}
@@ -267,11 +269,102 @@ def test_a_journal_of_a_run_that_had_a_deadline_is_read():
     assert fold([begun, planned, *done, unknown]) == fold([begun, PLANNED, *done])
 
 
-def test_a_long_journal_folds_into_less_than_a_hundred_bytes_per_step(tmp_path):
+def test_a_step_takes_less_than_a_hundred_bytes_of_memory(tmp_path):
     with JournalWriter(tmp_path / "journal.jsonl") as writer:
-        writer.append(started(), *steps(1, 20_000))
+        writer.append(started(), *steps(1, 2_000))
     state = fold(JournalReader(tmp_path / "journal.jsonl").stream())
-    assert len(state.steps) == 20_000
+    assert len(state.steps) == 2_000
     kept_bytes = sum(len(column) * column.itemsize for column in columns(state))
-    assert kept_bytes / 20_000 < 100
+    assert kept_bytes / 2_000 < 100
     assert len(state.recent) <= 50
+
+
+# Gauges.
+
+GIB = 1 << 30
+
+
+def summary_of(*readings):
+    summary = GaugeSummary()
+    for reading in readings:
+        summary.add(reading)
+    return summary
+
+
+def card(share=0.9, used=60 * GIB, watts=500.0, celsius=70.0, index=0):
+    return e.GpuReading(index=index, utilization_share=share, memory_used_bytes=used, memory_bytes=140 * GIB,
+                      power_watts=watts, temperature_celsius=celsius)  # fmt: skip
+
+
+def test_use_and_power_are_means_and_memory_and_temperature_peaks():
+    first = e.GaugesRead(process_memory_bytes=3 * GIB, process_cpu_share=0.5, usable_cores=4.0, gpus=[card()])
+    second = e.GaugesRead(process_memory_bytes=2 * GIB, process_cpu_share=0.25, usable_cores=4.0,
+                        gpus=[card(0.5, 61 * GIB, 400.0, 60.0)])  # fmt: skip
+    assert gauges_line(1200, summary_of(first, second)) == (
+        "step 1200: GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB, CPU 1.5 of 4 cores"
+    )
+
+
+def test_memory_and_power_of_several_cards_are_added_up():
+    reading = e.GaugesRead(gpus=[card(), card(0.7, index=1, celsius=75.0)])
+    assert gauges_line(3, summary_of(reading)) == "step 3: GPU 80 %, 120.0 of 280.0 GiB, 1000 W, 75 \u00b0C"
+
+
+def test_missing_gauges_are_not_shown():
+    assert gauges_line(1, summary_of()) is None
+    nothing = e.GaugesRead(gpus=[e.GpuReading(index=0)])
+    assert gauges_line(1, summary_of(nothing)) is None
+    some = e.GaugesRead(process_memory_bytes=GIB, gpus=[e.GpuReading(index=0, power_watts=80.0)])
+    assert gauges_line(1, summary_of(nothing, some)) == "step 1: GPU 80 W; process 1.0 GiB"
+    assert gauges_line(1, summary_of(e.GaugesRead(process_memory_bytes=GIB))) == "step 1: process 1.0 GiB"
+
+
+def test_an_idle_card_is_shown_as_zero():
+    assert (
+        gauges_line(1, summary_of(e.GaugesRead(gpus=[e.GpuReading(index=0, utilization_share=0.0)])))
+        == "step 1: GPU 0 %"
+    )
+
+
+def test_readings_that_are_not_finite_are_not_shown():
+    for value in (math.nan, math.inf, -math.inf):
+        odd = e.GaugesRead(process_cpu_share=value, usable_cores=value,
+                         gpus=[e.GpuReading(index=0, utilization_share=value, power_watts=value,
+                                          temperature_celsius=value)])  # fmt: skip
+        assert gauges_line(1, summary_of(odd)) is None
+        assert gauges_line(1, summary_of(odd, e.GaugesRead(gpus=[card()]), odd)) == gauges_line(
+            1, summary_of(e.GaugesRead(gpus=[card()]))
+        )
+
+
+# The slowest process.
+
+
+def timed(*times, step_seconds=0.1):
+    """Return the state after ten steps and reports of the seconds that each process spent in communication."""
+    done = [step(n, seconds=step_seconds) for n in range(1, 11)]
+    return fold([started(), *done, *(e.RanksTimed(step=10, communication_seconds=list(one)) for one in times)])
+
+
+def test_the_process_that_waits_least_is_the_slowest():
+    found = slowest_rank(timed([0.018, 0.019, 0.0181, 0.006]))
+    assert found.rank == 3
+    # The median of the others waits 12.1 ms longer for what it takes.
+    assert found.lag_seconds == pytest.approx(0.0121)
+    assert found.words == "slowest: rank 3, +14 % (12 ms a step), communication 6 %"
+
+
+def test_the_slowest_process_is_of_the_last_reports_of_as_many_processes():
+    found = slowest_rank(timed([0.5, 0.0, 0.5], [0.02, 0.04], [0.04, 0.02], [0.01, 0.03]))
+    assert (found.rank, found.lag_seconds) == (0, pytest.approx(0.02 / 3))
+
+
+def test_there_is_no_slowest_process_without_reports_of_several():
+    assert slowest_rank(timed()) is None
+    assert slowest_rank(timed([0.1])) is None
+
+
+def test_a_start_forgets_the_times_of_processes():
+    told = timed([0.01, 0.03])
+    told.apply(started(resumed_from_step=5))
+    assert not told.rank_times

@@ -1,12 +1,11 @@
-"""[targets]: what a run should reach, judged from its journal, wherever it is shown."""
+"""[targets]: what a run should reach, judged from its journal in all outputs."""
 
 import json
 from dataclasses import replace
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, step_done, steps
-from tests.runs.test_comparison import PLANNED
+from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done, steps
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
@@ -27,43 +26,43 @@ def planned(metric="f1", **targets):
     return replace(PLANNED, targets=targets, metric=metric)
 
 
-def told(*events):
+def verdicts(*events):
     return {target.label: target.verdict for target in targets_of(fold([start(100), *events]))}
 
 
-def test_nothing_is_known_before_it_is_measured():
-    assert told(planned(**ALL)) == dict.fromkeys(
+def test_no_target_is_known_before_it_is_measured():
+    assert verdicts(planned(**ALL)) == dict.fromkeys(
         ("samples/s", "memory", "model size", "held-out loss", "F1"), "not known yet"
     )
     assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 5 met, 5 not known yet"
 
 
-def test_each_target_is_met_on_its_side_of_the_number():
+def test_each_target_is_a_lower_or_an_upper_limit():
     ended = replace(end(100), model_bytes=2**28)
     events = [planned(**ALL), *steps(1, 5), held_out(5, 1.25, f1=0.7), ended]
-    assert set(told(*events).values()) == {"met"}
+    assert set(verdicts(*events).values()) == {"met"}
     assert targets_summary(fold([start(), *events])) == "5 of 5 met"
     heavy = replace(step_done(6), peak_memory_bytes=2**29 + 1, samples=0)
     worse = [planned(**ALL), heavy, held_out(5, 1.4, f1=0.6), replace(ended, eval_loss=1.4, model_bytes=2**28 + 1)]
-    assert set(told(*worse).values()) == {"not met"}
+    assert set(verdicts(*worse).values()) == {"not met"}
 
 
-def test_only_those_that_were_set_are_there():
-    assert told(planned(loss=1.0), held_out(1, 1.5)) == {"held-out loss": "not met"}
-    assert told(planned()) == {} and targets_summary(fold([start(), planned()])) == ""
-    assert told() == {}
+def test_only_targets_that_were_set_are_judged():
+    assert verdicts(planned(loss=1.0), held_out(1, 1.5)) == {"held-out loss": "not met"}
+    assert verdicts(planned()) == {} and targets_summary(fold([start(), planned()])) == ""
+    assert verdicts() == {}
 
 
-def test_a_run_that_diverged_meets_no_loss():
-    assert told(planned(loss=1.0), held_out(1, float("nan")), end(5, eval_loss=float("nan"))) == {
+def test_a_diverged_run_does_not_meet_its_loss():
+    assert verdicts(planned(loss=1.0), held_out(1, float("nan")), end(5, eval_loss=float("nan"))) == {
         "held-out loss": "not met"
     }
 
 
-def test_while_it_runs_the_best_evaluation_counts_and_afterwards_that_of_the_model():
+def test_the_best_evaluation_counts_until_that_of_the_final_model():
     events = [planned(loss=1.3, score=0.7), held_out(1, 1.25, f1=0.8), held_out(2, 1.5, best=False, f1=0.6)]
-    assert told(*events) == {"held-out loss": "met", "F1": "met"}
-    assert told(*events, end(2, eval_loss=1.5)) == {"held-out loss": "not met", "F1": "not met"}
+    assert verdicts(*events) == {"held-out loss": "met", "F1": "met"}
+    assert verdicts(*events, end(2, eval_loss=1.5)) == {"held-out loss": "not met", "F1": "not met"}
 
 
 def test_a_journal_without_targets_is_read():
@@ -74,7 +73,7 @@ def test_a_journal_without_targets_is_read():
     assert targets_of(fold([from_line(line)])) == []
 
 
-def test_of_an_adapter_the_merged_model_counts_which_is_deployed():
+def test_the_size_of_an_adapter_is_that_of_the_merged_model():
     adapted = replace(planned(model_size_gib=0.25), merged_bytes=2**29)
     ended = replace(end(100), model_bytes=2**20, model_path="model")
     state = fold([start(100), adapted, *steps(1, 5), ended])
@@ -84,7 +83,7 @@ def test_of_an_adapter_the_merged_model_counts_which_is_deployed():
     assert "512.0 MiB merged; the adapter alone 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
 
 
-def test_how_fast_it_answers_is_not_known_before_bench():
+def test_inference_speed_is_not_known_before_bench():
     state = fold([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
     (target,) = targets_of(state)
     assert target.verdict == "not known yet" and "tui-trainer bench a" in target.words
@@ -98,7 +97,7 @@ def test_a_score_needs_a_metric():
         load_config(Request(assignments=("targets.loss=-1",)))
 
 
-def test_a_real_run_measures_all_and_tells_them(tiny_run):
+def test_a_run_shows_its_targets_in_terminal_and_report(tiny_run):
     targets = {"samples_per_second": 0.001, "memory_gib": 0.001, "model_size_gib": 1, "loss": 100}
     folder, _ = tiny_run("aimed", {f"targets.{name}": value for name, value in targets.items()})
     events = read_all(folder.journal)
@@ -116,7 +115,7 @@ def test_a_real_run_measures_all_and_tells_them(tiny_run):
     assert report.count("| met |") == 3 and report.count("| not met |") == 1
 
 
-def test_compare_has_a_row_of_them_where_a_run_has_any(tmp_path, capsys):
+def test_compare_has_a_row_of_targets_if_a_run_has_any(tmp_path, capsys):
     run_of(tmp_path, "one", start(), planned(loss=1.3), held_out(1, 1.25), end(1))
     run_of(tmp_path, "two", start(), planned(), end(1))
     run_of(tmp_path, "three", start(), planned(), end(1))
@@ -127,6 +126,6 @@ def test_compare_has_a_row_of_them_where_a_run_has_any(tmp_path, capsys):
     assert "targets" not in capsys.readouterr().out
 
 
-def test_the_report_of_a_run_that_is_over_does_not_wait_for_a_size(tmp_path):
+def test_an_ended_run_without_a_model_has_no_known_size(tmp_path):
     folder = run_of(tmp_path, "a", start(), planned(model_size_gib=1.0), *steps(1, 2), end(2, "stopped"))
     assert "| not known |" in to_markdown(facts_of(folder))

@@ -1,12 +1,11 @@
-"""The grade of a rate, beside the best that this machine has reached with such steps, or what it computes; and how long
-a run takes beside what was planned."""
+"""Grades of throughput, relative to the best rate or the computing rate of this machine; and times, relative to the
+plan."""
 
 from dataclasses import replace
 
 import pytest
 
-from tests.runs.journals import end, start, steps
-from tests.runs.test_comparison import PLANNED
+from tests.runs.journals import PLANNED, end, start, steps
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.duration import busy_words
 from tui_trainer.runs.events import ComputeRates, EpochDone, GaugesRead, LibrariesLoaded, PlanMade
@@ -36,19 +35,17 @@ ON_A_CARD = replace(
 EPOCH = EpochDone(step=5, epoch=1, mean_loss=1.0, seconds=2.5, samples_per_second=1.6, tokens_per_second=100.0)
 
 
-@pytest.mark.parametrize(("rate", "word"), WORDS)
-def test_a_rate_is_graded_by_its_share_of_the_best(rate, word):
-    planned = replace(ON_A_CPU, best_samples_per_second=2.0)
-    assert grade(rate, planned) == f"{word}, {rate / 2 * 100:.0f} % of the best here (2 rows/s)"
+def test_a_rate_is_graded_by_its_share_of_the_best_or_of_what_is_usual(subtests):
+    best = replace(ON_A_CPU, best_samples_per_second=2.0)
+    for rate, word in WORDS:
+        with subtests.test(word):
+            share = f"{word}, {rate / 2 * 100:.0f} %"
+            assert grade(rate, best) == f"{share} of the best here (2 rows/s)"
+            for planned in (ON_A_CPU, ON_A_CARD):
+                assert grade(rate, planned) == f"{share} of what is usual for a model of this width"
 
 
-@pytest.mark.parametrize(("rate", "word"), WORDS)
-@pytest.mark.parametrize("planned", [ON_A_CPU, ON_A_CARD], ids=["cpu", "card"])
-def test_the_first_run_is_graded_by_what_is_usual_of_the_rate_of_its_device(planned, rate, word):
-    assert grade(rate, planned) == f"{word}, {rate / 2 * 100:.0f} % of what is usual for a model of this width"
-
-
-def test_a_step_that_is_mostly_the_start_of_its_operations_is_not_graded_by_what_it_computes():
+def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing():
     tiny = replace(ON_A_CPU, effective_batch_size=8, gradient_accumulation_steps=2, processes=2)
     seconds = 4 * 1e9 / (4e9 * 0.5)
     for starting, is_graded in ((0.49 * seconds, True), (0.51 * seconds, False)):
@@ -61,14 +58,14 @@ def test_a_step_that_is_mostly_the_start_of_its_operations_is_not_graded_by_what
     assert grade(0.02, replace(planned, best_samples_per_second=2.0)).startswith("a problem, 1 % of the best here")
 
 
-def test_without_a_best_and_without_rates_there_is_no_grade():
+def test_there_is_no_grade_without_a_best_rate_and_computing_rates():
     assert grade(2.0, PLANNED) == "" and grade(2.0, None) == "" and grade(0.0, ON_A_CPU) == ""
     unknown_card = replace(ON_A_CARD, compute_rates=replace(ON_A_CARD.compute_rates, maker=None))
     assert grade(2.0, unknown_card) == ""
     assert throughput_words(fold([start(), PLANNED, *steps(1, 5)])) == ""
 
 
-def test_a_rate_is_set_beside_what_the_machine_and_its_card_compute():
+def test_a_rate_is_shown_as_a_share_of_the_computing_rates():
     assert computing_words(1.0, ON_A_CPU) == "25 % of the 4 GFLOP/s that fp32 matmuls reach here"
     of_the_card = "12 % of the 8 TFLOP/s of A card (its sheet)"
     assert computing_words(1.0, ON_A_CARD) == f"17 % of the 6 TFLOP/s that bf16 matmuls reach here, {of_the_card}"
@@ -76,14 +73,14 @@ def test_a_rate_is_set_beside_what_the_machine_and_its_card_compute():
     assert computing_words(1.0, replace(ON_A_CPU, processes=2)).startswith("12 % of")
 
 
-def test_the_line_of_an_epoch_has_its_grade_and_what_was_planned():
+def test_the_line_of_an_epoch_has_grade_and_planned_time():
     state = fold([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
     line = lines.event_line(EPOCH, state)
     assert line.endswith("good, 80 % of the best here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
     assert throughput_words(state).startswith("excellent, 100 %")
 
 
-def test_the_end_says_how_fast_it_was_how_long_it_took_and_what_it_used():
+def test_the_end_shows_throughput_time_and_use():
     reading = GaugesRead(process_cpu_share=0.5, usable_cores=2.0, machine_cpu_share=0.9)
     before = LibrariesLoaded(resident_bytes=0)
     state = fold([start(10), replace(ON_A_CPU, total_steps=10), before, *steps(1, 10), reading, EPOCH, end(10)])
@@ -100,7 +97,7 @@ def test_the_end_says_how_fast_it_was_how_long_it_took_and_what_it_used():
     assert all(words in printed for words in shown.values())
 
 
-def test_the_time_is_corrected_by_its_steps_where_it_differs_from_what_was_told():
+def test_the_estimated_time_is_corrected_by_the_steps_so_far():
     state = fold([start(100), replace(ON_A_CPU, total_steps=100, duration_seconds=25.0, busy_words="others are here")])
     assert time_words(state) == "about 25.0 s planned: numpy multiplies here; others are here"
     fold(steps(1, 21), state)
@@ -110,18 +107,19 @@ def test_the_time_is_corrected_by_its_steps_where_it_differs_from_what_was_told(
     assert whole_seconds(state) >= 50 and "by its steps so far, 25.0 s planned" in time_words(state)
 
 
-def test_what_is_computed_before_the_first_step_is_no_time_of_steps():
+def test_time_before_the_first_step_is_shown_apart():
     planned = replace(ON_A_CPU, total_steps=10, duration_seconds=32.5, beginning_seconds=30.0)
     state = fold([start(10), planned, *steps(1, 10), EPOCH, end(10)])
     assert time_words(state).startswith("5.0 s, 32.5 s planned, 30.0 s of it before the first step; a step takes")
 
 
-def test_a_plan_says_what_others_take_of_the_cores():
+def test_a_plan_reports_cores_that_others_use():
     assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
     assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they do")
     assert "enough for this run beside them" in busy_words(4.0, 16, 8)
 
 
+@pytest.mark.full
 def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     tiny_run("one", {"training.max_steps": 30})
     folder, _ = tiny_run("two", {"training.max_steps": 30})
@@ -132,6 +130,7 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     assert "% of the best here" in (folder.root / "report.md").read_text()
 
 
+@pytest.mark.full
 def test_the_first_run_of_a_shape_is_graded_by_what_the_machine_computes(tiny_run):
     folder, _ = tiny_run("one", {"training.max_steps": 30, "training.learning_rate": 0.00123})
     state = fold(read_all(folder.journal))

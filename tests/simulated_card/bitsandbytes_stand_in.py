@@ -57,7 +57,7 @@ def dequantize_4bit(packed: Tensor, state: Any) -> Tensor:
 class _Product(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.packed, ctx.state = packed, packed.quant_state  # type: ignore[attr-defined]
+        ctx.packed, ctx.state = packed, packed.quant_state
         return nn.functional.linear(x, dequantize_4bit(packed, ctx.state).to(x.dtype), bias)
 
     @staticmethod
@@ -113,11 +113,11 @@ class _AdamW(torch.optim.Optimizer):
             return torch.zeros_like(p, dtype=dtype)
         # Managed memory, which torch takes for the host's.
         paged = torch.zeros(p.shape, dtype=dtype)
-        paged.is_paged = True  # type: ignore[attr-defined]
+        paged.is_paged = True
         return paged
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         for group_index, group in enumerate(self.param_groups):
             for index, p in enumerate(group["params"]):
                 if p.grad is None:
@@ -179,7 +179,7 @@ def _modules() -> dict[str, ModuleType]:
             ("AdamW8bit", 8, False), ("PagedAdamW8bit", 8, True), ("PagedAdamW32bit", 32, True),
         )}
     )  # fmt: skip
-    functional.dequantize_4bit = dequantize_4bit  # type: ignore[attr-defined]
+    functional.dequantize_4bit = dequantize_4bit
     vars(top).update(
         __version__=VERSION, nn=layers, optim=optim, functional=functional, supported_torch_devices={"cuda", "cpu"}
     )

@@ -87,7 +87,7 @@ class CardTensor(Tensor):
 
     @staticmethod
     def __new__(cls, data: Tensor) -> CardTensor:
-        return Tensor._make_subclass(cls, data, False, device_for_backend_keys=CUDA)  # type: ignore[return-value]
+        return Tensor._make_subclass(cls, data, False, device_for_backend_keys=CUDA)
 
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -145,7 +145,7 @@ class CardTensor(Tensor):
             memo[id(self)] = copied
         return memo[id(self)]
 
-    def __repr__(self, **_: Any) -> str:  # type: ignore[override]
+    def __repr__(self, **_: Any) -> str:
         return f"CardTensor({plain(self)!r}, device='cuda:0')"
 
 
@@ -359,7 +359,7 @@ class _Given:
             return [self.plain(part) for part in x]
         if not isinstance(x, Tensor):
             return x
-        (self.on_card if isinstance(x, CardTensor) else self.on_host).append(x)  # type: ignore[arg-type]
+        (self.on_card if isinstance(x, CardTensor) else self.on_host).append(x)
         made = plain(x)
         self.outer[id(made)] = x
         self._kept.append(made)

@@ -8,9 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
+
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
+from tui_trainer.runs.journal import read_all
 
 Row = dict[str, Any]
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
@@ -74,6 +77,14 @@ SETTINGS = {
     "dataloader.num_workers": 1,
 }
 
+# With a random state to restore.
+DROPOUT = {
+    "data.packing": "false",
+    "tuning.lora_dropout": 0.3,
+    "training.max_steps": 3,
+    "checkpoint.save_total_limit": 3,
+}
+
 
 def open_run(folder: Path, models: Path, task: str, settings: dict[str, Any], name: str = "run") -> OpenRun:
     """A run on the machine that this process believes in, ready to be carried out."""
@@ -91,3 +102,22 @@ def open_run(folder: Path, models: Path, task: str, settings: dict[str, Any], na
         whole["model.model_name_or_path"] = model
     whole |= {**case.settings, **settings}
     return open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in whole.items()))))
+
+
+def of_kind(folder, kind):
+    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
+
+
+def saved_tensors(folder, step):
+    """Return the tensors of a checkpoint by file and name."""
+    return {
+        (path.name, name): tensor
+        for path in sorted((folder.checkpoints / f"step-{step}").glob("*.safetensors"))
+        for name, tensor in load_file(path).items()
+    }
+
+
+def differing(one, other) -> list[tuple[str, str]]:
+    """Return the names of the tensors that are not the same to the bit."""
+    assert one.keys() == other.keys()
+    return [key for key, tensor in one.items() if not tensor.equal(other[key])]

@@ -22,13 +22,12 @@ from tests.simulated_card.module_stand_ins import imported_as, modules_named
 
 VERSION = "0.8.5"
 FAMILIES = ("llama", "qwen2")
-calls = SimpleNamespace(norms=0, norms_backward=0, losses=0)
+calls = SimpleNamespace(norms_backward=0, losses=0)
 
 
 class RMSNormFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float) -> Tensor:
-        calls.norms += 1
         ctx.save_for_backward(x, weight)
         ctx.eps = eps
         return norm(x, weight, eps)
@@ -64,7 +63,7 @@ def _mlp_forward(self: Any, x: Tensor) -> Tensor:
 
 def rotary(q: Tensor, k: Tensor, cos: Tensor, sin: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
     cos, sin = cos.float().unsqueeze(1), sin.float().unsqueeze(1)
-    return tuple((x.float() * cos + _half_turned(x.float()) * sin).to(x.dtype) for x in (q, k))  # type: ignore[return-value]
+    return tuple((x.float() * cos + _half_turned(x.float()) * sin).to(x.dtype) for x in (q, k))
 
 
 def _half_turned(x: Tensor) -> Tensor:
@@ -78,7 +77,7 @@ def apply_to_instance(model: Any, cross_entropy: bool, fused_linear_cross_entrop
     if kind not in FAMILIES:
         return
     names = sys.modules[f"transformers.models.{kind}.modeling_{kind}"]
-    names.apply_rotary_pos_emb = rotary  # type: ignore[attr-defined]
+    names.apply_rotary_pos_emb = rotary
     for module in model.modules():
         if type(module).__name__.endswith("RMSNorm"):
             module.in_place = True
@@ -124,16 +123,14 @@ def cross_entropy(logits_NV: Tensor, labels_N: Tensor, smoothing: float, cap: fl
 
 
 @contextmanager
-def liger_stand_in(apply: Callable[..., None] = apply_to_instance) -> Iterator[None]:
+def liger_stand_in() -> Iterator[None]:
     """`import liger_kernel` finds this one, and so does transformers."""
-    calls.norms = calls.norms_backward = calls.losses = 0
+    calls.norms_backward = calls.losses = 0
     modules = modules_named(
         "liger_kernel", "liger_kernel.transformers", "liger_kernel.ops", "liger_kernel.ops.cross_entropy"
     )
-    modules["liger_kernel.ops.cross_entropy"].liger_cross_entropy_kernel = CrossEntropyKernel()  # type: ignore[attr-defined]
-    modules["liger_kernel.transformers"]._apply_liger_kernel_to_instance = (  # type: ignore[attr-defined]
-        lambda model, **settings: apply(model, **settings)
-    )
+    modules["liger_kernel.ops.cross_entropy"].liger_cross_entropy_kernel = CrossEntropyKernel()
+    modules["liger_kernel.transformers"]._apply_liger_kernel_to_instance = apply_to_instance
     with (
         imported_as(modules),
         patch("transformers.integrations.liger.is_liger_kernel_available", lambda: True),

@@ -92,8 +92,7 @@ def hardware_with(gpu: Gpu) -> Hardware:
 
 
 def _cuda(card: Card, gpu: Gpu) -> dict[str, Any]:
-    """What stands in for `torch.cuda`."""
-    assert gpu.capability and gpu.memory_bytes and gpu.memory_free_bytes
+    """Return the functions that replace those of `torch.cuda`."""
 
     def reset_peak(*_: Any) -> None:
         card.peak_bytes = card.allocated_bytes
@@ -159,12 +158,12 @@ def _set_data(tensor: Tensor, value: Tensor) -> None:
     if isinstance(tensor, CardTensor) and not isinstance(value, CardTensor):
         torch.utils.swap_tensors(tensor, torch.nn.Parameter(value, tensor.requires_grad))
         return
-    _tensor_data.__set__(tensor, value)  # type: ignore[attr-defined]
+    _tensor_data.__set__(tensor, value)
     if isinstance(tensor, CardTensor) != isinstance(value, CardTensor):
         is_parameter = isinstance(tensor, torch.nn.Parameter)
         tensor.__class__ = CardTensor
         if is_parameter:
-            tensor._is_param = True  # type: ignore[attr-defined]
+            tensor._is_param = True
 
 
 def _pin_memory(tensor: Tensor, *_: Any) -> Tensor:
@@ -215,14 +214,14 @@ def _during(phase: str, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextmanager
-def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
+def simulated_card() -> Iterator[Card]:
     """This process has one card, until the block ends."""
     card = Card()
     card.kernels.update(KERNELS)
-    hardware = hardware_with(gpu)
+    hardware = hardware_with(H200)
     with ExitStack() as stack:
         enter = stack.enter_context
-        enter(patch.multiple(torch.cuda, **_cuda(card, gpu)))
+        enter(patch.multiple(torch.cuda, **_cuda(card, H200)))
         enter(patch.multiple(Tensor, to=_to, type_as=lambda x, y: x.to(y), pin_memory=_pin_memory))
         enter(patch.object(Tensor, "is_pinned", lambda x, *_: getattr(x, cards._PINNED, False)))
         enter(patch.object(Tensor, "data", property(_tensor_data.__get__, _set_data)))
@@ -231,8 +230,8 @@ def simulated_card(gpu: Gpu = H200) -> Iterator[Card]:
         enter(patch.object(import_module("torch.optim.optimizer"), "_group_tensors_by_device_and_dtype", _by_device))
         # torch 2.11 never takes cuDNN for attention by lengths, and does not ask for its version.
         if hasattr(varlen, "_cudnn_version_and_major_capability"):
-            enter(patch.object(varlen, "_cudnn_version_and_major_capability", lambda _: (92400, gpu.capability[0])))
-            enter(patch.object(varlen, "_should_use_cudnn", lambda _: gpu.capability[0] in (9, 10)))
+            enter(patch.object(varlen, "_cudnn_version_and_major_capability", lambda _: (92400, H200.capability[0])))
+            enter(patch.object(varlen, "_should_use_cudnn", lambda _: H200.capability[0] in (9, 10)))
         # Weights go to the card in the thread that loads them.
         enter(patch.dict(os.environ, HF_DEACTIVATE_ASYNC_LOAD="1"))
         # A list of torch's, which is made at its first use and holds the functions that are replaced here.

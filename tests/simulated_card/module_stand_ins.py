@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from types import ModuleType
 
@@ -20,26 +20,28 @@ def modules_named(*names: str) -> dict[str, ModuleType]:
 
 @contextmanager
 def imported_as(modules: dict[str, ModuleType]) -> Iterator[None]:
-    """`import` finds these. One by one: `patch.dict` would forget what else was imported meanwhile."""
+    """Let `import` find these modules, one by one: `patch.dict` would forget what else was imported meanwhile."""
     before = {name: sys.modules.pop(name, None) for name in modules}
     sys.modules.update(modules)
-    for name, real in before.items():
-        if real is not None:
-            _rebind(real, modules[name])
+    _rebind([(real, modules[name]) for name, real in before.items() if real is not None])
     try:
         yield
     finally:
+        installed = []
         for name, real in before.items():
             sys.modules.pop(name, None)
             if real is not None:
                 sys.modules[name] = real
         for name, stand_in in modules.items():
             with suppress(ImportError):
-                _rebind(stand_in, importlib.import_module(name))
+                installed.append((stand_in, importlib.import_module(name)))
+        _rebind(installed)
 
 
-def _rebind(old: ModuleType, new: ModuleType) -> None:
-    """In modules that have the one under a name of their own (transformers and peft have bitsandbytes as `bnb`)."""
-    for module in [module for module in sys.modules.values() if isinstance(module, ModuleType)]:
-        for name in [name for name, value in vars(module).items() if value is old]:
-            setattr(module, name, new)
+def _rebind(replacements: Iterable[tuple[ModuleType, ModuleType]]) -> None:
+    """Replace modules that other modules hold under names of their own: transformers and peft have bitsandbytes as
+    `bnb`. One pass for all replacements, because there are thousands of modules."""
+    new = {id(old): new for old, new in replacements}
+    for module in [module for module in sys.modules.values() if isinstance(module, ModuleType)] if new else ():
+        for name in [name for name, value in vars(module).items() if id(value) in new]:
+            setattr(module, name, new[id(vars(module)[name])])

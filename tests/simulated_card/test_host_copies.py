@@ -1,17 +1,14 @@
-"""What a checkpoint copies from a card: through pinned buffers, waiting for these and not for tensors. And what
-commands and batches send there."""
+"""Copies between a card and the host: tensors of a checkpoint, and the lengths of a batch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from unittest.mock import patch
 
 import numpy as np
-import pytest
 import torch
 
 from tests.simulated_card.card import CUDA
-from tests.simulated_card.machine import H200, Event, hardware_with, simulated_card
+from tests.simulated_card.machine import H200, hardware_with, simulated_card
 from tui_trainer.data.batching.collate import collate_packed
 from tui_trainer.exporting import predicting
 from tui_trainer.losses.micro_batch import micro_batch
@@ -22,7 +19,7 @@ from tui_trainer.training.together import InParts
 PINNED = 64
 
 
-def test_lengths_go_to_the_card_once():
+def test_the_lengths_of_a_batch_are_sent_to_the_card_once():
     rows = [[np.arange(3, 9, dtype="int32"), np.arange(3, 7, dtype="int32")]]
     batch = micro_batch(collate_packed(rows, 0), by_lengths=True)
     with simulated_card():
@@ -30,7 +27,7 @@ def test_lengths_go_to_the_card_once():
             assert found.inputs["cu_seq_lens_q"] is found.inputs["cu_seq_lens_k"]
 
 
-def test_commands_with_a_trained_model_do_without_cudnns_attention(monkeypatch):
+def test_commands_with_a_trained_model_switch_off_the_attention_of_cudnn(monkeypatch):
     """Their passes are as wide as the longest row, and it builds a plan for each width."""
     monkeypatch.setattr(predicting, "probe", lambda: hardware_with(H200))
     torch.backends.cuda.enable_cudnn_sdp(True)
@@ -43,7 +40,7 @@ def test_commands_with_a_trained_model_do_without_cudnns_attention(monkeypatch):
 
 
 def tensors() -> dict[str, torch.Tensor]:
-    """Of 4, 300, 0, 6, 300 and 48 bytes."""
+    """Tensors of 4, 300, 0, 6, 300 and 48 bytes."""
     draw = torch.Generator().manual_seed(1)
     return {
         "step": torch.tensor(3.0),
@@ -55,66 +52,54 @@ def tensors() -> dict[str, torch.Tensor]:
     }
 
 
-@pytest.fixture
-def card(monkeypatch):
-    monkeypatch.setattr(checkpoint_tensors, "PINNED_BYTES", PINNED)
-    with simulated_card() as card:
-        yield card
-
-
 def copied(card, expected):
     given = {name: tensor.to(CUDA) for name, tensor in expected.items()}
     card.waits.clear()
     return _on_host(given, given)
 
 
-def test_copies_are_whole_and_wait_for_buffers_alone(card):
-    found = copied(card, tensors())
-    for name, tensor in tensors().items():
-        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor) and found[name].is_contiguous()
-    assert card.pinned_peak_bytes == PINNED
-    # Of 610 bytes, buffers of 32; what does not lie in one piece is copied by itself.
-    assert Counter(wait.what for wait in card.waits) == {"synchronize an event": 20, "copy to the host": 1}
+def test_a_checkpoint_copies_through_pinned_buffers_and_waits_for_these_alone(monkeypatch, subtests):
+    monkeypatch.setattr(checkpoint_tensors, "PINNED_BYTES", PINNED)
+    with simulated_card() as card:
+        with subtests.test("copies are whole, and each buffer is waited for once"):
+            found = copied(card, tensors())
+            for name, tensor in tensors().items():
+                assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor)
+                assert found[name].is_contiguous()
+            assert card.pinned_peak_bytes == PINNED
+            # 610 bytes in buffers of 32; a tensor that is not contiguous is copied by itself.
+            assert Counter(wait.what for wait in card.waits) == {"synchronize an event": 20, "copy to the host": 1}
 
+        with subtests.test("many small tensors share one wait"), monkeypatch.context() as patched:
+            patched.setattr(checkpoint_tensors, "PINNED_BYTES", 4096)
+            adapters = {str(n): torch.full((8,), float(n)) for n in range(40)}
+            found = copied(card, adapters)
+            assert all(torch.equal(found[name], tensor) for name, tensor in adapters.items())
+            assert len(card.waits) == 1
 
-def test_many_small_tensors_are_waited_for_together(card, monkeypatch):
-    monkeypatch.setattr(checkpoint_tensors, "PINNED_BYTES", 4096)
-    adapters = {str(n): torch.full((8,), float(n)) for n in range(40)}
-    found = copied(card, adapters)
-    assert all(torch.equal(found[name], tensor) for name, tensor in adapters.items())
-    assert len(card.waits) == 1
+        with subtests.test("a gathered tensor is copied before the next one is gathered"):
+            alive = []
+            before = card.allocated_bytes
 
+            def gather(number):
+                alive.append(card.allocated_bytes - before)
+                return torch.full((12,), float(number)).to(CUDA)
 
-def test_what_is_gathered_is_there_before_the_next_is(card):
-    alive = []
+            parts = {str(n): InParts(torch.Size((12,)), torch.float32, lambda n=n: gather(n)) for n in range(4)}
+            found = _on_host(parts, parts)
+            assert [found[name][0].item() for name in parts] == [0, 1, 2, 3]
+            # The last one is held while the next is gathered, and never two.
+            assert max(alive) <= 48
 
-    def gather(number):
-        alive.append(card.allocated_bytes)
-        return torch.full((12,), float(number)).to(CUDA)
+        with subtests.test("without pinned memory copies are the same"), monkeypatch.context() as patched:
+            make, card.pinned_peak_bytes = torch.empty, 0
 
-    parts = {str(n): InParts(torch.Size((12,)), torch.float32, lambda n=n: gather(n)) for n in range(4)}
-    found = _on_host(parts, parts)
-    assert [found[name][0].item() for name in parts] == [0, 1, 2, 3]
-    # The last one is held while the next is asked for, as a name holds it, and never two.
-    assert max(alive) <= 48
+            def refused(*args, pin_memory=False, **more):
+                if pin_memory:
+                    raise torch.AcceleratorError("CUDA error: out of memory")
+                return make(*args, **more)
 
-
-def test_numbers_that_nobody_waits_for_are_not_there(card):
-    """The control: the card shows what the waiting is for."""
-    with patch.object(Event, "synchronize", lambda event: None):
-        found = copied(card, tensors())
-    assert not torch.equal(found["moment"], tensors()["moment"])
-
-
-def test_where_no_memory_can_be_pinned_copies_are_the_same(card):
-    make = torch.empty
-
-    def refused(*args, pin_memory=False, **more):
-        if pin_memory:
-            raise torch.AcceleratorError("CUDA error: out of memory")
-        return make(*args, **more)
-
-    with patch.object(torch, "empty", refused):
-        found = copied(card, tensors())
-    assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
-    assert card.pinned_peak_bytes == 0 and {wait.what for wait in card.waits} == {"copy to the host"}
+            patched.setattr(torch, "empty", refused)
+            found = copied(card, tensors())
+            assert all(torch.equal(found[name], tensor) for name, tensor in tensors().items())
+            assert card.pinned_peak_bytes == 0 and {wait.what for wait in card.waits} == {"copy to the host"}

@@ -1,6 +1,7 @@
-"""Every way of training on a simulated card: two steps, an evaluation and checkpoints through a run's own doors.
+"""Every way of training on a simulated card: two steps, an evaluation and checkpoints of a real run.
 
-Where the host may wait for the card is listed in `waits.py`; wherever else it does, a test fails with the line.
+The places where the host may wait for the card are listed in `waits.py`; any other wait fails the test and names its
+line.
 """
 
 from __future__ import annotations
@@ -8,18 +9,19 @@ from __future__ import annotations
 import gc
 from collections import Counter
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.combinations import each_pair_once
-from tests.simulated_card.cases import TASKS
+from tests.simulated_card.cases import TASKS, TaskCase, of_kind
 from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
 from tests.simulated_card.waits import EVALUATION, LOG, ONCE_AN_EVALUATION, unexpected_waits
+from tests.toy_tasks import toy_pairs
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.methods.optimizers import MUON, OPTIMIZERS
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 
 METHODS = ("full", "lora", "qlora")
 PRECISIONS = ("bf16", "fp16", "fp32")
@@ -58,10 +60,6 @@ def is_possible(task: str, method: str, precision: str, layout: str, switch: str
     return switch != "chunked loss" or task in CHUNKED_TASKS  # a classifier has no vocabulary
 
 
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 def settings_of(task, method, precision, layout, switch, optim, kernels):
     packing = {"data.packing": str(layout != "padded").lower()} if task in PACKED_TASKS else {}
     named = {"bf16": "bf16", "fp16": "fp16", "fp32": "no"}[precision]
@@ -77,13 +75,25 @@ AXES = {
 
 
 def pytest_generate_tests(metafunc):
-    """Thousands of cases that nobody asked for take seconds to collect, in each process."""
+    """Generate the thousands of remaining cases only on request: collecting them takes seconds in each process."""
     if AXES.keys() <= set(metafunc.fixturenames):
         rest = metafunc.config.option.markexpr == "slow"
-        metafunc.parametrize(tuple(AXES), each_pair_once(*AXES.values(), is_possible=is_possible, rest=rest))
+        cases = each_pair_once(*AXES.values(), is_possible=is_possible, rest=rest)
+        marked = [case if case.marks else pytest.param(*case.values, marks=pytest.mark.full) for case in cases]
+        metafunc.parametrize(tuple(AXES), marked)
 
 
-def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout, switch, optim, kernels, run_on_card):
+def test_each_combination_trains_evaluates_and_saves(
+    task, method, precision, layout, switch, optim, kernels, run_on_card
+):
+    check_run(run_on_card, task, method, precision, layout, switch, optim, kernels)
+
+
+def test_a_packed_run_with_kernels_waits_for_the_card_only_where_listed(run_on_card):
+    check_run(run_on_card, "causal_lm", "lora", "bf16", "by lengths", "accumulation", "adamw_torch_fused", "liger")
+
+
+def check_run(run_on_card, task, method, precision, layout, switch, optim, kernels):
     settings = settings_of(task, method, precision, layout, switch, optim, kernels)
     card, folder, failure = run_on_card(task, settings, layout)
     assert not failure, failure
@@ -101,7 +111,7 @@ def test_two_steps_an_evaluation_and_checkpoints(task, method, precision, layout
     check_waits(card, plan, steps)
     check_checkpoint(folder, plan, method, precision)
     gc.collect()
-    assert card.allocated_bytes == 0, "a run that is over leaves the card empty"
+    assert card.allocated_bytes == 0, "a finished run leaves memory allocated on the card"
 
 
 # These pass a step over by themselves.
@@ -141,3 +151,22 @@ def check_checkpoint(folder, plan, method, precision) -> None:
     assert spec.needed_keys <= keys - {"master"} <= spec.state_keys
     random = files["rng_state.safetensors"]
     assert random.keys() == {"cpu", "cuda"} | ({"loss_scale", "loss_scale_steps"} if precision == "fp16" else set())
+
+
+@pytest.mark.full
+def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card, monkeypatch):
+    """The parts have terms of the whole step and scores beside them (`toy_pairs`)."""
+    pairs = TaskCase(
+        "llama", lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": "no"}
+    )
+    monkeypatch.setitem(TASKS, "toy_pairs", pairs)
+    toy_pairs.install()
+    try:
+        card, folder, failure = run_on_card("toy_pairs", {"training.per_device_train_batch_size": 2})
+    finally:
+        toy_pairs.uninstall()
+    assert not failure, failure
+    assert unexpected_waits(card) == []
+    steps, [held_out] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
+    assert len(steps) == 2 and all(step.sums.keys() == step.counts.keys() for step in steps)
+    assert {"preference", "likelihood", "accuracy", "margin"} == steps[0].sums.keys() == held_out.scores.keys()

@@ -28,7 +28,8 @@ from tui_trainer.training.step import take_step
 from tui_trainer.training.together import whole
 
 CPU = torch.device("cpu")
-STEPS, PASSES, ROWS, TOKENS = 3, 2, 2, 24
+pytestmark = pytest.mark.full
+STEPS, PASSES, ROWS, TOKENS = 2, 2, 2, 24
 
 
 @contextmanager
@@ -80,7 +81,7 @@ class Trained:
         )  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["float32", pytest.param("bfloat16", marks=pytest.mark.e2e)])
 def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype):
     # Numbers of 16 bits are rounded otherwise where the card's operations are taken apart.
     rel = 1e-6 if dtype == "float32" else 2e-3
@@ -113,15 +114,15 @@ def test_weights_on_the_host_learn_on_a_card_what_they_learn_there(group, dtype)
         assert two == pytest.approx(one, rel=rel)
 
 
-@pytest.mark.parametrize(("family", "count"), [("mbart", 4), ("mamba", 2), ("electra", 2)])
-def test_each_layer_is_gathered_by_itself_whatever_the_model_says_of_its_parts(group, family, count):
-    """mBART and Mamba name layers and what is inside of them, Electra none."""
-    model = tiny_model(family)
-    layers = decoder_layers(model)
-    together = Communication(Clock(CPU))
-    Sharded(group, CPU, model, layers, MixedPrecision("fp32", CPU), together)
-    ids_BT = torch.randint(3, VOCABULARY, (2, 8))
-    more = {"decoder_input_ids": ids_BT} if model.config.is_encoder_decoder else {}
-    model(input_ids=ids_BT, **more).logits.sum().backward()
-    assert next(layers[0].parameters()).grad is not None
-    assert decoder_layers(model) == layers and len(layers) == count
+def test_each_layer_is_gathered_by_itself_whatever_the_model_lists_as_its_parts(group, subtests):
+    """mBART and Mamba list layers and what is inside of them, Electra none."""
+    for family, count in (("mbart", 4), ("mamba", 2), ("electra", 2)):
+        with subtests.test(family):
+            model = tiny_model(family)
+            layers = decoder_layers(model)
+            Sharded(group, CPU, model, layers, MixedPrecision("fp32", CPU), Communication(Clock(CPU)))
+            ids_BT = torch.randint(3, VOCABULARY, (2, 8))
+            more = {"decoder_input_ids": ids_BT} if model.config.is_encoder_decoder else {}
+            model(input_ids=ids_BT, **more).logits.sum().backward()
+            assert next(layers[0].parameters()).grad is not None
+            assert decoder_layers(model) == layers and len(layers) == count

@@ -7,12 +7,10 @@ import gc
 import pytest
 import torch
 
-from tests.simulated_card.cases import SETTINGS
-from tests.simulated_card.test_resume import DROPOUT, differing, weights_of
+from tests.simulated_card.cases import DROPOUT, SETTINGS, differing, of_kind, saved_tensors
 from tests.simulated_card.waits import unexpected_waits
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import MicroBatchReduced
-from tui_trainer.runs.journal import read_all
 
 MICRO = "training.per_device_train_batch_size"
 
@@ -38,24 +36,19 @@ def too_large(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("method", "precision"),
-    [
-        ("lora", "fp16"),
-        pytest.param("qlora", "bf16", marks=pytest.mark.e2e),
-    ],
-    ids=["fp16", "4 bits"],
+    ("method", "precision"), [("lora", "fp16"), pytest.param("qlora", "bf16", marks=pytest.mark.e2e)]
 )
-def test_the_same_batch_goes_again_on_a_card(method, precision, run_on_card, too_large):
-    settings = {**DROPOUT, "tuning.method": method, "training.mixed_precision": precision}
+def test_a_batch_that_ran_out_of_memory_is_repeated_in_smaller_passes(method, precision, run_on_card, too_large):
+    settings = {**DROPOUT, "training.max_steps": 2, "tuning.method": method, "training.mixed_precision": precision}
     assert SETTINGS["dataloader.num_workers"], "batches are made ahead and pinned"
     _, small, failure = run_on_card("causal_lm", {**settings, MICRO: 2}, name="small")
     assert not failure and not too_large, failure
     card, folder, failure = run_on_card("causal_lm", {**settings, MICRO: 4}, name="failing")
     assert not failure and too_large, failure
-    (event,) = [event for event in read_all(folder.journal) if isinstance(event, MicroBatchReduced)]
+    [event] = of_kind(folder, MicroBatchReduced)
     assert (event.step, event.rows_before, event.rows) == (1, 4, 2) and event.free_memory_bytes
-    assert differing(weights_of(small), weights_of(folder)) == []
-    # What the scale of the loss was is asked for in the one step that failed.
+    assert differing(saved_tensors(small, 2), saved_tensors(folder, 2)) == []
+    # The step that failed asks for the scale of its loss, and no other step waits.
     waits = [(wait.phase, wait.function) for wait in unexpected_waits(card)]
     assert set(waits) <= {("micro-batches", "training/precision.py give_up_step")}
     gc.collect()

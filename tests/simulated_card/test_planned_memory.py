@@ -13,8 +13,7 @@ import pytest
 import torch
 
 from tests.combinations import first_by_default
-from tests.simulated_card.cases import TASKS
-from tests.simulated_card.test_matrix import of_kind
+from tests.simulated_card.cases import TASKS, of_kind
 from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers, texts
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.files import shards
@@ -24,14 +23,14 @@ from tui_trainer.runs.events import StepDone
 from tui_trainer.training import components
 from tui_trainer.units import MIB
 
-pytestmark = pytest.mark.dry_run
+pytestmark = [pytest.mark.full, pytest.mark.dry_run]
 ROW_TOKENS = 128
 SHAPE = {"hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4, "num_attention_heads": 4,
          "num_key_value_heads": 2, "max_position_embeddings": 256}  # fmt: skip
 SETTINGS = {
     "data.max_length": ROW_TOKENS, "data.packing": "true", "training.effective_batch_size": 8,
     "training.per_device_train_batch_size": 8, "training.mixed_precision": "bf16", "evaluation.max_eval_rows": 16,
-    "tuning.target_modules": "all-linear",
+    "tuning.target_modules": "all-linear", "checkpoint.save_steps": 0,
 }  # fmt: skip
 _LITTLE = {
     "tuning.method": "lora", "training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 128,
@@ -69,9 +68,9 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
     assert planned == pytest.approx(peak, rel=0.1)
 
 
-@pytest.mark.parametrize("case", first_by_default(product(FAMILIES, ("lora", "full"))))
-def test_a_run_with_towers_allocates_on_the_card_what_is_planned(case, sources, tmp_path, run_on_card):
-    family, method = case
+@pytest.mark.e2e
+@pytest.mark.parametrize(("family", "method"), product(FAMILIES, ("lora", "full")))
+def test_a_run_with_towers_allocates_on_the_card_what_is_planned(family, method, sources, tmp_path, run_on_card):
     # Kinds of layers are listed in some configs, one each.
     wide = {key: value for key, value in SHAPE.items() if key != "num_hidden_layers"}
     if family == "qwen2_5_vl":
@@ -134,7 +133,9 @@ def test_a_checkpoint_copies_no_more_to_the_host_than_is_planned(sources, run_on
     """Shard by shard: never all weights, and never all of the optimizer's state."""
     for module in (shards, host):
         monkeypatch.setattr(module, "SHARD_BYTES", MIB)
-    card, folder, failure = run_on_card("causal_lm", {**SETTINGS, **sources, "tuning.method": "full"})
+    card, folder, failure = run_on_card(
+        "causal_lm", {**SETTINGS, **sources, "tuning.method": "full", "checkpoint.save_steps": 1}
+    )
     assert not failure, failure
     plan = read_plan(folder)
     planned = host._saving(plan.model_shape(), plan.training_setup).bytes - host.PINNED_BYTES

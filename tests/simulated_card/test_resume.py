@@ -1,106 +1,109 @@
-"""A run on a simulated card that is taken up again ends with the bytes of the run that was never stopped: dropout is
-drawn from the card's own generator, states of optimizers lie on the card or in paged memory."""
+"""Runs on a simulated card that go on: resumed, deterministic ones after other runs, and those that start from an
+adapter.
+
+Dropout is drawn from the card's own generator, and states of optimizers lie on the card or in paged memory.
+"""
 
 from __future__ import annotations
 
 import shutil
 
 import pytest
-from safetensors.torch import load_file
+import torch
 
+from tests.simulated_card import card as cards
+from tests.simulated_card.card import Cublas
+from tests.simulated_card.cases import DROPOUT, differing, of_kind, saved_tensors
+from tests.simulated_card.kernels import VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
-from tui_trainer.losses.chunked_head import HeadLoss
-from tui_trainer.methods.optimizers import OptimizerSpec
-from tui_trainer.training import checkpoint, fused_lora
+from tui_trainer.runs.events import StepDone
+from tui_trainer.runs.overview import overview
 
-DROPOUT = {
-    "data.packing": "false",
-    "tuning.lora_dropout": 0.3,
-    "training.max_steps": 3,
-    "checkpoint.save_total_limit": 3,
-}
-random_tensors = checkpoint.random_tensors
-
-
-def weights_of(folder, step=3):
-    return {
-        (path.name, name): tensor
-        for path in sorted((folder.checkpoints / f"step-{step}").glob("*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
-
-
-def differing(ends, again) -> list[tuple[str, str]]:
-    assert ends.keys() == again.keys()
-    return [key for key, tensor in ends.items() if not tensor.equal(again[key])]
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture
-def taken_up_again(run_on_card):
-    """`taken_up_again(method, optim, precision, kernels)`: which tensors of the last checkpoint a resume changes."""
+def train(run_on_card):
+    """`train(settings, layout, name=..., folder=...)`: the folder of a run of causal_lm that reached its end."""
 
-    def run(method, optim, precision="bf16", kernels="none", **more):
-        settings = {**DROPOUT, "tuning.method": method, "training.optim": optim, "training.mixed_precision": precision}
-        settings |= {"model.kernels": kernels, **more}
-        _, folder, failure = run_on_card("causal_lm", settings)
+    def run(settings=None, layout="by lengths", **more):
+        _, folder, failure = run_on_card("causal_lm", settings, layout, **more)
         assert not failure, failure
-        whole = weights_of(folder)
-        for step in (2, 3):
-            shutil.rmtree(folder.checkpoints / f"step-{step}")
-        assert (folder.checkpoints / "step-1").is_dir()
-        shutil.rmtree(folder.model)
-        _, _, failure = run_on_card("causal_lm", folder=folder)
-        assert not failure, failure
-        return differing(whole, weights_of(folder))
+        return folder
 
     return run
 
 
-@pytest.mark.parametrize(
-    ("method", "optim", "precision"),
-    [
-        ("lora", "adamw_torch_fused", "fp16"),
-        ("qlora", "paged_adamw_8bit", "bf16"),
-        ("full", "adamw_torch", "fp16"),
-        pytest.param("lora", "adafactor", "no", marks=pytest.mark.e2e),
-        pytest.param("full", "adamw_torch_4bit", "bf16", marks=pytest.mark.e2e),
-    ],
-)
-def test_a_run_that_is_taken_up_again_ends_with_the_same_bytes(method, optim, precision, taken_up_again):
-    assert taken_up_again(method, optim, precision) == []
-
-
-def test_so_does_one_whose_loss_is_fused(taken_up_again):
-    assert taken_up_again("full", "adamw_torch_fused", kernels="liger") == []
-    assert liger.losses
+def resume_after_step_1(train, folder):
+    for step in (2, 3):
+        shutil.rmtree(folder.checkpoints / f"step-{step}")
+    shutil.rmtree(folder.model)
+    train(folder=folder)
 
 
 @pytest.mark.parametrize(
-    ("method", "switched", "owner", "name"),
+    "settings",
     [
-        ("lora", {"tuning.lora_dropout": 0}, fused_lora, "_unpacked"),
-        ("full", {"training.loss_chunk_tokens": 8}, HeadLoss, "sum"),
+        {"tuning.method": "lora", "training.optim": "adamw_torch_fused", "training.mixed_precision": "fp16"},
+        # Without dropout adapters are computed together with their weights (`fused_lora.py`).
+        {"tuning.method": "qlora", "training.optim": "paged_adamw_8bit", "tuning.lora_dropout": 0},
+        {
+            "tuning.method": "full", "training.optim": "adamw_torch", "training.mixed_precision": "fp16",
+            "training.loss_chunk_tokens": 8,
+        },
+        {"tuning.method": "full", "training.optim": "adamw_torch_fused", "model.kernels": "liger"},
+        pytest.param(
+            {"tuning.method": "lora", "training.optim": "adafactor", "training.mixed_precision": "no"},
+            marks=pytest.mark.e2e,
+        ),
+        pytest.param({"tuning.method": "full", "training.optim": "adamw_torch_4bit"}, marks=pytest.mark.e2e),
     ],
-    ids=["fused adapters", "chunks"],
-)
-def test_so_does_one_with_each_switch(method, switched, owner, name, taken_up_again, monkeypatch):
-    computes, calls = getattr(owner, name), []
-
-    def counted(*given, **more):
-        calls.append(name)
-        return computes(*given, **more)
-
-    monkeypatch.setattr(owner, name, counted)
-    assert taken_up_again(method, "adamw_torch_fused", **switched) == []
-    assert calls
+    ids=lambda settings: " ".join(map(str, settings.values())),
+)  # fmt: skip
+def test_a_resumed_run_ends_with_the_same_bytes(settings, train):
+    folder = train({**DROPOUT, "training.mixed_precision": "bf16", **settings})
+    whole = saved_tensors(folder, 3)
+    resume_after_step_1(train, folder)
+    assert differing(whole, saved_tensors(folder, 3)) == []
+    assert bool(liger.losses) == ("model.kernels" in settings)
 
 
-def test_without_the_random_state_of_the_card_it_does_not(taken_up_again, monkeypatch):
-    monkeypatch.setattr(checkpoint, "random_tensors", lambda: {"cpu": random_tensors()["cpu"]})
-    assert taken_up_again("lora", "adamw_torch_fused")
+def test_a_deterministic_run_resumed_after_other_runs_ends_with_the_same_bytes(run_on_card, train, monkeypatch):
+    """cuBLAS reads its workspace once in a process, and has not begun yet in this one."""
+    monkeypatch.setattr(cards, "cublas", Cublas())
+    strict = {**DROPOUT, "tuning.method": "lora", "training.deterministic": "true", "data.packing": "true"}
+    card, alone, failure = run_on_card("causal_lm", strict, name="alone")
+    assert not failure, failure
+    assert card.computed[VARLEN_BACKWARD], "the attention that has two kernels on this card"
+    whole = saved_tensors(alone, 3)
+    train({"tuning.method": "full", "training.mixed_precision": "fp16"}, "by mask", name="other")
+    with monkeypatch.context() as planted:
+        planted.setattr("tui_trainer.losses.next_token.NextTokenLoss.__call__", lambda loss, batch: {}["planted"])
+        _, _, failure = run_on_card("causal_lm", {"training.deterministic": "true"}, name="failed")
+        assert "planted" in failure
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.backends.cuda.cudnn_sdp_enabled()
+    resume_after_step_1(train, alone)
+    assert differing(whole, saved_tensors(alone, 3)) == []
 
 
-def test_a_state_that_is_put_back_on_the_host_is_found(taken_up_again, monkeypatch):
-    monkeypatch.setattr(OptimizerSpec, "placed", lambda self, key, value, parameter: value)
-    with pytest.raises(AssertionError, match=r"two devices|same device|one group are on"):
-        taken_up_again("lora", "adamw_torch_fused")
+NO_LEARNING = {"training.learning_rate": 1e-12, "training.max_steps": 1}
+
+
+def test_a_4_bit_run_continues_an_adapter_where_it_ended(train):
+    settings = {"tuning.method": "qlora", "tuning.r": 4}
+    first = train(settings, name="first")
+    again = train({**settings, "model.model_name_or_path": first.model, **NO_LEARNING}, name="again")
+    assert overview(again).eval_loss == pytest.approx(overview(first).eval_loss, abs=1e-5)
+
+
+def test_adapters_that_begin_as_a_part_of_16_bit_weights_are_continued_as_ordinary_ones(train):
+    settings = {"tuning.method": "lora", "tuning.r": 4, "training.weight_decay": 0}
+    usual = train({**settings, **NO_LEARNING}, name="usual")
+    first = train({**settings, "tuning.init_lora_weights": "pissa"}, name="first")
+    # The rest of the weights is rounded to 16 bits, as the weights were.
+    losses = [of_kind(folder, StepDone)[0].loss for folder in (usual, first)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    converted = {"tuning.r": 8, "tuning.lora_alpha": 64, "model.model_name_or_path": first.model}
+    second = train({**settings, **converted, **NO_LEARNING}, name="second")
+    assert overview(second).eval_loss == pytest.approx(overview(first).eval_loss, rel=0.01)

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import shutil
-
 import pytest
 from safetensors.torch import load_file
 
 from tests.combinations import first_by_default
-from tests.simulated_card.test_matrix import of_kind
+from tests.simulated_card.cases import of_kind
 from tests.tiny_models import TOWERS, save_tiny_model_with_towers
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.runs.events import StepDone
 
+pytestmark = pytest.mark.full
 WIDE = {"hidden_size": 64, "intermediate_size": 128, "num_attention_heads": 8}
-ROWS = {"data.packing": "false", "logging.sample_steps": 1, "training.mixed_precision": "bf16"}
+ROWS = {"data.packing": "false", "training.mixed_precision": "bf16"}
 
 
 @pytest.mark.parametrize("family", first_by_default(TOWERS))
 def test_a_language_model_in_4_bits_learns_beside_towers_of_16(family, models, run_on_card):
     base = models / f"wide-{family}"
-    if not base.exists():
-        save_tiny_model_with_towers(base, family, **WIDE)
-    settings = {**ROWS, "model.model_name_or_path": base, "tuning.method": "qlora"}
+    save_tiny_model_with_towers(base, family, **WIDE)
+    settings = {**ROWS, "model.model_name_or_path": base, "tuning.method": "qlora", "logging.sample_steps": 2}
     _, folder, failure = run_on_card("causal_lm", settings)
     assert not failure, failure
     assert all(step.loss > 0 for step in of_kind(folder, StepDone))
@@ -32,10 +30,9 @@ def test_a_language_model_in_4_bits_learns_beside_towers_of_16(family, models, r
 
 
 @pytest.mark.parametrize("family", first_by_default(TOWERS))
-def test_towers_on_the_host_leave_the_card_their_bytes_and_the_result_is_the_same(family, models, run_on_card):
+def test_towers_on_the_host_free_their_bytes_on_the_card_and_do_not_change_the_result(family, models, run_on_card):
     base = models / family
-    if not base.exists():
-        save_tiny_model_with_towers(base, family)
+    save_tiny_model_with_towers(base, family)
     peaks, weights, plans = {}, {}, {}
     for where in ("host", "card"):
         settings = {**ROWS, "model.model_name_or_path": base, "tuning.method": "full", "model.towers": where}
@@ -45,13 +42,7 @@ def test_towers_on_the_host_leave_the_card_their_bytes_and_the_result_is_the_sam
         weights[where], plans[where] = (folder.model / "model.safetensors").read_bytes(), read_plan(folder)
     assert weights["host"] == weights["card"]
     on_host, on_card = ({part.name: part.bytes for part in plans[where].memory_parts} for where in ("host", "card"))
-    frozen = on_card["towers"]
+    towers = on_card["towers"]
     assert on_card["weights"] == on_host["weights"] and "towers" not in on_host
-    assert frozen > 0 and peaks["card"] - peaks["host"] == pytest.approx(frozen, rel=0.02)
-    assert frozen in [part.bytes for part in plans["host"].host_memory_parts if part.name == "towers"]
-    # Stopped in its middle and gone on with it ends with the same bytes.
-    shutil.rmtree(folder.model)
-    shutil.rmtree(folder.checkpoints / "step-2")
-    _, folder, failure = run_on_card("causal_lm", folder=folder)
-    assert not failure, failure
-    assert (folder.model / "model.safetensors").read_bytes() == weights["host"]
+    assert towers > 0 and peaks["card"] - peaks["host"] == pytest.approx(towers, rel=0.02)
+    assert towers in [part.bytes for part in plans["host"].host_memory_parts if part.name == "towers"]

@@ -62,7 +62,7 @@ class _AdamW(torch.optim.Optimizer):
         return OptimState(codes, scale, table, p.shape)
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> None:
         for group in self.param_groups:
             assert isinstance(group["lr"], Tensor), "lr was changed to a non-Tensor object"
             for p in group["params"]:
@@ -112,9 +112,9 @@ class _AdamW(torch.optim.Optimizer):
 def torchao_stand_in() -> Iterator[None]:
     """`import torchao.optim` finds this one."""
     modules = modules_named("torchao", "torchao.optim")
-    optim = modules["torchao"].optim = modules["torchao.optim"]  # type: ignore[attr-defined]
-    optim.AdamW8bit = type("AdamW8bit", (_AdamW,), {})  # type: ignore[attr-defined]
-    optim.AdamW4bit = type("AdamW4bit", (_AdamW,), {"bits": 4, "block_size": 128})  # type: ignore[attr-defined]
+    optim = modules["torchao"].optim = modules["torchao.optim"]
+    optim.AdamW8bit = type("AdamW8bit", (_AdamW,), {})
+    optim.AdamW4bit = type("AdamW4bit", (_AdamW,), {"bits": 4, "block_size": 128})
     # peft asks for layers of torchao's.
     no_layers = patch("peft.tuners.lora.torchao.is_torchao_available", lambda: False)
     with imported_as(modules), no_layers:

@@ -1,4 +1,4 @@
-"""A tokenizer with several chat templates, which transformers saves in a folder of their own."""
+"""Tokenizers with several chat templates, which transformers saves in a folder of their own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
-from tests.combinations import first_by_default
 from tests.tiny_models import save_tiny_model
+from tests.trained_runs import stopping_after
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.exporting.generate import Sampling, Writer
@@ -19,13 +19,14 @@ from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.session import Session
 
 TEMPLATES = {"default": template_text("chatml"), "tool_use": template_text("chatml") + "{# tools #}", "rag": "{{ 1 }}"}
+pytestmark = pytest.mark.full
+
 SETTINGS = {
     "task.type": "chat", "data.max_length": 64, "data.eval_fraction": 0.2, "training.effective_batch_size": 4,
     "training.max_steps": 4, "evaluation.eval_steps": 0, "checkpoint.save_steps": 2, "logging.sample_steps": 0,
@@ -44,8 +45,8 @@ def several(tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("method", first_by_default(["lora", "full"]))
-def test_a_run_saves_resumes_and_leaves_a_model_whose_templates_load_again(several, tmp_path, monkeypatch, method):
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_resumed_run_saves_all_templates(several, tmp_path, monkeypatch, method):
     rows = [
         {"messages": [{"role": "user", "content": f"Number {n}?"}, {"role": "assistant", "content": "Sheep."}]}
         for n in range(30)
@@ -54,14 +55,7 @@ def test_a_run_saves_resumes_and_leaves_a_model_whose_templates_load_again(sever
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     settings = {**SETTINGS, "data.path": data, "model.model_name_or_path": several, "tuning.method": method,
                 "output.runs_dir": tmp_path / "runs"}  # fmt: skip
-    take = Session.take_step
-
-    def take_and_stop(self, step):
-        take(self, step)
-        if step == 2:
-            controls.request(self.job.folder.control, "stop")
-
-    monkeypatch.setattr(Session, "take_step", take_and_stop)
+    monkeypatch.setattr(Session, "take_step", stopping_after(2))
     run = open_new(load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))))
     outcome = carry_out(run)
     assert outcome.exit_code == EXIT_STOPPED, outcome
@@ -77,8 +71,8 @@ def test_a_run_saves_resumes_and_leaves_a_model_whose_templates_load_again(sever
         assert isinstance(written, str)
 
 
-def test_another_template_for_tools_is_another_tokenizer_and_another_model(several, tmp_path):
-    """Conversations with tools are rendered with it: prepared data of the old one must not be taken."""
+def test_a_changed_template_for_tools_changes_the_keys_of_tokenizer_and_model(several, tmp_path):
+    """Conversations with tools are rendered with it, so data that was prepared with the old one is not used."""
     changed = Path(shutil.copytree(several, tmp_path / "changed"))
     (changed / "additional_chat_templates" / "tool_use.jinja").write_text("{{ 2 }}")
     one, other = find_model(str(several)), find_model(str(changed))

@@ -1,4 +1,4 @@
-"""Models that translate: inputs and answers are marked with the languages that the model's tokenizer names."""
+"""Models that translate: inputs and answers are marked with the languages of the model's tokenizer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import AutoTokenizer, GenerationConfig
+from transformers import AutoTokenizer, GenerationConfig, GenerationMixin
 from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 
 from tests.tiny_models import save_tiny_translator
@@ -22,7 +22,7 @@ from tui_trainer.tasks import find_task
 TASK = find_task("seq2seq")
 NUMBERS = (("one", "un"), ("two", "deux"), ("three", "trois"), ("four", "quatre"))
 WORDS = list(dict.fromkeys(word for pair in NUMBERS for word in pair))
-# Of each kind: its languages here, how an answer of one word is marked, and the token that generation begins with.
+# For each kind: its languages, the tokens of an answer of one word, and the first generated token.
 KINDS = {
     "nllb": (("eng_Latn", "fra_Latn"), ["fra_Latn", "▁deux", "</s>"], "fra_Latn"),
     "mbart": (("en_XX", "fr_XX"), ["▁deux", "</s>", "fr_XX"], None),
@@ -36,7 +36,7 @@ def save_translator(folder: Path, kind: str) -> Path:
 
 
 def loaded(folder: Path, **changes):
-    """A translation from English to French."""
+    """Return the config of a translation from English to French."""
     data = Path("pairs.jsonl")
     rows = [{"input": NUMBERS[n % 4][0], "output": NUMBERS[n % 4][1]} for n in range(20)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -49,8 +49,10 @@ def loaded(folder: Path, **changes):
     return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_texts_are_marked_as_the_tokenizer_names_the_languages_and_so_is_what_the_model_writes(kind, tmp_path):
+@pytest.mark.parametrize(
+    "kind", ["mbart50", *(pytest.param(kind, marks=pytest.mark.full) for kind in ("nllb", "mbart"))]
+)
+def test_texts_and_generated_answers_are_marked_with_their_languages(kind, tmp_path):
     (source, target), answer, first = KINDS[kind]
     config = loaded(save_translator(tmp_path / kind, kind)).config
     data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
@@ -75,53 +77,56 @@ def test_texts_are_marked_as_the_tokenizer_names_the_languages_and_so_is_what_th
     assert first is None or begins[1] == first
 
 
-def test_a_run_its_model_and_the_command_that_tries_it_all_write_in_the_target_language(tmp_path, monkeypatch):
+@pytest.mark.full
+def test_a_trained_adapter_generates_in_the_target_language(tmp_path):
     opened = open_new(loaded(save_translator(tmp_path / "nllb", "nllb"), tuning__method="lora"))
     assert carry_out(opened).exit_code == 0
     tokenizer = AutoTokenizer.from_pretrained(opened.folder.model)
     assert (tokenizer.src_lang, tokenizer.tgt_lang) == ("eng_Latn", "fra_Latn")
     french = tokenizer.convert_tokens_to_ids("fra_Latn")
     assert GenerationConfig.from_pretrained(opened.folder.model).forced_bos_token_id == french
-    # An adapter's base model knows of no target.
-    writer = Writer(opened.folder)
     generated = []
-    generate = writer._model.generate
-    monkeypatch.setattr(
-        writer._model, "generate", lambda **asked: generated.append((asked, generate(**asked))) or generated[-1][1]
-    )
-    writer.answer("two", Sampling(max_new_tokens=4, temperature=0, seed=1))
-    [(asked, output)] = generated
+    with pytest.MonkeyPatch.context() as patch:
+        generate = GenerationMixin.generate
+        patch.setattr(
+            GenerationMixin,
+            "generate",
+            lambda model, **asked: generated.append((asked, generate(model, **asked))) or generated[-1][1],
+        )
+        # The config of the adapter's base model names no target language.
+        Writer(opened.folder).answer("two", Sampling(max_new_tokens=4, temperature=0, seed=1))
+    [(asked, output), *_] = generated
     assert tokenizer.convert_ids_to_tokens(asked["input_ids"][0].tolist()) == ["eng_Latn", "▁two", "</s>"]
     assert output[0, 1] == french
 
 
 def without(folder: Path, *names: str) -> Path:
-    """The folder whose tokenizer_config.json does not have these."""
+    """Remove entries from tokenizer_config.json and return the folder."""
     path = folder / "tokenizer_config.json"
     path.write_text(json.dumps({key: value for key, value in json.loads(path.read_text()).items() if key not in names}))
     return folder
 
 
-@pytest.mark.parametrize(
-    ("kind", "gone", "missing"),
-    [
+@pytest.mark.full
+def test_a_tokenizer_without_languages_is_refused_before_there_is_a_run(tmp_path, subtests):
+    for kind, removed, missing in (
         ("nllb", ["src_lang", "tgt_lang"], "src_lang and tgt_lang"),
         ("mbart", ["src_lang", "tgt_lang", "tokenizer_class"], "src_lang and tgt_lang"),
         ("mbart50", ["tgt_lang"], "tgt_lang"),
-    ],
-)
-def test_a_tokenizer_whose_languages_nobody_names_is_refused_before_there_is_a_run(kind, gone, missing, tmp_path):
-    config = loaded(without(save_translator(tmp_path / kind, kind), *gone))
-    with pytest.raises(ConfigError) as caught:
-        open_new(config)
-    [problem] = caught.value.problems
-    assert problem.key == "model.model_name_or_path"
-    assert f"tokenizer_config.json does not name {missing}" in problem.message
-    assert '"src_lang": "eng_Latn"' in problem.hint
-    assert not Path(config.config.output.runs_dir, "run").exists()
+    ):
+        with subtests.test(kind):
+            config = loaded(without(save_translator(tmp_path / kind, kind), *removed))
+            with pytest.raises(ConfigError) as caught:
+                open_new(config)
+            [problem] = caught.value.problems
+            assert problem.key == "model.model_name_or_path"
+            assert f"tokenizer_config.json does not name {missing}" in problem.message
+            assert '"src_lang": "eng_Latn"' in problem.hint
+            assert not Path(config.config.output.runs_dir, "run").exists()
 
 
-def test_a_classifier_of_such_a_model_reads_in_one_language_and_writes_in_none(tmp_path):
+@pytest.mark.full
+def test_a_classifier_needs_only_the_source_language(tmp_path):
     classifier = find_task("sequence_classification")
     for gone, problems in (("src_lang", 1), ("tgt_lang", 0)):
         folder = without(save_translator(tmp_path / gone, "mbart"), gone)
@@ -129,6 +134,7 @@ def test_a_classifier_of_such_a_model_reads_in_one_language_and_writes_in_none(t
         assert len(found) == problems
 
 
+@pytest.mark.full
 def test_a_language_without_a_token_is_refused(tmp_path):
     folder = save_tiny_translator(tmp_path / "nllb", "nllb", WORDS, src_lang="eng_Latn", tgt_lang="french")
     with pytest.raises(ConfigError, match="has no token for src_lang or tgt_lang"):

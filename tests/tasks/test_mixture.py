@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.combinations import first_by_default
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
@@ -56,7 +55,7 @@ def write(path: Path, count: int, row: Any) -> Path:
 
 
 def loaded(tmp_path: Path, task: str, **changes: Any) -> LoadedConfig:
-    """60 rows that are used twice and 50 of which a half is used."""
+    """Return the config of a run on 60 rows that are used twice and 50 of which half are used."""
     first, second = TABLES[task]
     paths = write(tmp_path / "a.jsonl", 60, first), write(tmp_path / "b.jsonl", 50, second)
     settings = {**SETTINGS, "task.type": task, "data.path": ",".join(map(str, paths)), "data.weights": "2,0.5"}
@@ -64,26 +63,28 @@ def loaded(tmp_path: Path, task: str, **changes: Any) -> LoadedConfig:
     return load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
 
 
-@pytest.mark.parametrize("task", TABLES)
-def test_every_task_reads_sources_of_its_own_columns_and_follows_their_weights(task, tmp_path):
-    config = loaded(tmp_path, task, **{"data.max_length": 200}).config
-    guess = find_task(task).data_facts(config, tmp_path / "cache")
-    data = find_task(task).prepare(config, tmp_path / "cache", lambda *_: None)
-    facts = find_task(task).facts(config, data)
-    assert not guess.exact and facts.exact
-    held_out = data.counts.eval_rows
-    assert held_out == pytest.approx(22, abs=2)
-    used = [one.rows_per_epoch for one in facts.sources]
-    assert [one.rows for one in facts.sources] == [60, 50] and sum(used) == data.counts.train_rows
-    assert used[0] % 2 == 0 and used == pytest.approx([96, 20], abs=2)
-    assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.06)
-    assert [one.rows_per_epoch for one in guess.sources] == pytest.approx(used, rel=0.1)
-    assert find_task(task).data_facts(config, tmp_path / "cache") == facts
-    rows = Rows(data.train_path)
-    assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
+def test_every_task_reads_sources_with_other_columns_and_applies_their_weights(tmp_path, subtests):
+    for name in TABLES:
+        with subtests.test(name):
+            (tmp_path / name).mkdir()
+            config, task = loaded(tmp_path / name, name, **{"data.max_length": 200}).config, find_task(name)
+            guess = task.data_facts(config, tmp_path / "cache")
+            data = task.prepare(config, tmp_path / "cache", lambda *_: None)
+            facts = task.facts(config, data)
+            assert not guess.exact and facts.exact
+            assert data.counts.eval_rows == pytest.approx(22, abs=2)
+            used = [source.rows_per_epoch for source in facts.sources]
+            assert [source.rows for source in facts.sources] == [60, 50] and sum(used) == data.counts.train_rows
+            assert used[0] % 2 == 0 and used == pytest.approx([96, 20], abs=2)
+            assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.06)
+            assert [source.rows_per_epoch for source in guess.sources] == pytest.approx(used, rel=0.1)
+            assert task.data_facts(config, tmp_path / "cache") == facts
+            rows = Rows(data.train_path)
+            assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
 
 
-@pytest.mark.parametrize("task", first_by_default(["causal_lm", "sequence_classification"]))
+@pytest.mark.full
+@pytest.mark.parametrize("task", ["causal_lm", "sequence_classification"])
 def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_path):
     run = open_new(loaded(tmp_path, task))
     assert carry_out(run).exit_code == 0
@@ -101,8 +102,7 @@ def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_pa
     assert sum("in an epoch of training (data.weights" in note for note in prepared.notes) == 2
 
 
-def test_a_plan_and_a_preview_say_what_comes_of_each_source(tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
+def test_a_plan_and_a_preview_show_the_rows_of_each_source(tmp_path, capsys):
     request = loaded(tmp_path, "sequence_classification").config.data
     settings = {**SETTINGS, "task.type": "sequence_classification", "data.path": request.path, "data.weights": "2,0.5"}
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
@@ -115,7 +115,7 @@ def test_a_plan_and_a_preview_say_what_comes_of_each_source(tmp_path, monkeypatc
     assert "KiB): 50 rows, 20 in an epoch of training (data.weights 0.5)\n" in shown
 
 
-def test_a_character_model_reads_several_sources_and_measures_on_others(tmp_path):
+def test_a_character_model_reads_several_sources_and_evaluates_on_another(tmp_path):
     for name, sign in (("a", "a"), ("b", "b"), ("c", "c")):
         (tmp_path / f"{name}.txt").write_text(f"{sign} sheep went.\n" * 60)
     paths = {name: str(tmp_path / f"{name}.txt") for name in "abc"}

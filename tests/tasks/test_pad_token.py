@@ -1,4 +1,4 @@
-"""The pad token learns like any other where documents hold it, and saved configs name the one that they named."""
+"""The pad token is trained where documents contain it, and saved configs keep their pad_token_id."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 
+pytestmark = pytest.mark.full
+
 EOS = 2
 EMBEDDING = "model.embed_tokens.weight"
 SETTINGS = {
@@ -23,13 +25,13 @@ SETTINGS = {
     "training.learning_rate": 0.01, "training.weight_decay": 0, "evaluation.eval_steps": 0,
     "logging.sample_steps": 0, "output.name": "run",
 }  # fmt: skip
-# It ends each turn with the end token, so that the second question comes after one.
+# Each turn ends with the end token, so the second question follows one.
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
 
 
 def model_folder(place: Path, family: str = "llama", **changes) -> Path:
-    """Its tokenizer has no pad token; `changes` are of its config, as it is published: transformers does not write
-    every number that it reads."""
+    """Save a model whose tokenizer has no pad token. `changes` are written into config.json directly, because
+    transformers does not save every number that it reads."""
     folder = save_tiny_model(place, family, pad_token_id=None, tie_word_embeddings=False)
     (folder / "config.json").write_text(json.dumps(config_of(folder) | changes))
     tokenizer = AutoTokenizer.from_pretrained(folder)
@@ -61,7 +63,7 @@ def config_of(folder: Path) -> dict:
 
 
 @pytest.mark.parametrize("published", [None, EOS], ids=["no pad token", "the end token, as published"])
-def test_the_end_of_text_token_learns_and_the_config_stays(tmp_path, published):
+def test_the_end_token_is_trained_and_the_config_is_kept(tmp_path, published):
     model = model_folder(tmp_path / "model", pad_token_id=published)
     folder = run(tmp_path, model, conversations(), **{"task.type": "chat", "tuning.method": "full"})
     before, after = (load_file(place / "model.safetensors")[EMBEDDING][EOS] for place in (model, folder.model))
@@ -70,7 +72,7 @@ def test_the_end_of_text_token_learns_and_the_config_stays(tmp_path, published):
         assert config_of(place).get("pad_token_id") == published
 
 
-def test_an_embedding_that_is_trained_beside_an_adapter_learns_the_end_of_text_token(tmp_path):
+def test_an_embedding_beside_an_adapter_trains_the_end_token(tmp_path):
     model = model_folder(tmp_path / "model", pad_token_id=EOS)
     changes = {"task.type": "chat", "tuning.method": "lora", "tuning.modules_to_save": "embed_tokens"}
     folder = run(tmp_path, model, conversations(), **changes)
@@ -81,9 +83,9 @@ def test_an_embedding_that_is_trained_beside_an_adapter_learns_the_end_of_text_t
 
 @pytest.mark.versions
 @pytest.mark.parametrize(("family", "published"), [("llama", None), ("gpt2", None), ("llama", -1)])
-def test_a_decoder_that_classifies_has_a_pad_token_and_still_learns_it(tmp_path, family, published, monkeypatch):
-    """It looks for the last token before the padding: without a pad_token_id it takes one row at a time. Early Llamas
-    name a token that there is not."""
+def test_a_classifying_decoder_gets_a_pad_token_that_is_still_trained(tmp_path, family, published, monkeypatch):
+    """It looks for the last token before the padding, and without a pad_token_id takes one row at a time. Early Llamas
+    name a token that does not exist."""
     from tui_trainer.training.components import Components
 
     seen, init = [], Components.__init__

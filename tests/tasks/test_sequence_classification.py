@@ -1,45 +1,31 @@
-"""Classification of texts: what is read from a table, what is learnt, and what loads again."""
+"""Classification of texts: labels, weights, baselines, runs and refusals."""
 
 from __future__ import annotations
-
-import json
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.tasks.tiny_tasks import TINY, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.preparing.token_rows import LABELS, Rows
-from tui_trainer.errors import EXIT_DONE, ConfigError, DataError
+from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.hardware.storage import prepared_data_folder
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
-from tui_trainer.lines.plan_and_events import end_lines, event_line
-from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone
 from tui_trainer.tasks.sequence_classification import TASK, class_weights
 
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")
-TINY = {
-    "task.type": "sequence_classification", "model.init": "scratch", "tuning.method": "full", "data.max_length": 32,
-    "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2,
-    "model.scratch.vocab_size": 320, "training.effective_batch_size": 8, "training.learning_rate": 0.01,
-    "training.max_steps": 4, "data.eval_fraction": 0.2, "evaluation.eval_steps": 0, "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
+SETTINGS = {
+    **TINY, "task.type": "sequence_classification", "model.init": "scratch", "tuning.method": "full",
+    "data.max_length": 32, "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
+    "model.scratch.num_attention_heads": 2, "training.max_steps": 4,
 }  # fmt: skip
 
 
-def write(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
 def labelled(count=60):
-    """Texts that name an animal, and which."""
+    """Return texts that name an animal, labelled with it."""
     found = [next(place for place, animal in enumerate(ANIMALS) if f"the {animal}." in text) for text in texts(count)]
     return [
         {"text": text, "label": ANIMALS[at], "number": at * 1.5} for text, at in zip(texts(count), found, strict=True)
@@ -47,9 +33,7 @@ def labelled(count=60):
 
 
 def loaded(path, **changes):
-    settings = {**TINY, **{key.replace("__", "."): value for key, value in changes.items()}}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(path)}))
+    return load(SETTINGS, {"data.path": path}, {key.replace("__", "."): value for key, value in changes.items()})
 
 
 def prepared(path, **changes):
@@ -59,28 +43,20 @@ def prepared(path, **changes):
 
 @pytest.fixture
 def classify(tmp_path):
-    """`classify(rows, **settings)`: carries a run out; its folder and events."""
+    """`classify(rows, **settings)`: the folder of a finished run."""
 
     def make(rows, **changes):
-        path = write(tmp_path / "rows.jsonl", rows)
-        run = open_new(loaded(path, output__runs_dir=tmp_path / "runs", output__name="run", **changes))
-        outcome = carry_out(run)
-        assert outcome.exit_code == EXIT_DONE, outcome
-        return run.folder, read_all(run.folder.journal)
+        return finish(loaded(write_rows(tmp_path / "rows.jsonl", rows), output__runs_dir=tmp_path / "runs", **changes))
 
     return make
-
-
-def of_kind(events, kind):
-    return [event for event in events if isinstance(event, kind)]
 
 
 # Reading
 
 
-def test_names_numbers_and_notes_of_a_table(tmp_path):
+def test_class_names_are_found_and_noted(tmp_path):
     rows = labelled(40)
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows))
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows))
     names = data.details["names"]
     assert names == sorted({row["label"] for row in rows}) and data.details["classes"] == len(names)
     labels = np.concatenate([Rows(path).values(LABELS) for path in (data.train_path, data.eval_path)])
@@ -89,29 +65,32 @@ def test_names_numbers_and_notes_of_a_table(tmp_path):
     assert any(note.startswith(f"{len(names)} classes: ") for note in data.notes)
 
 
-def test_each_class_gives_its_share_to_the_evaluation(tmp_path):
+def test_each_class_gives_the_same_share_to_the_evaluation(tmp_path):
     rows = [{"text": f"text {n}", "label": "rare" if n % 10 == 0 else "usual"} for n in range(100)]
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows))
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows))
     assert np.bincount(Rows(data.eval_path).values(LABELS)).tolist() == [2, 18]
 
 
-def test_several_labels_and_numbers_are_stored_as_they_are(tmp_path):
+def test_several_labels_and_numbers_are_stored_unchanged(tmp_path):
     several = [{"text": f"text {n}", "tags": ["a"] * (n % 2) + ["b"] * (n % 3 == 0)} for n in range(20)]
-    path = write(tmp_path / "several.jsonl", several)
+    path = write_rows(tmp_path / "several.jsonl", several)
     _, data = prepared(path, data__label_column="tags", data__eval_fraction=0)
     assert data.details["problem_type"] == "multi_label_classification"
     found = Rows(data.train_path).values(LABELS).reshape(-1, 2)
     assert found.tolist() == [[n % 2, int(n % 3 == 0)] for n in range(20)]
-    path = write(tmp_path / "numbers.jsonl", [{"text": f"text {n}", "score": n / 4} for n in range(20)])
+    path = write_rows(tmp_path / "numbers.jsonl", [{"text": f"text {n}", "score": n / 4} for n in range(20)])
     _, data = prepared(path, data__eval_fraction=0)
     assert data.details["problem_type"] == "regression" and data.details["classes"] == 1
     assert Rows(data.train_path).values(LABELS).view(np.float32).tolist() == [n / 4 for n in range(20)]
 
 
-def test_a_pair_is_read_with_segments_and_cut_to_the_length(tmp_path):
+def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
     rows = [{"text": "one " * (n + 1), "other": "two " * 3, "label": n % 2} for n in range(30)]
     _, data = prepared(
-        write(tmp_path / "rows.jsonl", rows), data__text_pair_column="other", data__max_length=16, data__eval_fraction=0
+        write_rows(tmp_path / "rows.jsonl", rows),
+        data__text_pair_column="other",
+        data__max_length=16,
+        data__eval_fraction=0,
     )
     found = [Rows(data.train_path).example(place) for place in range(30)]
     segments = [row.more["token_type_ids"].tolist() for row in found]
@@ -120,16 +99,16 @@ def test_a_pair_is_read_with_segments_and_cut_to_the_length(tmp_path):
     assert max(map(len, found)) == 16 and data.counts.truncated_rows > 0
 
 
-def test_a_label_outside_the_set_is_named_with_the_nearest(tmp_path):
-    path = write(tmp_path / "rows.jsonl", labelled())
-    other = write(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
+def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
+    other = write_rows(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
     with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is outside the set: no training row"):
         prepared(path, data__eval_path=other)
     _, data = prepared(path, data__eval_path=other, data__on_bad_rows="skip")
     assert data.counts.eval_rows == 5 and data.counts.bad_rows == 1
 
 
-@pytest.mark.parametrize(("rows", "settings", "words"), [
+BAD_TABLES = [
     ([{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], {}, "'label' holds 1 label: 'x'"),
     ([{"text": f"a {n}", "label": f"free text {n}"} for n in range(30)], {}, "30 different labels in 30 rows"),
     ([{"text": " ", "label": "x"}, {"text": "b", "label": "y"}], {}, "rows.jsonl, line 1: the text is empty"),
@@ -137,23 +116,32 @@ def test_a_label_outside_the_set_is_named_with_the_nearest(tmp_path):
     ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], {}, "line 2: the label is missing"),
     ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], {}, "line 2: the label is a number, and those before"),
     ([{"text": "a", "label": "x"}], {"data__text_pair_column": "txt"}, "did you mean 'text'"),
-])  # fmt: skip
-def test_a_table_that_cannot_be_learnt_is_told_in_one_sentence(tmp_path, rows, settings, words):
-    with pytest.raises(DataError) as caught:
-        prepared(write(tmp_path / "rows.jsonl", rows), **settings)
-    assert words in str(caught.value) and "\n" not in str(caught.value)
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("settings", "words"), [
+def test_a_table_without_usable_labels_is_refused_in_one_sentence(tmp_path, subtests):
+    for rows, settings, words in BAD_TABLES:
+        with subtests.test(words):
+            with pytest.raises(DataError) as caught:
+                prepared(write_rows(tmp_path / "rows.jsonl", rows), **settings)
+            assert words in str(caught.value) and "\n" not in str(caught.value)
+
+
+BAD_SETTINGS = [
     ({"evaluation__metric_for_best_model": "pearson"}, "pearson is not measured for a single label classification"),
     ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weigh"),
     ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "a number has no label to smooth"),
     ({"data__max_length": 2}, "data.max_length: is 2, and 2 tokens are put around a text; set it to 128"),
-])  # fmt: skip
-def test_settings_that_do_not_go_with_the_labels_are_refused(tmp_path, settings, words):
-    with pytest.raises(ConfigError) as caught:
-        prepared(write(tmp_path / "rows.jsonl", labelled()), **settings)
-    assert words in str(caught.value)
+]  # fmt: skip
+
+
+def test_settings_that_contradict_the_labels_are_refused(tmp_path, subtests):
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
+    for settings, words in BAD_SETTINGS:
+        with subtests.test(words):
+            with pytest.raises(ConfigError) as caught:
+                prepared(path, **settings)
+            assert words in str(caught.value)
 
 
 BAD = [
@@ -164,21 +152,20 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("row", "arguments", "words"), BAD)
-def test_bad_input_ends_with_one_sentence_and_no_run_folder(tmp_path, row, arguments, words, capsys, monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "tui_trainer.training.run", None)  # nothing may be trained
-    path = write(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
-    sets = [part for key, value in TINY.items() for part in ("--set", f"{key}={value}")]
-    assert main(["train", "--no-ui", *sets, "--set", f"data.path={path}", *arguments]) == 2
-    said = [line for line in capsys.readouterr().err.splitlines() if words in line]
-    assert len(said) == 1
-    assert not list((tmp_path / "runs").glob("*"))
+def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, capsys, subtests):
+    sets = set_options(SETTINGS)
+    for row, arguments, words in BAD:
+        with subtests.test(words):
+            path = write_rows(tmp_path / "rows.jsonl", [{"text": "a", "label": "x"}, row])
+            assert main(["train", "--no-ui", *sets, "--set", f"data.path={path}", *arguments]) == 2
+            assert len([line for line in capsys.readouterr().err.splitlines() if words in line]) == 1
+            assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_metric_that_is_not_measured_has_its_nearest_named(tmp_path):
+def test_an_unmeasured_metric_is_refused_with_the_nearest_one(tmp_path):
     from tui_trainer.planning.conflicts import setting_problems
 
-    path = write(tmp_path / "rows.jsonl", labelled())
+    path = write_rows(tmp_path / "rows.jsonl", labelled())
     (problem,) = setting_problems(loaded(path, evaluation__metric_for_best_model="f1"))
     assert "did you mean macro_f1? known: loss, accuracy, macro_f1, weighted_f1" in str(problem)
     assert not setting_problems(loaded(path, evaluation__metric_for_best_model="accuracy"))
@@ -187,22 +174,46 @@ def test_a_metric_that_is_not_measured_has_its_nearest_named(tmp_path):
 # What is compared, and how rows weigh
 
 
-def test_the_baseline_is_the_most_frequent_class_of_the_training_rows(tmp_path):
-    rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
-    held_out = [{"text": f"other {n}", "label": "no" if n < 3 else "yes"} for n in range(10)]
-    config, data = prepared(
-        write(tmp_path / "rows.jsonl", rows), data__eval_path=write(tmp_path / "held_out.jsonl", held_out)
-    )
-    baselines = TASK.baselines(config, data, range(10))
-    f1_of_no = 2 * 3 / (2 * 3 + 7)
-    assert baselines.scores == pytest.approx({
-        "accuracy of the most frequent class": 0.3, "macro_f1 of the most frequent class": f1_of_no / 2,
-    })  # fmt: skip
+# Labels of the training rows, of the held-out rows, and the scores of the same answer for all of these.
+BASELINES = {
+    "class": (
+        ["no" if n % 4 else "yes" for n in range(40)],
+        ["no" if n < 3 else "yes" for n in range(10)],
+        {"accuracy of the most frequent class": 0.3, "macro_f1 of the most frequent class": 2 * 3 / (2 * 3 + 7) / 2},
+    ),
+    "several labels": (
+        [["a"] * (n % 4 > 0) + ["b"] * (n % 4 == 1) for n in range(40)],
+        [["a"], ["a"], ["a", "b"], ["b"], []],
+        {
+            "exact_match of the most frequent answer for each class": 2 / 5,
+            "micro_f1 of the most frequent answer for each class": 2 * 3 / (2 * 3 + 2 + 2),
+            "macro_f1 of the most frequent answer for each class": 2 * 3 / (2 * 3 + 2) / 2,
+        },
+    ),
+    "number": (
+        [1.5 if n % 2 else 2.5 for n in range(40)],
+        [2.0, 3.0, 0.0, 1.0],
+        {"mse of the mean of the training rows": 6 / 4, "mae of the mean of the training rows": 4 / 4},
+    ),
+}
 
 
-def test_balanced_weights_are_one_in_the_mean(tmp_path):
+def test_the_baseline_is_the_most_frequent_class_or_the_mean_of_the_training_rows(tmp_path, subtests):
+    for name, (*labels, scores) in BASELINES.items():
+        train, held_out = (
+            write_rows(
+                tmp_path / f"{name} {n}.jsonl", [{"text": f"{n} {m}", "label": one} for m, one in enumerate(some)]
+            )
+            for n, some in enumerate(labels)
+        )
+        with subtests.test(name):
+            config, data = prepared(train, data__eval_path=held_out)
+            assert TASK.baselines(config, data, range(len(labels[1]))).scores == pytest.approx(scores)
+
+
+def test_balanced_weights_have_a_mean_of_one(tmp_path):
     rows = [{"text": f"text {n}", "label": "no" if n % 4 else "yes"} for n in range(40)]
-    _, data = prepared(write(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
+    _, data = prepared(write_rows(tmp_path / "rows.jsonl", rows), data__eval_fraction=0)
     weights = class_weights(Rows(data.train_path), "single_label_classification", 3)
     # Classes that no training row has any more, as it was a repeat or drawn randomly, are classes all the same.
     assert weights.tolist() == pytest.approx([40 / (2 * 30), 40 / (2 * 10), 1])
@@ -212,68 +223,32 @@ def test_balanced_weights_are_one_in_the_mean(tmp_path):
 # Runs
 
 
-@pytest.mark.e2e
-def test_a_small_model_learns_the_topics_of_docstrings(tmp_path, capsys):
-    """The offline recipe, smaller: at least 15 points above the most frequent class, and both are printed."""
-    changes = {
-        "data.max_length": 24, "training.max_steps": 120, "model.scratch.vocab_size": 2048,
-        "evaluation.eval_steps": 0, "checkpoint.save_steps": 0, "logging.sample_steps": 60,
-        "output.runs_dir": tmp_path / "runs", "output.name": "run",
-    }  # fmt: skip
-    assignments = tuple(f"{key}={value}" for key, value in changes.items())
-    run = open_new(load_config(Request(profile="docstring-topics", assignments=assignments)))
-    assert carry_out(run).exit_code == EXIT_DONE
-    events = read_all(run.folder.journal)
-    state, (evaluation,), (baselines,) = fold(events), of_kind(events, EvalDone), of_kind(events, BaselinesMeasured)
-    usual = baselines.scores["accuracy of the most frequent class"]
-    assert evaluation.scores["accuracy"] >= usual + 0.15
-    beside = f"accuracy {evaluation.scores['accuracy']:.3f} (most frequent class {usual:.3f})"
-    assert beside in event_line(evaluation, state)
-    assert "most frequent class" in event_line(baselines, state)
-    assert f"(most frequent class {usual:.3f}: beaten)" in "\n".join(end_lines(state, "run", "folder"))
-    assert sum(map(sum, evaluation.table_rows.values())) == evaluation.tokens > 400
-    assert all("in truth" in sample.text for sample in of_kind(events, TextSampled))
-    card = (run.folder.model / "README.md").read_text()
-    assert "pipeline_tag: text-classification" in card and "most frequent class" in card
-    _loads_and_predicts(run.folder, evaluation, capsys)
-
-
-def _loads_and_predicts(folder, evaluation, capsys):
-    """Plain transformers, and `tui-trainer generate`."""
-    from transformers import pipeline
-
-    text = "Return the body of the message that the server has sent."
-    (found,) = pipeline("text-classification", model=str(folder.model), device="cpu")([text])
-    assert found["label"] in evaluation.table_rows
-    capsys.readouterr()
-    assert main(["generate", str(folder.root), text]) == 0
-    assert capsys.readouterr().out.splitlines()[0] == f"{found['label']} {found['score']:.2f}"
-
-
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "metric"), [("multi_label_classification", "micro_f1"), ("regression", "mse")])
-def test_other_kinds_of_labels_train_and_load_again(classify, kind, metric):
+def test_runs_with_several_labels_and_numbers_train_and_load(classify, kind, metric):
     from transformers import AutoModelForSequenceClassification
 
     several = kind == "multi_label_classification"
     rows = [{"text": row["text"], "label": [row["label"], "x"] if several else row["number"]} for row in labelled()]
-    folder, events = classify(rows, logging__sample_steps=2, task__class_weights="balanced" if several else "none")
-    (evaluation,), (baselines,) = of_kind(events, EvalDone), of_kind(events, BaselinesMeasured)
+    folder = classify(rows, logging__sample_steps=2, task__class_weights="balanced" if several else "none")
+    (evaluation,), (baselines,) = of_kind(folder, EvalDone), of_kind(folder, BaselinesMeasured)
     assert metric in evaluation.scores and any(name.startswith(f"{metric} of ") for name in baselines.scores)
     model = AutoModelForSequenceClassification.from_pretrained(folder.model)
     assert model.config.problem_type == kind
     assert model.config.num_labels == (6 if several else 1)
 
 
-def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, tmp_path, capsys):
+@pytest.mark.full
+def test_an_adapter_is_saved_with_its_head_and_predicts_the_same(classify, tmp_path, capsys):
     from peft import PeftModel
     from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
     save_tiny_model(tmp_path / "base", "roberta")
-    folder, events = classify(
+    folder = classify(
         labelled(), model__init="pretrained", model__model_name_or_path=tmp_path / "base", tuning__method="lora",
         tuning__r=4, data__max_length=64, training__learning_rate=0.01, training__max_steps=6,
     )  # fmt: skip
-    (evaluation,) = of_kind(events, EvalDone)
+    (evaluation,) = of_kind(folder, EvalDone)
     saved = load_file(folder.model / "adapter_model.safetensors")
     assert any("lora_A" in name for name in saved) and any("score" in name or "classifier" in name for name in saved)
     config = AutoConfig.from_pretrained(folder.model)
@@ -292,13 +267,14 @@ def test_an_adapter_with_its_head_is_saved_and_gives_the_same_labels(classify, t
     )
 
 
-def test_texts_that_spell_the_end_token_are_read_by_models_that_count_it(classify, tmp_path):
-    """As web pages do that strike words out: such a model finds the class at the end token, as many in each row."""
+@pytest.mark.full
+def test_a_model_that_reads_the_end_token_takes_texts_that_spell_it(classify, tmp_path):
+    """Web pages spell it for words that are struck out. BART reads the class at the end token, and needs one a row."""
     model = save_tiny_model(tmp_path / "bart", "bart")
     struck = "it was <s>good</s> bad {}"
     rows = [{"text": struck.format(n) if n % 5 == 0 else f"it was so {n}", "label": n % 2} for n in range(40)]
-    folder, _ = classify(rows, model__init="pretrained", model__model_name_or_path=model)
-    asked = write(tmp_path / "asked.jsonl", rows[:6])
+    folder = classify(rows, model__init="pretrained", model__model_name_or_path=model)
+    asked = write_rows(tmp_path / "asked.jsonl", rows[:6])
     command = ["predict", str(folder.root), "--data", str(asked), "--out", str(tmp_path / "said.jsonl")]
     assert main(command) == 0
     assert len((tmp_path / "said.jsonl").read_text().splitlines()) == 6
@@ -307,20 +283,21 @@ def test_texts_that_spell_the_end_token_are_read_by_models_that_count_it(classif
 def test_a_fine_tuned_model_keeps_the_order_of_its_labels(tmp_path):
     save_tiny_model(tmp_path / "base", "roberta", id2label={0: "sheep", 1: "hen", 2: "cow", 3: "horse", 4: "goat"})
     config, data = prepared(
-        write(tmp_path / "rows.jsonl", labelled(100)), model__init="pretrained",
+        write_rows(tmp_path / "rows.jsonl", labelled(100)), model__init="pretrained",
         model__model_name_or_path=tmp_path / "base", data__max_length=64,
     )  # fmt: skip
     assert data.details["names"] == ["sheep", "hen", "cow", "horse", "goat"]
     assert TASK.labels(config, data).names == ("sheep", "hen", "cow", "horse", "goat")
 
 
-def test_a_model_that_answers_at_the_last_position_is_refused(tmp_path, capsys):
+@pytest.mark.full
+def test_a_model_that_reads_the_last_position_is_refused(tmp_path, capsys):
     from transformers import XLNetConfig, XLNetForSequenceClassification
 
     save_tiny_model(tmp_path / "model", "bert")
     config = XLNetConfig(vocab_size=400, d_model=32, n_layer=1, n_head=2, d_inner=64)
     XLNetForSequenceClassification(config).save_pretrained(tmp_path / "model")
-    data = write(tmp_path / "rows.jsonl", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(8)])
+    data = write_rows(tmp_path / "rows.jsonl", [{"text": f"text {n}", "label": "ab"[n % 2]} for n in range(8)])
     command = ["--no-ui", "--task", "sequence_classification", "--model", str(tmp_path / "model"), "--data", str(data)]
     assert main([*command, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
     told = capsys.readouterr().err

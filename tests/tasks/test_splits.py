@@ -1,4 +1,4 @@
-"""Which rows of splits are trained on, evaluated on and never read, known by a mark in each row."""
+"""Which rows of splits are trained on, evaluated on and never read. A mark in each row identifies it."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def loaded(path: Path | str, **changes: Any) -> LoadedConfig:
 
 
 def used(path: Path | str, cache: Path, **changes: Any) -> tuple[set[str], set[str], str]:
-    """The marks that are trained on, those that are evaluated on, and what is said of splits."""
+    """Return the marks of rows that are trained on and evaluated on, and the notes about splits."""
     config = loaded(path, **changes).config
     data = find_task(config.task.type).prepare(config, cache, lambda *_: None)
     tokenizer = Tokenizer.from_file(str(data.tokenizer_path))
@@ -97,17 +97,6 @@ def json_lines(root: Path) -> None:
     (root / "README.md").write_text("README-1: no data")
 
 
-def saved_folder(root: Path) -> None:
-    (root / "dataset_dict.json").write_text('{"splits": ["train", "validation", "test", "more"]}')
-    for split in ("train", "validation", "test", "more"):
-        write(root / split / "data-00000-of-00001.arrow", rows("train" if split == "more" else split))
-        listed = [{"filename": "data-00000-of-00001.arrow"}]
-        (root / split / "state.json").write_text(json.dumps({"_data_files": listed, "_split": split}))
-        (root / split / "dataset_info.json").write_text("{}")
-    for split in ("test", "more"):
-        (root / split / "data-00000-of-00001.arrow").write_bytes(JUNK)
-
-
 def cached_arrow(root: Path) -> None:
     for shard in (0, 1):
         write(root / f"my_eval-train-0000{shard}-of-00002.arrow", rows("train")[shard::2])
@@ -117,37 +106,25 @@ def cached_arrow(root: Path) -> None:
     (root / "dataset_info.json").write_text("{}")
 
 
-@pytest.mark.parametrize("layout", [parquet_folders, json_lines, saved_folder, cached_arrow])
-def test_train_trains_validation_evaluates_and_test_is_never_read(
-    layout: Callable[[Path], None], tmp_path: Path
-) -> None:
-    root = tmp_path / "corpus"
-    root.mkdir()
-    layout(root)
-    trained, evaluated, told = used(root, tmp_path / "cache")
-    assert trained == marks("train") and evaluated == marks("validation")
-    assert "is trained on; " in told and "is evaluated on; left alone: " in told and "test" in told
-
-
-def test_without_a_validation_split_a_share_of_train_is_held_out(tmp_path):
+def test_a_share_of_train_is_held_out_without_a_validation_split(tmp_path):
     write(tmp_path / "csv/train.csv", rows("train"))
     (tmp_path / "csv/test.csv").write_bytes(JUNK)
     trained, evaluated, told = used(tmp_path / "csv", tmp_path / "cache", data__eval_fraction=0.2)
     assert trained | evaluated == marks("train") and not trained & evaluated and len(evaluated) == 4
-    assert told == f"{tmp_path}/csv: train (train.csv) is trained on; left alone: test (test.csv)"
+    assert told == f"{tmp_path}/csv: train (train.csv) is trained on; not read: test (test.csv)"
     globbed = used(tmp_path / "csv/*.csv", tmp_path / "cache", data__eval_fraction=0.2)
-    assert globbed[:2] == (trained, evaluated) and "left alone: test" in globbed[2]
+    assert globbed[:2] == (trained, evaluated) and "not read: test" in globbed[2]
 
 
 def snapshot(name: str, cache: Path) -> Path:
-    """A data set of the hub as another program leaves it in its cache."""
+    """Return the folder of a data set of the hub in the cache of another program."""
     place, commit = cache / "hub" / f"datasets--{name.replace('/', '--')}", "0" * 40
     (place / "refs").mkdir(parents=True)
     (place / "refs/main").write_text(commit)
     return place / "snapshots" / commit
 
 
-def test_a_data_set_of_the_hub_is_told_apart_and_of_two_configurations_one_is_chosen(tmp_path, monkeypatch):
+def test_splits_of_a_cached_data_set_of_the_hub_are_recognised(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     monkeypatch.delenv("HF_HUB_CACHE", raising=False)
     for root in (snapshot("org/one", tmp_path) / "data", snapshot("org/two", tmp_path) / "en"):
@@ -157,14 +134,14 @@ def test_a_data_set_of_the_hub_is_told_apart_and_of_two_configurations_one_is_ch
     write(root.parent / "de/train-00000-of-00001.parquet", rows("train"))
     for path in ("hub:org/one", "hub:org/one/data/*", "hub:org/two/en"):
         trained, evaluated, told = used(path, tmp_path / "cache")
-        assert trained == marks("train") and evaluated == marks("validation") and "left alone: test" in told, path
+        assert trained == marks("train") and evaluated == marks("validation") and "not read: test" in told, path
     with pytest.raises(DataError, match=r"hub:org/two holds several splits or configurations: .*in several places"):
         used("hub:org/two", tmp_path / "cache")
     with pytest.raises(DataError, match="several splits or configurations"):
         used("hub:org/two/**/*.parquet", tmp_path / "cache")
 
 
-def test_what_is_named_is_read_and_a_test_split_is_noticed(tmp_path):
+def test_a_named_test_split_is_read_and_noted(tmp_path):
     for split in COUNTS:
         write(tmp_path / "d" / split / "0.jsonl", rows(split))
     whole = {"data__eval_fraction": 0}
@@ -183,19 +160,19 @@ def test_data_eval_path_wins_over_a_validation_split(tmp_path):
     other = write(tmp_path / "other.jsonl", rows("other", 5))
     trained, evaluated, told = used(tmp_path / "d", tmp_path / "cache", data__eval_path=other)
     assert trained == marks("train") and evaluated == {f"other-{n}" for n in range(5)}
-    assert "left alone: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
+    assert "not read: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
     on_test = used(tmp_path / "d", tmp_path / "cache", data__eval_path=tmp_path / "d/test.jsonl")
     assert on_test[:2] == (marks("train"), marks("test"))
-    assert "test (test.jsonl) is evaluated on; left alone: validation (validation.jsonl);" in on_test[2]
+    assert "test (test.jsonl) is evaluated on; not read: validation (validation.jsonl);" in on_test[2]
     trained, evaluated, told = used(other, tmp_path / "cache", data__eval_path=tmp_path / "d")
     assert evaluated == marks("validation") and len(trained) == 5
     assert told == (
         f"{tmp_path}/d: validation (validation.jsonl) is evaluated on; "
-        "left alone: train (train.jsonl), test (test.jsonl)"
+        "not read: train (train.jsonl), test (test.jsonl)"
     )
 
 
-def test_several_sources_give_a_training_and_a_validation_part_each_or_are_refused(tmp_path):
+def test_each_of_several_sources_needs_a_validation_split_or_none_has_one(tmp_path):
     for source in "ab":
         for split in COUNTS:
             write(tmp_path / source / f"{split}.jsonl", rows(f"{source}{split}", COUNTS[split]))
@@ -203,14 +180,14 @@ def test_several_sources_give_a_training_and_a_validation_part_each_or_are_refus
     trained, evaluated, told = used(both, tmp_path / "cache", data__weights="2,1")
     assert trained == {f"{source}train-{n}" for source in "ab" for n in range(20)}
     assert evaluated == {f"{source}validation-{n}" for source in "ab" for n in range(4)}
-    assert told.count("left alone: test") == 2
+    assert told.count("not read: test") == 2
     (tmp_path / "b/validation.jsonl").unlink()
     with pytest.raises(DataError, match=r"a: has a validation split, and .*/b has none; name .* in data.eval_path"):
         used(both, tmp_path / "cache")
     assert used(both, tmp_path / "cache", data__eval_path=tmp_path / "a")[1] == {f"avalidation-{n}" for n in range(4)}
 
 
-def test_every_kind_of_task_evaluates_on_the_validation_split(tmp_path):
+def test_tasks_without_columns_evaluate_on_the_validation_split(tmp_path):
     for split in COUNTS:
         write(tmp_path / f"d/{split}.jsonl", rows(split))
     for task in ("char_lm", "sequence_classification"):
@@ -221,11 +198,11 @@ def test_every_kind_of_task_evaluates_on_the_validation_split(tmp_path):
         assert guess.splits == data.splits == find_task(task).facts(config, data).splits and guess.eval_rows
 
 
-def test_the_plan_says_which_split_is_what_in_lines_and_in_json(tmp_path):
+def test_the_plan_names_the_splits_in_text_and_json(tmp_path):
     parquet_folders(tmp_path / "rows")
     asked = loaded(tmp_path / "rows", data__eval_fraction=0, evaluation__early_stopping_patience=2)
     plan = estimated_plan(asked)
-    expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; left alone: "
+    expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; not read: "
     shown = "\n".join(plan_lines(plan, data_words(plan.config)))
     assert expected in shown and "is measured on validation/0.parquet" in shown and "learns from train/0.p" in shown
     assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
@@ -233,40 +210,24 @@ def test_the_plan_says_which_split_is_what_in_lines_and_in_json(tmp_path):
     assert any(expected in note for note in make_preview(asked, 1, lambda *_: None).notes)
 
 
-def test_prepared_data_that_is_found_again_knows_the_splits_of_today(tmp_path):
+def test_splits_that_appear_later_are_noted_for_cached_data(tmp_path):
     write(tmp_path / "d/train.jsonl", rows("train"))
     assert used(tmp_path / "d", tmp_path / "cache")[2] == ""
     (tmp_path / "d/test.jsonl").write_bytes(JUNK)
-    assert "left alone: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
+    assert "not read: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
 
 
-def test_a_corpus_of_texts_keeps_the_document_that_is_called_test(tmp_path):
-    for name in ("a", "b", "test", "test_utils"):
-        (tmp_path / "d").mkdir(exist_ok=True)
-        (tmp_path / f"d/{name}.txt").write_text(f"{name}-1: some words of a text")
-    trained, _, told = used(tmp_path / "d", tmp_path / "cache", data__eval_fraction=0)
-    assert trained == {"a-1", "b-1", "test-1", "test_utils-1"}
-    assert "test.txt is read like the other texts" in told
+def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
+    for extra in ("sample_submission.csv", "train/0.csv"):
+        folder = tmp_path / extra.partition(".")[0]
+        for name in ("train.csv", "test.csv", extra):
+            write(folder / name, rows("train"))
+        words = rf"several splits or .*; set data.split to .*name one in data.path, such as {folder}/train"
+        with subtests.test(extra), pytest.raises(ConfigError, match=words):
+            estimated_plan(loaded(folder))
 
 
-def test_texts_that_are_all_named_for_splits_are_told_apart(tmp_path):
-    for split in COUNTS:
-        (tmp_path / f"{split}.txt").write_text(f"{split}-0: some words of a text")
-    trained, evaluated, _ = used(tmp_path, tmp_path / "cache")
-    assert (trained, evaluated) == ({"train-0"}, {"validation-0"})
-
-
-@pytest.mark.parametrize("extra", ["sample_submission.csv", "train/0.csv"])
-def test_what_cannot_be_told_apart_is_refused_with_what_to_write(extra, tmp_path):
-    for name in ("train.csv", "test.csv", extra):
-        write(tmp_path / name, rows("train"))
-    with pytest.raises(
-        ConfigError, match=rf"several splits or .*; set data.split to .*name one in data.path, such as {tmp_path}/train"
-    ):
-        estimated_plan(loaded(tmp_path))
-
-
-def test_a_glob_of_training_files_of_several_places_is_all_of_them(tmp_path):
+def test_a_glob_reads_the_train_files_of_several_folders(tmp_path):
     for language in ("en", "de"):
         write(tmp_path / language / "train.jsonl", rows(f"{language}train", 3))
     found = open_source(str(tmp_path / "*" / "train.jsonl"))
@@ -289,7 +250,7 @@ def csv_folder(root: Path) -> None:
 
 
 def cache_of_datasets(root: Path) -> None:
-    """What `load_dataset("org/stored")` leaves, in a machine's HF_DATASETS_CACHE."""
+    """Write what `load_dataset("org/stored")` leaves in HF_DATASETS_CACHE."""
     from datasets import DatasetDict, load_dataset
 
     source = root.parent / "source"
@@ -318,18 +279,17 @@ def snapshot_of_two_configurations(root: Path) -> None:
 
 
 LAYOUTS: dict[str, tuple[Callable[[Path], None], str, dict[str, str]]] = {
-    "parquet": (parquet_folders, "corpus", {}),
-    "csv": (csv_folder, "corpus", {}),
-    "jsonl": (json_lines, "corpus", {}),
-    "saved DatasetDict": (saved_dict, "corpus", {}),
-    "cache of datasets": (cache_of_datasets, "org/stored", {}),
+    "parquet": (parquet_folders, "parquet", {}),
+    "csv": (csv_folder, "csv", {}),
+    "jsonl": (json_lines, "jsonl", {}),
+    "arrow": (cached_arrow, "arrow", {}),
     "hub, two configurations": (snapshot_of_two_configurations, "org/two", {"data__name": "en"}),
 }
 
 
 @pytest.fixture
 def at_home(tmp_path, monkeypatch) -> Path:
-    """A folder with the caches of Hugging Face, in which a session stands."""
+    """The current folder, with caches of Hugging Face in it."""
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     for name in ("HF_HUB_CACHE", "HF_DATASETS_CACHE"):
         monkeypatch.delenv(name, raising=False)
@@ -338,22 +298,35 @@ def at_home(tmp_path, monkeypatch) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_trains_on_train_evaluates_on_validation_and_never_opens_test(layout, at_home):
-    make, path, settings = LAYOUTS[layout]
-    make(at_home / "corpus")
-    trained, evaluated, told = used(path, at_home / "prepared", **settings)
-    train, validation = marks("train"), marks("validation")
-    assert trained == ({f"train-{n}" for n in range(4)} if "hub" in layout else train) and evaluated == validation
-    assert "train" in told and "is evaluated on; left alone: " in told and "test" in told
-    before = {file: file.stat().st_mtime_ns for file in (at_home / "corpus").rglob("*")}
+def check_layout(name: str, make: Callable[[Path], None], path: str, settings: dict[str, str], at_home: Path) -> None:
+    root = at_home / name
+    root.mkdir()
+    make(root)
+    trained, evaluated, notes = used(path, at_home / "prepared" / name, **settings)
+    train = {f"train-{n}" for n in range(4)} if "hub" in name else marks("train")
+    assert trained == train and evaluated == marks("validation")
+    assert "train" in notes and "is evaluated on; not read: " in notes and "test" in notes
+    before = {file: file.stat().st_mtime_ns for file in root.rglob("*")}
     sliced = {"data__split": "train[:50%]", "data__eval_split": "train[50%:]", **settings}
-    first, second, _ = used(path, at_home / "prepared", **sliced)
+    first, second, _ = used(path, at_home / "prepared" / name, **sliced)
     assert first | second == trained and not first & second and len(first) == len(trained) // 2
-    assert {file: file.stat().st_mtime_ns for file in (at_home / "corpus").rglob("*")} == before
+    assert {file: file.stat().st_mtime_ns for file in root.rglob("*")} == before
 
 
-def test_a_configuration_is_asked_for_and_the_choices_are_named(at_home):
+def test_train_is_trained_on_validation_is_evaluated_on_and_test_is_not_opened(at_home, subtests):
+    for name, layout in LAYOUTS.items():
+        with subtests.test(name):
+            check_layout(name, *layout, at_home)
+
+
+@pytest.mark.full
+def test_splits_that_the_datasets_library_has_written_are_used_the_same(at_home, subtests):
+    for name, make, path in (("saved", saved_dict, "saved"), ("cached", cache_of_datasets, "org/stored")):
+        with subtests.test(name):
+            check_layout(name, make, path, {}, at_home)
+
+
+def test_an_ambiguous_configuration_is_refused_with_the_choices(at_home):
     snapshot_of_two_configurations(at_home / "corpus")
     for path in ("org/two", "hub:org/two"):
         with pytest.raises(DataError, match=r"hub:org/two holds several configurations: de, en; set data.name to one"):
@@ -371,7 +344,7 @@ def test_a_configuration_is_asked_for_and_the_choices_are_named(at_home):
         used("de", at_home / "prepared", data__name="x")
 
 
-def test_folders_without_a_readme_are_configurations_by_their_names(at_home):
+def test_folders_without_a_readme_are_configurations(at_home):
     for language in ("de", "en"):
         write(at_home / f"corpus/{language}/train.jsonl", rows(f"{language}train", 4))
         write(at_home / f"corpus/{language}/test.jsonl", rows("test"))
@@ -381,7 +354,8 @@ def test_folders_without_a_readme_are_configurations_by_their_names(at_home):
     assert (trained, evaluated) == ({f"detrain-{n}" for n in range(4)}, marks("test"))
 
 
-def test_the_cache_of_datasets_is_found_by_the_name_that_the_library_gives_it(at_home):
+@pytest.mark.full
+def test_the_cache_of_datasets_is_found_by_the_name_of_the_data_set(at_home):
     from datasets.naming import camelcase_to_snakecase
 
     for name in ("TweetEval", "org/SQuAD2Mini", "org/plain-1.5"):
@@ -392,7 +366,8 @@ def test_the_cache_of_datasets_is_found_by_the_name_that_the_library_gives_it(at
         assert open_source(name).files == (place / "x-train.arrow",)
 
 
-def test_features_that_a_readme_or_a_file_declares_give_labels_their_names(at_home):
+@pytest.mark.full
+def test_declared_features_give_labels_their_names(at_home):
     from datasets import ClassLabel, Dataset, Features, Value
 
     content = [{"text": f"{n} words", "label": n % 2} for n in range(6)]
@@ -410,49 +385,44 @@ def test_features_that_a_readme_or_a_file_declares_give_labels_their_names(at_ho
         assert [row.values["label"] for row in found] == ["bad", "good"] * 3, path
 
 
-@pytest.mark.parametrize(
-    ("split", "expected"),
-    [
-        ("train[2:5]", ["train-2", "train-3", "train-4"]),
-        ("train[:1]+validation[-1:]", ["train-0", "validation-3"]),
-        ("validation+test", [*(f"validation-{n}" for n in range(4)), *(f"test-{n}" for n in range(3))]),
-        ("validation", [f"validation-{n}" for n in range(4)]),
-    ],
-)
-@pytest.mark.parametrize("ending", ["jsonl", "csv", "parquet"])
-def test_a_split_is_chosen_and_cut_as_datasets_cuts_it(split, expected, ending, tmp_path):
+def test_a_split_is_chosen_and_sliced_as_the_datasets_library_does(tmp_path, subtests):
+    for ending in ("jsonl", "csv", "parquet"):
+        folder = tmp_path / ending
+        for name in COUNTS:
+            half = len(rows(name)) // 2
+            for shard, content in enumerate((rows(name)[:half], rows(name)[half:])):
+                write(folder / f"{name}-0000{shard}-of-00002.{ending}", content)
+        for split, expected in {
+            "train[2:5]": ["train-2", "train-3", "train-4"],
+            "train[:1]+validation[-1:]": ["train-0", "validation-3"],
+            "validation+test": [*(f"validation-{n}" for n in range(4)), *(f"test-{n}" for n in range(3))],
+            "validation": [f"validation-{n}" for n in range(4)],
+        }.items():
+            with subtests.test(f"{split} of {ending}"):
+                source = open_source(str(folder), choice=DataChoice(split=split))
+                assert [document.text.partition(":")[0] for document in source.documents()] == expected
+                assert len(expected) // 2 <= size_of(source).documents <= 2 * len(expected)
+                assert source.fingerprint() != open_source(str(folder)).fingerprint()
+
+
+def test_a_missing_split_is_refused(tmp_path, subtests):
     for name in COUNTS:
-        for shard in (0, 1):
-            half = rows(name)[: len(rows(name)) // 2] if shard == 0 else rows(name)[len(rows(name)) // 2 :]
-            write(tmp_path / f"{name}-0000{shard}-of-00002.{ending}", half)
-    source = open_source(str(tmp_path), choice=DataChoice(split=split))
-    assert [document.text.partition(":")[0] for document in source.documents()] == expected
-    size = size_of(source)
-    assert len(expected) // 2 <= size.documents <= 2 * len(expected)
-    assert source.fingerprint() != open_source(str(tmp_path)).fingerprint()
-
-
-@pytest.mark.parametrize(
-    ("split", "words"),
-    [
+        write(tmp_path / f"{name}.jsonl", rows(name))
+    for split, words in (
         ("trian", "has no split 'trian'; it has"),
         ("train[5:", "'train[5:' is no part of a split"),
         ("train[90:]", "no row is in 'train[90:]'; there are 20 rows"),
-    ],
-)
-def test_a_split_that_is_not_there_is_refused(split, words, tmp_path):
-    for name in COUNTS:
-        write(tmp_path / f"{name}.jsonl", rows(name))
-    with pytest.raises(DataError, match=re.escape(words)):
-        open_source(str(tmp_path), choice=DataChoice(split=split))
+    ):
+        with subtests.test(split), pytest.raises(DataError, match=re.escape(words)):
+            open_source(str(tmp_path), choice=DataChoice(split=split))
 
 
-def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(tmp_path):
+def test_slices_are_noted_and_shared_rows_are_reported(tmp_path):
     for name in COUNTS:
         write(tmp_path / f"d/{name}.jsonl", rows(name))
     told = used(tmp_path / "d", tmp_path / "cache", data__split="train[:5]", data__eval_split="test")[2]
     assert "train[:5] (train.jsonl) is trained on; test (test.jsonl) is evaluated on" in told
-    assert "left alone: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
+    assert "not read: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
     apart = {"data__split": "train[:5]", "data__eval_split": "train[5:7]"}
     trained, evaluated, told = used(tmp_path / "d/train.jsonl", tmp_path / "cache", **apart)
     assert (trained, evaluated) == ({f"train-{n}" for n in range(5)}, {"train-5", "train-6"})
@@ -461,7 +431,7 @@ def test_slices_are_told_and_rows_that_are_trained_and_evaluated_on_are_noticed(
     assert "rows that are evaluated on are trained on as well" in told
 
 
-def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
+def test_a_bad_row_of_a_slice_is_reported_by_its_line_in_the_file(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n' * 5 + '{"text": 3}\n' + '{"text": "a"}\n' * 4)
     with pytest.raises(DataError, match=r"a.jsonl, line 6: the column 'text' is a number"):
         list(open_source(str(tmp_path / "a.jsonl"), choice=DataChoice(split="train[4:]")).documents())
@@ -469,20 +439,20 @@ def test_a_bad_row_of_a_slice_is_named_by_its_own_line(tmp_path):
 
 
 def readme(folder: Path, **splits: str) -> Path:
-    """A README.md that declares one configuration."""
+    """Write a README.md that declares one configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     listed = "".join(f"  - split: {split}\n    path: '{path}'\n" for split, path in splits.items())
     (folder / "README.md").write_text(f"---\nconfigs:\n- config_name: default\n  data_files:\n{listed}---\n")
     return folder
 
 
-def test_a_file_that_a_declared_test_split_names_is_not_trained_on(tmp_path):
+def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     for split in ("train", "test"):
         write(tmp_path / f"d/{split}.jsonl", rows(split))
     readme(tmp_path / "d", train="*.jsonl", test="test.jsonl")
     found, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto")
     assert [file.name for file in found.files] == ["train.jsonl"]
-    assert "left alone: test (" in found.splits[0].words()
+    assert "not read: test (" in found.splits[0].words()
     every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train+test"))
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
@@ -492,7 +462,7 @@ def test_a_file_that_a_declared_test_split_names_is_not_trained_on(tmp_path):
     assert both[0].splits == () or all(not use.left_alone for use in both[0].splits)
 
 
-def test_a_test_split_alone_is_trained_on_only_where_it_is_named(at_home):
+def test_a_lone_test_split_is_trained_on_only_if_it_is_named(at_home):
     write(at_home / "corpus/test.jsonl", rows("test"))
     write(snapshot("org/one", at_home / "hf") / "data/test-00000-of-00001.jsonl", rows("test"))
     for path in ("corpus", "org/one", "hub:org/one/data"):
@@ -503,7 +473,8 @@ def test_a_test_split_alone_is_trained_on_only_where_it_is_named(at_home):
         assert len(list(open_source(path).documents())) == 3, path
 
 
-def test_a_declared_train_whose_files_are_gone_is_missed(at_home):
+@pytest.mark.full
+def test_a_declared_split_without_its_files_is_refused(at_home):
     saved_dict(at_home / "saved")
     shutil.rmtree(at_home / "saved/train")
     cache_of_datasets(at_home / "corpus")
@@ -513,13 +484,12 @@ def test_a_declared_train_whose_files_are_gone_is_missed(at_home):
         for choice in (DataChoice(), DataChoice(split="train[:1]")):
             with pytest.raises(DataError, match="train is declared and its files are missing"):
                 open_source(path, choice=choice)
-    saved_folder(at_home / "other")
-    (at_home / "other/dataset_dict.json").write_text(
-        '{"splits": ["train", "train_more", "validation", "test", "more"]}'
-    )
+    saved_dict(at_home / "other")
+    (at_home / "other/dataset_dict.json").write_text('{"splits": ["train", "train_more", "validation", "test"]}')
     assert open_source("other").remark == "train_more: declared, and the files are missing"
 
 
+@pytest.mark.full
 def test_missing_shards_are_named(at_home):
     from datasets import Dataset
 
@@ -547,7 +517,7 @@ def test_missing_shards_are_named(at_home):
         open_source("empty")
 
 
-def test_of_several_splits_of_a_kind_the_one_with_its_very_name_is_taken(tmp_path):
+def test_train_is_preferred_to_other_splits_whose_names_begin_with_it(tmp_path):
     for split in ("train", "validation", "test", "more"):
         write(tmp_path / f"{split}.jsonl", rows("train" if split == "more" else split))
     splits = {"train_extra": "more.jsonl", "train": "train.jsonl", "validation": "validation.jsonl"}
@@ -560,7 +530,8 @@ def test_of_several_splits_of_a_kind_the_one_with_its_very_name_is_taken(tmp_pat
         open_source(str(tmp_path))
 
 
-def test_labels_and_fingerprints_do_not_depend_on_how_a_folder_is_written(at_home, monkeypatch):
+@pytest.mark.full
+def test_labels_and_fingerprints_do_not_depend_on_the_spelling_of_a_path(at_home, monkeypatch):
     write(at_home / "d/train.jsonl", rows("train"))
     readme(at_home / "d", train="train.jsonl")
     (at_home / "link").symlink_to(at_home / "d")
@@ -569,7 +540,8 @@ def test_labels_and_fingerprints_do_not_depend_on_how_a_folder_is_written(at_hom
     assert len({source.fingerprint() for source in found}) == 1
 
 
-def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_home):
+@pytest.mark.full
+def test_the_commit_of_main_is_read_from_the_cache_of_datasets(at_home):
     place = at_home / "hf/datasets/org___stored"
     for made in ("default/0.0.0/aa", "default/0.0.0/bb", "default-0123456789abcdef/0.0.0/cc"):
         write(place / made / "x-train.arrow", rows("train"))
@@ -588,32 +560,33 @@ def test_of_the_cache_of_datasets_the_commit_of_main_is_read_and_no_fragment(at_
         open_source("org/stored")
 
 
-@pytest.mark.parametrize(
-    ("front", "words"),
-    [
-        ("configs:\n- config_name: [x\n", "does not say where its data is: while parsing"),
-        ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
-        ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
-        ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
-         "names data on the net: https://127.0.0.1:9/u.csv; download"),
-        ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
-        ("configs:\n- {config_name: x, data_files: train.csv, header: null}\n", "sets header to None, which is"),
-        ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
-    ],
-)  # fmt: skip
-def test_a_readme_that_cannot_be_followed_is_named_with_what_to_do(front, words, tmp_path):
-    folder = tmp_path / "d"
-    write(folder / "train.csv", rows("train"))
-    write(folder / "train.jsonl", rows("train"))
-    if "a.py" in front:
-        (folder / "d.py").write_text("x = 1")
-    (folder / "README.md").write_text(f"---\n{front}---\n")
-    with pytest.raises(DataError, match=re.escape(words)) as error:
-        open_source(str(folder))
-    assert "the README.md of '" in str(error.value) and "in data.path" in str(error.value)
+BAD_README = [
+    ("configs:\n- config_name: [x\n", "does not say where its data is: while parsing"),
+    ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
+    ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
+    ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
+     "names data on the net: https://127.0.0.1:9/u.csv; download"),
+    ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
+    ("configs:\n- {config_name: x, data_files: train.csv, header: null}\n", "sets header to None, which is"),
+    ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
+]  # fmt: skip
 
 
-def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_path):
+def test_a_readme_that_cannot_be_followed_is_refused_with_what_to_do(tmp_path, subtests):
+    for number, (front, words) in enumerate(BAD_README):
+        with subtests.test(words):
+            folder = tmp_path / str(number)
+            write(folder / "train.csv", rows("train"))
+            write(folder / "train.jsonl", rows("train"))
+            if "a.py" in front:
+                (folder / f"{folder.name}.py").write_text("x = 1")
+            (folder / "README.md").write_text(f"---\n{front}---\n")
+            with pytest.raises(DataError, match=re.escape(words)) as error:
+                open_source(str(folder))
+            assert "the README.md of '" in str(error.value) and "in data.path" in str(error.value)
+
+
+def test_a_readme_sets_separator_and_names_of_columns(tmp_path):
     (tmp_path / "train.csv").write_text("a, b;1\nc, d;2\n")
     (tmp_path / "README.md").write_text(
         "---\nconfigs:\n- config_name: default\n  data_files: train.csv\n  sep: ';'\n  header: null\n"
@@ -624,7 +597,8 @@ def test_a_readme_says_how_the_fields_of_a_table_are_separated_and_called(tmp_pa
     assert len(list(open_source(str(tmp_path), choice=DataChoice(split="train[1:]")).documents())) == 1
 
 
-def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_path):
+@pytest.mark.full
+def test_a_plan_reports_rows_shared_through_data_eval_path(tmp_path):
     path = write(tmp_path / "a.jsonl", rows("train"))
     (tmp_path / "link.jsonl").symlink_to(path)
 
@@ -639,7 +613,8 @@ def test_an_overlap_through_data_eval_path_is_known_before_anything_is_read(tmp_
     assert plan.splits[0].shares_rows and read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
 
 
-def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
+@pytest.mark.full
+def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
     write(tmp_path / "cf/en.jsonl", rows("train"))
     (tmp_path / "cf/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n---\n")
     write(tmp_path / "ev/v.jsonl", rows("validation"))
@@ -668,7 +643,8 @@ def test_data_name_and_data_split_are_of_data_path_alone(tmp_path):
         held_out(str(tmp_path / "two"))
 
 
-def test_what_is_of_the_hub_alone_is_noticed_for_a_local_path(at_home):
+@pytest.mark.full
+def test_settings_of_the_hub_are_noted_as_unused_for_a_local_path(at_home):
     write(at_home / "corpus/rows.jsonl", rows("train"))
     found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", DataChoice(revision="v9", streaming=True))[0]
     told = "data.revision and data.streaming are of data sets of the hub, and not used for what is here"

@@ -1,59 +1,41 @@
-"""Tags of words: from rows to tokens, the loss, the scores, and whole runs through the program's own doors."""
+"""Tags of words: tokens, labels, loss, baselines, runs and refusals."""
 
 from __future__ import annotations
 
 import json
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from peft import PeftModel
 from transformers import AutoModelForTokenClassification, AutoTokenizer, BertConfig, BertForTokenClassification
 
+from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.data.samples import python_tokens, tags_of
 from tui_trainer.errors import ConfigError, DataError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
-from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, TextSampled
-from tui_trainer.runs.journal import read_all
-from tui_trainer.tasks.parts.scores import TagCounts
+from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
 from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
 from tui_trainer.training.batches import Layout
 
 NAMES = ("Paris", "Jordan", "Sofia", "Austin", "Florence", "Sydney")
 SETTINGS = {
-    "task.type": "token_classification",
-    "data.max_length": 32,
-    "data.eval_fraction": 0.2,
-    "model.init": "scratch",
-    "model.scratch.hidden_size": 32,
-    "model.scratch.num_hidden_layers": 2,
-    "model.scratch.num_attention_heads": 4,
-    "model.scratch.vocab_size": 320,
-    "training.effective_batch_size": 16,
-    "training.learning_rate": 0.01,
-    "training.max_steps": 40,
-    "evaluation.eval_steps": 0,
-    "checkpoint.save_steps": 0,
-    "logging.sample_steps": 0,
-}
+    **TINY, "task.type": "token_classification", "data.max_length": 32, "model.init": "scratch",
+    "training.effective_batch_size": 16, "training.max_steps": 40,
+}  # fmt: skip
 
 
 def sentences(count: int, seed: int = 1) -> list[dict[str, list[str]]]:
-    """The same names are now persons and now places: only the words around them tell."""
+    """Return sentences in which only the words around a name show whether it is a person or a place."""
     draw = random.Random(seed)
     rows = []
     for _ in range(count):
@@ -67,34 +49,8 @@ def sentences(count: int, seed: int = 1) -> list[dict[str, list[str]]]:
     return rows
 
 
-def write_rows(path: Path, rows) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return path
-
-
-@pytest.fixture
-def run(tmp_path):
-    """`run(data, changes)`: carries a run out; its folder."""
-
-    def make(data, changes=None, name="tagger"):
-        settings = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "output.name": name, **(changes or {})}
-        assignments = tuple(f"{key}={value}" for key, value in settings.items())
-        opened = open_new(load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})))
-        outcome = carry_out(opened)
-        assert outcome.exit_code == 0, outcome
-        return opened.folder
-
-    return make
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 def config_of(data, changes=None):
-    settings = {**SETTINGS, **(changes or {})}
-    assignments = tuple(f"{key}={value}" for key, value in settings.items())
-    return load_config(Request(assignments=assignments, shortcuts={"data.path": str(data)})).config
+    return load(SETTINGS, {"data.path": data}, changes or {}).config
 
 
 def prepared(tmp_path, rows, changes=None):
@@ -105,7 +61,7 @@ def prepared(tmp_path, rows, changes=None):
 # Words and their tokens.
 
 
-def test_the_tag_is_on_the_first_token_of_each_word():
+def test_the_label_is_on_the_first_token_of_each_word():
     tokenizer = tiny_tokenizer("bert")
     row = word_tokens(tokenizer, [["plus", "horseplus", "is", "1234"]], 64)[0]
     tokens = tokenizer.convert_ids_to_tokens(row.ids)
@@ -117,24 +73,25 @@ def test_the_tag_is_on_the_first_token_of_each_word():
     assert len(tokens) - 2 > len(firsts), "some word has several tokens"
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "llama", "t5"])
-def test_a_long_row_is_cut_between_words(family):
-    tokenizer = with_words_spaced(tiny_tokenizer(family))
-    words = ["plus", "horse", "agreed", "agreedhorse", "is"] * 3
-    whole = word_tokens(tokenizer, [words], 999)[0]
-    assert not whole.truncated and [word for _, word in whole.firsts] == list(range(15))
-    for width in range(4, len(whole.ids)):
-        row = word_tokens(tokenizer, [words], width)[0]
-        assert row.truncated and len(row.ids) <= width
-        kept = len(row.firsts)
-        assert row.firsts == whole.firsts[:kept]
-        alone = word_tokens(tokenizer, [words[:kept]], 999)[0] if kept else None
-        assert alone is None or row.ids == alone.ids, "as if the sentence ended there"
-        longer = word_tokens(tokenizer, [words[: kept + 1]], 999)[0]
-        assert len(longer.ids) > width, "no more words would have fitted"
+def test_a_long_row_is_cut_between_words(subtests):
+    for family in ("bert", "roberta", "llama", "t5"):
+        tokenizer = with_words_spaced(tiny_tokenizer(family))
+        words = ["plus", "horse", "agreed", "agreedhorse", "is"] * 3
+        whole = word_tokens(tokenizer, [words], 999)[0]
+        with subtests.test(family):
+            assert not whole.truncated and [word for _, word in whole.firsts] == list(range(15))
+            for width in range(4, len(whole.ids)):
+                row = word_tokens(tokenizer, [words], width)[0]
+                assert row.truncated and len(row.ids) <= width
+                kept = len(row.firsts)
+                assert row.firsts == whole.firsts[:kept]
+                if kept:
+                    assert row.ids == word_tokens(tokenizer, [words[:kept]], 999)[0].ids
+                longer = word_tokens(tokenizer, [words[: kept + 1]], 999)[0]
+                assert len(longer.ids) > width, "no more words would have fitted"
 
 
-def test_a_byte_level_tokenizer_spells_words_with_their_space_and_keeps_to_it(tmp_path):
+def test_a_saved_byte_level_tokenizer_keeps_the_space_before_words(tmp_path):
     save_tiny_model(tmp_path / "a", "roberta")
     # The class that real RoBERTa names makes its own pre-tokenizer from a setting.
     for number, kind in enumerate(("PreTrainedTokenizerFast", "RobertaTokenizer")):
@@ -151,7 +108,7 @@ def test_a_byte_level_tokenizer_spells_words_with_their_space_and_keeps_to_it(tm
         assert again(words, is_split_into_words=True)["input_ids"] == spaced
 
 
-def test_a_slow_tokenizer_is_refused_in_a_sentence():
+def test_a_slow_tokenizer_is_refused():
     class CanineTokenizer:
         is_fast = False
 
@@ -159,7 +116,7 @@ def test_a_slow_tokenizer_is_refused_in_a_sentence():
         refuse_slow(CanineTokenizer())
 
 
-def test_prepared_rows_hold_the_tags_of_their_words(tmp_path):
+def test_prepared_rows_have_the_tags_of_their_words(tmp_path):
     rows = sentences(40)
     config, data = prepared(tmp_path, rows, {"data.eval_fraction": 0})
     names, closing = data.details["names"], data.details["closing_tokens"]
@@ -190,13 +147,11 @@ def test_rows_of_all_forms_give_the_same_tokens(tmp_path):
     contents = []
     for name in ("words.jsonl", "rows.conll", "spans.jsonl"):
         data = TASK.prepare(config_of(tmp_path / name), tmp_path / "cache", lambda *_: None)
-        read = Rows(data.train_path)
-        examples = [read.example(index) for index in range(len(read))]
-        contents.append([(row.tokens.tolist(), row.labels.tolist()) for row in examples])
+        contents.append([(row.tokens.tolist(), row.labels.tolist()) for row in examples(data.train_path)])
     assert contents[0] == contents[1] == contents[2]
 
 
-def test_a_tag_that_only_the_evaluation_has_is_told_or_passed_over(tmp_path):
+def test_a_tag_only_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     other = sentences(5, seed=2)
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
@@ -208,7 +163,7 @@ def test_a_tag_that_only_the_evaluation_has_is_told_or_passed_over(tmp_path):
     assert data.counts.eval_rows == 4 and "B-PERS" in " ".join(data.notes)
 
 
-def test_what_was_found_out_about_the_tags_is_told(tmp_path):
+def test_notes_describe_the_tags_of_the_data(tmp_path):
     loose = [{"text": "Paris saw footballs", "entities": [[0, 5, "X"], [10, 14, "Y"]]}] * 3
     _, data = prepared(tmp_path, loose, {"data.eval_fraction": 0})
     assert "3 spans begin or end inside a word; the whole word has the tag" in data.notes
@@ -224,7 +179,7 @@ def test_rows_that_are_cut_are_counted(tmp_path):
     assert data.counts.truncated_rows == 1 and data.counts.longest_row <= 32
 
 
-def test_labels_that_the_model_has_keep_their_numbers(tmp_path):
+def test_labels_of_the_model_keep_their_numbers(tmp_path):
     save_tiny_model(tmp_path / "model", "bert")
     own = ["I-PER", "O", "B-MISC", "B-PER", "B-LOC", "I-LOC"]
     path = tmp_path / "model" / "config.json"
@@ -269,35 +224,36 @@ def gradient(model) -> torch.Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.parametrize("cut", [1, 2, 3, 4])
-def test_loss_and_gradient_are_those_of_transformers_for_any_cut(cut):
-    rows, mine, theirs = tagged_rows(), small_bert(), small_bert()
-    loss, total, labels = TokenLabelLoss(mine), 0.0, 0
-    for batch in Layout(collate=TASK.collate(mine, 0), rows=cut).window(rows):
-        part = loss(batch)
-        part.backward()
-        total, labels = total + part.item(), labels + batch.label_count
+def test_loss_and_gradients_are_those_of_transformers(subtests):
+    rows, theirs = tagged_rows(), small_bert()
     direct = torch.zeros(())
     for row in rows:
         logits = theirs(input_ids=torch.tensor(row.tokens.astype(np.int64))[None]).logits[0]
-        direct = direct + F.cross_entropy(
-            logits, torch.tensor(row.labels.astype(np.int64)), ignore_index=IGNORE, reduction="sum"
-        )
+        labels = torch.tensor(row.labels.astype(np.int64))
+        direct = direct + F.cross_entropy(logits, labels, ignore_index=IGNORE, reduction="sum")
     direct.backward()
-    assert labels == sum(int((row.labels != IGNORE).sum()) for row in rows)
-    assert total == pytest.approx(direct.item(), rel=1e-6)
     assert gradient(theirs).abs().max() > 0.1
-    torch.testing.assert_close(gradient(mine), gradient(theirs), atol=2e-5, rtol=1e-5)
+    for batch_rows in (1, 2, 3, 4):
+        with subtests.test(f"{batch_rows} rows in a batch"):
+            mine = small_bert()
+            loss, total, label_count = TokenLabelLoss(mine), 0.0, 0
+            for batch in Layout(collate=TASK.collate(mine, 0), rows=batch_rows).window(rows):
+                part = loss(batch)
+                part.backward()
+                total, label_count = total + part.item(), label_count + batch.label_count
+            assert label_count == sum(int((row.labels != IGNORE).sum()) for row in rows)
+            assert total == pytest.approx(direct.item(), rel=1e-6)
+            torch.testing.assert_close(gradient(mine), gradient(theirs), atol=2e-5, rtol=1e-5)
 
 
-def test_balanced_tags_weigh_by_the_words_of_the_training_side_that_have_them(tmp_path):
-    """Tokens without a tag, such as the rest of a word and the special ones, are not counted."""
+def test_balanced_weights_count_the_words_of_the_training_data(tmp_path):
+    """Tokens without a tag, such as special ones and the later ones of a word, are not counted."""
     draw = random.Random(3)
     rows = [{"tokens": ["Parisian", str(n), "eats"], "ner_tags": [draw.choice("AB"), "O", "O"]} for n in range(40)]
     config, data = prepared(tmp_path, rows, {"task.class_weights": "balanced"})
     model = small_bert().eval()
-    train = Rows(data.train_path)
-    labels = np.concatenate([train.example(number).labels for number in range(len(train))])
+    train = examples(data.train_path)
+    labels = np.concatenate([row.labels for row in train])
     labels = torch.from_numpy(labels[labels != IGNORE].astype(np.int64))
     counts = labels.bincount()
     assert len(labels) == 3 * len(train) and data.eval_path is not None
@@ -305,95 +261,40 @@ def test_balanced_tags_weigh_by_the_words_of_the_training_side_that_have_them(tm
     wanted = F.cross_entropy(logits_NC, labels, weight=len(labels) / (3 * counts), reduction="sum")
     loss = TASK.objective(config, data, model, chunk_tokens=0)
     assert loss.of_logits(logits_NC, labels).item() == pytest.approx(wanted.item())
-    scored = TASK.scorer(config, data, loss)
-    assert scored._loss is loss  # what is held out is measured with the same weights
     plain = TASK.objective(config_of(tmp_path / "rows.jsonl"), data, model, chunk_tokens=0)
     unweighted = F.cross_entropy(logits_NC, labels, reduction="sum").item()
     assert plain.of_logits(logits_NC, labels).item() == pytest.approx(unweighted) != pytest.approx(wanted.item())
 
 
-def test_the_loss_of_transformers_is_the_mean_of_ours():
-    """The model's own loss with the same labels, on rows of one length that need no padding."""
-    rows, model = tagged_rows((6, 6, 6)), small_bert()
-    batch = next(Layout(collate=TASK.collate(model, 0), rows=3).window(rows))
-    labels = torch.tensor(np.stack([row.labels for row in rows]).astype(np.int64))
-    theirs = model(**batch.inputs, labels=labels).loss
-    torch.testing.assert_close(TokenLabelLoss(model)(batch) / batch.label_count, theirs)
-
-
 # Scores.
 
 
-def test_entity_scores_are_what_is_reckoned_by_hand():
-    counts = TagCounts("IOB2")
-    # True: PER 0-2, LOC 3-4. Told: PER 0-2 right, LOC 2-4 with a wrong begin.
-    counts.add("B-PER I-PER O B-LOC".split(), "B-PER I-PER B-LOC I-LOC".split())
-    # True: PER 0-1, PER 1-2. Told: PER 0-2, one entity for two.
-    counts.add("B-PER B-PER".split(), "B-PER I-PER".split())
-    # True: LOC 1-2. Told: LOC 1-2 as an I- that nothing begins, which counts; ORG 2-3 that is none.
-    counts.add("O B-LOC O".split(), "O I-LOC S-ORG".split())
-    scores = counts.scores()
-    assert scores.values == pytest.approx({"precision": 2 / 5, "recall": 2 / 5, "f1": 2 / 5, "accuracy": 4 / 9})
-    assert scores.table_columns == ("precision", "recall", "f1", "support")
-    assert scores.table_rows["PER"] == pytest.approx((1 / 2, 1 / 3, 2 / 5, 3))
-    assert scores.table_rows["LOC"] == pytest.approx((1 / 2, 1 / 2, 1 / 2, 2))
-    assert scores.table_rows["ORG"] == pytest.approx((0, 0, 0, 0))
-
-
-def test_the_type_and_both_ends_of_an_entity_must_agree():
-    for told in ("B-LOC I-LOC", "B-PER O", "O B-PER", "B-PER B-PER"):
-        counts = TagCounts("IOB2")
-        counts.add("B-PER I-PER".split(), told.split())
-        assert counts.scores().values["f1"] == 0, told
-    bioes, iob2 = TagCounts("IOB2"), TagCounts("IOB2")
-    bioes.add("B-A I-A E-A S-B".split(), "B-A I-A E-A S-B".split())
-    iob2.add("B-A I-A I-A B-B".split(), "B-A I-A I-A B-B".split())
-    assert bioes.scores().table_rows == iob2.scores().table_rows
-    assert bioes.scores().values["f1"] == 1
-
-
-def test_nothing_to_find_and_nothing_told_are_zero():
-    counts = TagCounts("IOB2")
-    counts.add(["O"], ["O"])
-    assert counts.scores().values == {"f1": 0, "precision": 0, "recall": 0, "accuracy": 1}
-
-
-def test_plain_tags_have_accuracy_and_macro_f1():
-    counts = TagCounts("plain")
-    counts.add("N V N .".split(), "N N N .".split())
-    scores = counts.scores()
-    # N: 2 right, 3 told, 2 true; V: none; "." all.
-    assert scores.values == pytest.approx({"accuracy": 3 / 4, "macro_f1": (4 / 5 + 0 + 1) / 3})
-    assert scores.table_rows["N"] == pytest.approx((2 / 3, 1, 4 / 5, 2))
-
-
-def test_the_scorer_keeps_sentences_apart_and_gives_the_loss_of_training():
+def test_the_scorer_keeps_sentences_apart(subtests):
     rows = [
         TokenRow(np.array([5, 6, 7], np.int32), np.array([IGNORE, 0, 1], np.int32)),
         TokenRow(np.array([5, 6, 7], np.int32), np.array([IGNORE, 2, IGNORE], np.int32)),
     ]
-    names = ["O", "B-X", "I-X"]
-    told = {0: [9.0, 0, 0], 1: [0, 9.0, 0], 2: [0, 0, 9.0]}
 
-    class Loss:
-        """Tells the true tags."""
+    class PerfectLoss:
+        """Predicts the true tags."""
 
         def logits(self, batch):
-            return torch.tensor([told[int(label)] for label in batch.labels])
+            return 9.0 * F.one_hot(torch.as_tensor(batch.labels).long(), 3)
 
         def of_logits(self, logits, labels):
             return F.cross_entropy(logits, labels, reduction="sum")
 
-    scorer = TASK.scorer(None, SimpleNamespace(details={"names": names, "scheme": "IOB2"}), Loss())
-    model = small_bert()
-    for cut in (1, 2):
-        for batch in Layout(collate=TASK.collate(model, 0), rows=cut).window(rows):
-            assert float(scorer.observe(batch)) == pytest.approx(3 / cut * 0.000247 / 1, abs=1e-3)
-    # Were the rows one, the I- of the second would go on with the entity of the first.
-    assert scorer.scores().table_rows["X"] == (1.0, 1.0, 1.0, 4)
+    data = SimpleNamespace(details={"names": ["O", "B-X", "I-X"], "scheme": "IOB2"})
+    for batch_rows in (1, 2):
+        with subtests.test(f"{batch_rows} rows in a batch"):
+            scorer = TASK.scorer(None, data, PerfectLoss())
+            for batch in Layout(collate=TASK.collate(small_bert(), 0), rows=batch_rows).window(rows):
+                assert float(scorer.observe(batch)) == pytest.approx(0.0, abs=1e-3)
+            # In one sentence the I- of the second row would continue the entity of the first.
+            assert scorer.scores().table_rows["X"] == (1.0, 1.0, 1.0, 2)
 
 
-def test_baselines_know_the_tag_of_each_word_and_nothing_of_its_place(tmp_path):
+def test_baselines_are_the_most_frequent_tag_of_each_word_and_overall(tmp_path):
     train = [{"tokens": ["Ada", "saw", "Bo", "Bo"], "ner_tags": ["B-P", "O", "B-P", "O"]}] * 2
     train.append({"tokens": ["Bo", "is"], "ner_tags": ["O", "O"]})
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["Ada", "Bo", "Cy"], "ner_tags": ["B-P", "B-P", "B-P"]}] * 2)
@@ -446,7 +347,7 @@ def test_the_sample_tags_names_by_their_place():
     assert {line: shown(line) for line in wanted} == wanted
 
 
-def test_the_sample_is_some_thousand_rows_in_which_a_name_has_many_tags():
+def test_the_shipped_sample_has_names_with_several_tags():
     rows = [row for _, row in python_tokens()]
     assert 2500 < len(rows) < 6000
     assert len({" ".join(row["tokens"]) for row in rows}) == len(rows)
@@ -462,9 +363,11 @@ def test_the_sample_is_some_thousand_rows_in_which_a_name_has_many_tags():
 # Whole runs.
 
 
-def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(run, tmp_path):
+@pytest.mark.full
+def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(tmp_path):
     data = write_rows(tmp_path / "rows.jsonl", sentences(250))
-    folder = run(data, {"logging.sample_steps": 40, "evaluation.metric_for_best_model": "f1"})
+    changes = {"data.path": data, "logging.sample_steps": 40, "evaluation.metric_for_best_model": "f1"}
+    folder = finish(load(SETTINGS, changes))
     evaluation, baselines = of_kind(folder, EvalDone)[-1], of_kind(folder, BaselinesMeasured)[0]
     beaten = baselines.scores["f1 of the most frequent tag of each word"]
     assert evaluation.scores["f1"] > beaten + 0.2
@@ -481,40 +384,6 @@ def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(ru
     sampling = Sampling(max_new_tokens=1, temperature=0, seed=1)
     answer = TASK.answer(config_of(data), model, tokenizer, " ".join(words), sampling)
     assert answer == "[Paris PER] and [Sofia PER] came from [Austin LOC]"
-
-
-def test_lora_trains_and_saves_a_new_head_beside_a_pretrained_model(run, tmp_path):
-    save_tiny_model(tmp_path / "model", "bert")
-    data = write_rows(tmp_path / "rows.jsonl", sentences(40))
-    changes = {
-        "model.init": "pretrained",
-        "model.model_name_or_path": tmp_path / "model",
-        "tuning.method": "lora",
-        "training.max_steps": 6,
-    }
-    folder = run(data, changes)
-    names = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
-    labels = {"num_labels": 5, "id2label": dict(enumerate(names)), "label2id": {n: at for at, n in enumerate(names)}}
-    torch.manual_seed(99)  # another head than the run began with
-    base = AutoModelForTokenClassification.from_pretrained(tmp_path / "model", **labels)
-    first = base.classifier.weight.detach().clone()
-    model = PeftModel.from_pretrained(base, folder.model).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder.model)
-    prepared_data = of_kind(folder, DataPrepared)[0]
-    assert prepared_data.rows == 32
-    # The held-out loss of the run is that of the loaded adapter, head and all.
-    cache = next((tmp_path / "home").rglob("eval.arrow"))
-    rows, total, count = Rows(cache), 0.0, 0
-    with torch.no_grad():
-        for index in range(len(rows)):
-            row = rows.example(index)
-            logits = model(input_ids=torch.tensor(row.tokens.astype(np.int64))[None]).logits[0]
-            wanted = torch.tensor(row.labels.astype(np.int64))
-            total += float(F.cross_entropy(logits, wanted, ignore_index=IGNORE, reduction="sum"))
-            count += int((wanted != IGNORE).sum())
-    assert total / count == pytest.approx(of_kind(folder, EvalDone)[-1].loss, rel=1e-4)
-    trained = model.base_model.model.classifier.modules_to_save["default"].weight
-    assert (trained - first).abs().max() > 1e-3 and tokenizer.is_fast
 
 
 # What is refused.
@@ -547,24 +416,21 @@ BAD = {name: ([GOOD_ROW, *rows], changes, words) for name, (rows, changes, words
 }
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_one_sentence_and_leaves_no_run(name, tmp_path, capsys, monkeypatch):
-    rows, changes, words = BAD[name]
-    write_rows(tmp_path / "rows.jsonl", rows)
-    monkeypatch.setattr("tui_trainer.training.run.run", lambda *_: pytest.fail("the training begins"))
-    settings = [f"{key}={value}" for key, value in {**SETTINGS, "output.runs_dir": tmp_path / "runs"}.items()]
-    sets = [part for setting in (*settings, *changes) for part in ("--set", setting)]
-    assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
-    told = [line for line in capsys.readouterr().err.splitlines() if words in line]
-    assert len(told) == 1, told
-    assert not list((tmp_path / "runs").glob("*"))
+def test_bad_input_is_refused_in_one_sentence_before_there_is_a_run(tmp_path, capsys, subtests):
+    options = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs"})
+    for name, (rows, changes, words) in BAD.items():
+        with subtests.test(name):
+            data = write_rows(tmp_path / "rows.jsonl", rows)
+            sets = [part for setting in changes for part in ("--set", setting)]
+            assert main(["train", "--no-ui", "--data", str(data), *options, *sets]) == 2
+            messages = [line for line in capsys.readouterr().err.splitlines() if words in line]
+            assert len(messages) == 1 and not list(tmp_path.glob("runs/*"))
 
 
-def test_an_unknown_tag_in_the_evaluation_leaves_no_run_either(tmp_path, capsys):
+def test_an_unknown_tag_of_the_evaluation_data_is_refused_before_there_is_a_run(tmp_path, capsys):
     write_rows(tmp_path / "rows.jsonl", [GOOD_ROW])
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["a"], "ner_tags": ["B-Y"]}])
-    changes = {**SETTINGS, "output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"}
-    sets = [part for key, value in changes.items() for part in ("--set", f"{key}={value}")]
+    sets = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"})
     assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
     assert "eval.jsonl, line 1: the tag 'B-Y' is outside the set" in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob("*"))

@@ -1,7 +1,7 @@
-"""A task of pairs that asks all of the training loop: it learns to prefer one document to another.
+"""A task that uses every feature of the training loop: it learns to prefer one document of a pair to the other.
 
-Its loss has two parts with a divisor each, and needs the mean margin of the whole effective batch and what the model
-gave each row before training. It is found by its name once `install` was called.
+Its loss has two parts, each with its own divisor. It needs the mean margin of the effective batch, and the model's
+values of each row before training. `install` makes it available by its name.
 """
 
 from __future__ import annotations
@@ -87,8 +87,10 @@ class _Reader(TableReader):
 
 
 class PairLoss(NamedLoss):
-    """-log sigmoid of how much more likely the first document has become than the second, beyond the mean of the
-    effective batch, a mean over pairs; and the cross entropy of the first, a mean over its labels."""
+    """The preference loss, a mean over pairs, and the cross entropy of the first document, a mean over its labels.
+
+    The preference loss is -log sigmoid of BETA times the margin minus the mean margin of the effective batch.
+    """
 
     parts: Mapping[str, str] = {"preference": "pairs", "likelihood": "tokens"}
     scores: Mapping[str, str] = {"accuracy": "pairs", "margin": "pairs"}
@@ -109,13 +111,13 @@ class PairLoss(NamedLoss):
         return {
             "preference": -F.logsigmoid(BETA * (found - batch.terms["level"] / 2)).sum(),
             "likelihood": (losses * (batch.documents % 2 == 0)).sum(),
-            # Not by what was gained: that is rounding alone at the first step.
+            # Not of the margins, which are rounding errors at the first step.
             "accuracy": (by_document(batch, losses).diff() > 0).sum(),
             "margin": found.sum(),
         }
 
     def of_documents(self, batch: MicroBatch) -> Tensor:
-        """What the model says of the two documents of each pair: nats, fp32 [samples, 2]."""
+        """Return the cross entropy of both documents of each pair, in nats: fp32 [samples, 2]."""
         return by_document(batch, self.losses.by_label(batch))
 
 
@@ -125,7 +127,7 @@ def by_document(batch: MicroBatch, losses: Tensor) -> Tensor:
 
 
 def margins(batch: MicroBatch, losses: Tensor) -> Tensor:
-    """By how many nats the first document of each pair has gained more on what it was before than the second."""
+    """Return by how many nats the first document of each pair gained more log-probability than the second."""
     gained = batch.row_values - by_document(batch, losses)
     return gained[:, 0] - gained[:, 1]
 

@@ -1,4 +1,4 @@
-"""Adapters of layers that an expression matches, and of tensors of experts: learnt, resumed, merged, gone on with."""
+"""Adapters of layers that a pattern matches, and of tensors of experts: learnt, resumed, merged and continued."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def last_loss(folder):
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("case", CASES)
-def test_an_adapter_learns_is_resumed_merged_and_goes_on(case, bases, tmp_path):
+def test_an_adapter_learns_is_resumed_merged_and_continued(case, bases, tmp_path):
     family, targets = CASES[case]
     base = bases / family
     folder = trained_run(base, tmp_path, **LORA, **targets)
@@ -95,7 +95,7 @@ def test_an_adapter_learns_is_resumed_merged_and_goes_on(case, bases, tmp_path):
 
 
 @pytest.mark.e2e
-def test_an_adapter_of_experts_goes_on_with_its_own_tensors_only(bases, tmp_path):
+def test_an_adapter_of_experts_is_continued_with_its_own_tensors_only(bases, tmp_path):
     folder = trained_run(bases / "gpt_oss", tmp_path, **LORA, **NAMED)
     with pytest.raises(ConfigError, match=r"target_parameters: is experts\.down_proj, but the adapter that"):
         trained_run(folder.model, tmp_path, **{**LORA, **NAMED, "tuning.target_parameters": "experts.down_proj"})
@@ -118,7 +118,7 @@ def test_an_adapter_of_experts_goes_on_with_its_own_tensors_only(bases, tmp_path
         ("llama", {**BY_LAYER, "model.provider": "unsloth"}, "which does not go with model.provider = unsloth"),
     ],
 )
-def test_what_peft_does_not_adapt_is_refused_before_the_start(family, change, words, bases, tmp_path):
+def test_targets_that_peft_does_not_adapt_are_refused_before_the_start(family, change, words, bases, tmp_path):
     with pytest.raises(ConfigError) as caught:
         trained_run(bases / family, tmp_path, **{**LORA, **change})
     assert words in str(caught.value)

@@ -1,17 +1,15 @@
-"""Runs whose adapters begin as a part of the weights: begun, stopped, gone on with, merged, and what is refused."""
+"""Runs whose adapters are initialised from the weights: begun, stopped, resumed, merged, and what is refused."""
 
 from __future__ import annotations
 
 import json
-from time import process_time
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
-from tests.training.test_going_on import STILL, loss_of, stopping_after, weights_in
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, weights_in
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.launching.carry_out import carry_out
@@ -23,9 +21,7 @@ from tui_trainer.runs import controls
 from tui_trainer.runs.events import Progress, RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import session
-from tui_trainer.training.session import Session
-from tui_trainer.tuning import method_of
-from tui_trainer.tuning.adapter_init import TakenOut, taken_out_of
+from tui_trainer.tuning.adapter_init import TakenOut
 from tui_trainer.units import format_seconds
 
 INIT = "tuning.init_lora_weights"
@@ -33,7 +29,7 @@ INIT = "tuning.init_lora_weights"
 
 @pytest.fixture
 def settings(tmp_path):
-    """`settings(init, changes)`: of a run of seconds on one tiny Llama."""
+    """`settings(init, changes)`: settings of a short run on one tiny Llama."""
 
     def make(init, changes=None):
         folder = tmp_path / "llama"
@@ -46,39 +42,33 @@ def settings(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_a_run_begins_with_the_model_and_says_what_it_took_out(init, settings, tiny_run, monkeypatch):
+@pytest.mark.parametrize("init", ["pissa", pytest.param("olora", marks=pytest.mark.full)])
+def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(init, settings, tiny_run, monkeypatch):
     monkeypatch.setattr(session, "_PROGRESS_SECONDS", 0)
     usual, _ = tiny_run("usual", settings("default", STILL))
     run, outcome = tiny_run("still", settings(init, STILL))
     assert outcome.exit_code == 0 and loss_of(run) == pytest.approx(loss_of(usual), abs=1e-5)
     events = read_all(run.journal)
-    told = [one.message for one in events if isinstance(one, RunProblem) and one.kind == "weights decomposed"]
-    assert len(told) == 1 and told[0].startswith(f"{init} took a part out of 14 matrices in ")
+    messages = [one.message for one in events if isinstance(one, RunProblem) and one.kind == "weights decomposed"]
+    assert len(messages) == 1 and messages[0].startswith(f"{init} took a part out of 14 matrices in ")
     shown = [one for one in events if isinstance(one, Progress) and one.what == f"decomposing weights for {init}"]
     assert shown and shown[0].total == 14
     words = f"begun by {init} and saved as LoRA of rank 8 for the weights as they were"
     assert words in (run.model / "README.md").read_text() and words in run.report.read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
-def test_a_stopped_run_goes_on_to_the_bit_and_decomposes_nothing_again(init, settings, tiny_run):
+def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(init, settings, tiny_run, monkeypatch):
     changes = settings(init, {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TakenOut, "decompose", lambda *_: pytest.fail("it was begun anew"))
-        assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    decompose, calls = TakenOut.decompose, []
+    monkeypatch.setattr(TakenOut, "decompose", lambda *given: calls.append(1) or decompose(*given))
+    assert_resumes_to_the_bit(tiny_run, changes)
+    assert len(calls) == 2, "one for each run, none when it is resumed"
 
 
-def test_a_stop_cuts_it_short_and_the_run_begins_anew(settings, tiny_run):
+@pytest.mark.full
+def test_a_stop_during_the_decomposition_restarts_the_run(settings, tiny_run):
     whole, _ = tiny_run("whole", settings("pissa"))
     decompose, folders, done = TakenOut.decompose, [], []
 
@@ -92,13 +82,12 @@ def test_a_stop_cuts_it_short_and_the_run_begins_anew(settings, tiny_run):
         part, outcome = tiny_run("part", settings("pissa"), before=lambda run: folders.append(run.folder))
     assert done == [False] and outcome.exit_code == EXIT_STOPPED and not list(part.checkpoints.iterdir())
     assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
 
 
-def test_the_best_evaluation_is_gone_back_to(settings, tiny_run):
-    """No later one is better by so much: the weights of the first one are the best."""
+@pytest.mark.full
+def test_the_final_model_has_the_weights_of_the_best_evaluation(settings, tiny_run):
+    """No later evaluation is better by the threshold, so the first one is the best."""
     changes = {"evaluation.eval_steps": 1, "evaluation.early_stopping_patience": 2}
     changes |= {"evaluation.early_stopping_threshold": 50}
     run, _ = tiny_run("spoilt", settings("pissa", changes))
@@ -109,7 +98,8 @@ def test_the_best_evaluation_is_gone_back_to(settings, tiny_run):
     assert final.keys() == saved.keys() and all(torch.equal(final[name], saved[name]) for name in final)
 
 
-def test_it_is_merged_and_goes_on_as_plain_lora_of_twice_the_rank(settings, tiny_run, tiny_config):
+@pytest.mark.full
+def test_it_is_merged_and_continued_as_plain_lora_of_twice_the_rank(settings, tiny_run, tiny_config):
     first, _ = tiny_run("first", settings("pissa"))
     trained = TrainedModel.of(first)
     ids = torch.arange(3, 19)[None]
@@ -132,30 +122,29 @@ def test_it_is_merged_and_goes_on_as_plain_lora_of_twice_the_rank(settings, tiny
         open_new(tiny_config("anew", {"model.model_name_or_path": "first", "profile": "finetune", INIT: "pissa"}))
 
 
-@pytest.mark.parametrize(
-    ("init", "changes", "words"),
-    [
-        ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
-        ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
-        ("olora", {"tuning.method": "qlora"}, "is olora, but weights in 4 bits are not decomposed"),
-        ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns lengths of the weights that it changes"),
-        ("pissa", {"tuning.r": 64}, "is 64, and pissa takes no more than 16 out of the narrowest matrix"),
-        ("eva", {}, "eva"),
-        ("pissa_niter_", {}, "pissa_niter_"),
-        (
-            "pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
-            "weights of which an adapter is taken out are not split, as it was not tried",
-        ),
-        ("olora", {"model.provider": "unsloth"}, 'is "olora", which does not go with model.provider = unsloth'),
-    ],
-)  # fmt: skip
-def test_what_does_not_go_together_is_refused(init, changes, words, settings, tiny_config):
-    with pytest.raises(ConfigError) as refused:
-        open_new(tiny_config("refused", settings(init, changes)))
-    assert words in str(refused.value) and INIT in str(refused.value)
+REFUSED = [
+    ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
+    ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
+    ("olora", {"tuning.method": "qlora"}, "is olora, but weights in 4 bits are not decomposed"),
+    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns lengths of the weights that it changes"),
+    ("pissa", {"tuning.r": 64}, "is 64, and pissa takes no more than 16 out of the narrowest matrix"),
+    ("eva", {}, "eva"),
+    ("pissa_niter_", {}, "pissa_niter_"),
+    ("pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
+     "weights of which an adapter is taken out are not split, as it was not tried"),
+    ("olora", {"model.provider": "unsloth"}, 'is "olora", which does not go with model.provider = unsloth'),
+]  # fmt: skip
 
 
-def test_the_plan_says_what_the_beginning_costs(settings, tiny_config):
+def test_conflicting_settings_are_refused(settings, tiny_config, subtests):
+    for init, changes, words in REFUSED:
+        with subtests.test(f"{init} {changes}"):
+            with pytest.raises(ConfigError) as refused:
+                open_new(tiny_config("refused", settings(init, changes)))
+            assert words in str(refused.value) and INIT in str(refused.value)
+
+
+def test_the_plan_counts_the_decomposition(settings, tiny_config):
     usual, pissa, fast, olora = (
         estimated_plan(tiny_config("planned", settings(init, {"training.weight_decay": 0})))
         for init in ("default", "pissa", "pissa_niter_16", "olora")
@@ -170,49 +159,29 @@ def test_the_plan_says_what_the_beginning_costs(settings, tiny_config):
     assert pissa.final_model_bytes - usual.final_model_bytes == extra
     parts = {part.name: part.bytes for part in pissa.memory_parts}
     assert parts["first adapters"] == extra and "decomposition" in parts
+    # The time before the first step is a part of the whole.
+    assert usual.beginning_seconds is None
+    evaluations = usual.duration_seconds.value - usual.total_steps.value * usual.step_seconds.value
+    for plan in (pissa, fast, olora):
+        seconds = plan.beginning_seconds.value
+        assert f"{format_seconds(seconds)} of a" in plan.duration_seconds.reason
+        assert "of each of 14 matrices before the first step, at about" in plan.duration_seconds.reason
+        steps = plan.total_steps.value * plan.step_seconds.value
+        assert plan.duration_seconds.value == pytest.approx(steps + evaluations + seconds, rel=0.02)
 
 
-@pytest.mark.parametrize("init", ["pissa", "pissa_niter_16", "olora"])
-def test_the_planned_time_counts_the_beginning_within_a_factor_of_two(init, tmp_path, tiny_config):
-    """Processor time of one thread: what others do on the machine does not move it."""
-    wide = {"hidden_size": 384, "intermediate_size": 768, "num_hidden_layers": 2}
-    model = save_tiny_model(tmp_path / "wide", "llama", **wide)
-    changes = {
-        "model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": "lora", "tuning.r": 16,
-        "profile": "finetune", "training.weight_decay": 0, "training.cpu_threads": 1,
-    }  # fmt: skip
-    usual, plan = (estimated_plan(tiny_config("planned", {**changes, INIT: one})) for one in ("default", init))
-    seconds = plan.beginning_seconds.value
-    assert usual.beginning_seconds is None and f"{format_seconds(seconds)} of a" in plan.duration_seconds.reason
-    assert "of each of 14 matrices before the first step, at about" in plan.duration_seconds.reason
-    steps, evaluations = plan.total_steps.value * plan.step_seconds.value, usual.duration_seconds.value
-    evaluations -= usual.total_steps.value * usual.step_seconds.value
-    assert plan.duration_seconds.value == pytest.approx(steps + evaluations + seconds, rel=0.02)
-    config = tiny_config("made", {**changes, INIT: init}).config
-    loaded = AutoModelForCausalLM.from_pretrained(model)
-    adapted = method_of(config.tuning).apply(loaded, config.tuning, seed=1, autocast=False, token_ids=())
-    threads, taken = torch.get_num_threads(), taken_out_of(adapted)
-    torch.set_num_threads(1)
-    try:
-        began = process_time()
-        assert taken.decompose(init, lambda done: True)
-        took = process_time() - began
-    finally:
-        torch.set_num_threads(threads)
-    assert took / 2 < seconds < took * 2, (seconds, took)
-
-
-def test_the_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny_config):
+def test_the_learning_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny_config):
     auto = {"training.learning_rate": "auto"}
     rates = {
         init: estimated_plan(tiny_config("planned", settings(init, auto))).learning_rate
         for init in ("default", "pissa", "olora")
     }
-    # A fourth of the rows that 2e-4 and 2e-5 are for: half the rate.
+    # The rates 2e-4 and 2e-5 are for four times as many rows; a fourth of the rows halves them.
     assert (rates["default"].value, rates["pissa"].value, rates["olora"].value) == (1e-4, 1e-5, 1e-4)
     assert "adapters that begin as the largest part of the weights" in rates["pissa"].reason
 
 
+@pytest.mark.full
 def test_a_classifier_keeps_its_head_beside_such_an_adapter(tmp_path, tiny_run):
     rows = "".join(
         json.dumps({"text": f"a {word} and {n} more", "label": word}) + "\n"

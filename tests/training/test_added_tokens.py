@@ -1,4 +1,4 @@
-"""Tokens that a model gets: what they cost, what they learn, and that every use of the result has them."""
+"""Tokens that are added to a model: what they cost, what they learn, and that every use of the result has them."""
 
 from __future__ import annotations
 
@@ -12,24 +12,21 @@ from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
 from tests.tiny_models import VOCABULARY, save_tiny_byte_model, save_tiny_model, save_tiny_model_with_towers, texts
-from tests.trained_runs import stopping_after, write_rows
-from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tests.trained_runs import write_rows
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, of_kind, weights_in
+from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.overview import overview
-from tui_trainer.training.session import Session
 
 FROM, TOKENS, METHOD = "model.model_name_or_path", "model.add_tokens", "tuning.method"
 NEW = ("<|sheep|>", "said the", "agreed")
 ROWS = 448  # 384 and 3, up to a multiple of 64
 ASKED = {TOKENS: ",".join(NEW), "profile": "finetune", "model.init": "pretrained"}
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 LORA = {METHOD: "lora", "tuning.r": 4}
 WHOLE = {**LORA, "tuning.modules_to_save": '"embed_tokens,lm_head"'}
 
@@ -68,7 +65,7 @@ def train(tiny_config, settings):
 
 
 def bare_model(folder):
-    """As everybody adds tokens with transformers, with the mean of the old rows for the new ones."""
+    """Return a tokenizer and a model with the tokens added by transformers; new rows are the mean of the old ones."""
     tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
     marks = [AddedToken(token, normalized=False, special=token.startswith("<|")) for token in NEW]
     assert tokenizer.add_tokens(marks) == len(NEW)
@@ -79,7 +76,7 @@ def bare_model(folder):
 
 
 def bare_losses(tokenizer, model, path, steps):
-    """A loop of torch and transformers over all rows."""
+    """Return the losses of a plain loop of torch and transformers over all rows."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=0.01, weight_decay=0.0)
     lines = [json.loads(line)["text"] for line in path.read_text().splitlines()]
     ids = [torch.tensor([[*tokenizer(line)["input_ids"], tokenizer.eos_token_id]]) for line in lines]
@@ -104,9 +101,12 @@ ALL_ROWS = {
 
 @pytest.mark.versions  # peft writes rows into a copy of the table, by names of its own
 @pytest.mark.parametrize("chunks", [in_the_sweep(0), 16])
-@pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("family", ["llama", "qwen2"])  # head and embedding tied, and apart
-def test_losses_are_those_of_a_bare_loop_with_the_same_tokens(tiny_run, settings, rows, family, method, chunks):
+@pytest.mark.parametrize(
+    ("family", "method"),  # tied and separate tables of the head and the embedding
+    [("llama", "lora"), *(pytest.param(*case, marks=pytest.mark.full) for case in (
+        ("llama", "full"), ("qwen2", "full"), ("qwen2", "lora")))],
+)  # fmt: skip
+def test_losses_equal_those_of_a_plain_loop_with_the_same_tokens(tiny_run, settings, rows, family, method, chunks):
     more = {METHOD: method, "training.loss_chunk_tokens": chunks, **ALL_ROWS, **(LORA if method == "lora" else {})}
     run, outcome = tiny_run(method, settings(family, more))
     assert outcome.exit_code == 0, outcome
@@ -120,23 +120,20 @@ def test_losses_are_those_of_a_bare_loop_with_the_same_tokens(tiny_run, settings
             trainable_token_indices={name: ids for name in names},
         )  # fmt: skip
         model = get_peft_model(model, wanted)
-    found = [event.loss for event in read_all(run.journal) if isinstance(event, StepDone)]
+    found = [event.loss for event in of_kind(run, StepDone)]
     assert found == pytest.approx(bare_losses(tokenizer, model, rows, 4), abs=1e-5)
     assert found[-1] < found[0]
 
 
-def weights_in(folder):
-    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-
-
-def test_a_whole_model_has_the_rows_and_a_tokenizer_that_knows_them(train):
+@pytest.mark.full
+def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train):
     run = train("full", changes={METHOD: "full"})
     model, tokenizer = AutoModelForCausalLM.from_pretrained(run.model), AutoTokenizer.from_pretrained(run.model)
     assert model.config.vocab_size == len(model.get_input_embeddings().weight) == ROWS
     assert tokenizer.convert_tokens_to_ids(list(NEW)) == [384, 385, 386]
     ids = tokenizer("12 sheep, said the <|sheep|>")["input_ids"]
     assert 385 in ids and 384 in ids
-    # Chat marks are special tokens, words are none.
+    # Chat markers are special tokens, words are not.
     assert tokenizer.decode([384, 385], skip_special_tokens=True) == "said the"
     plan = read_plan_file(run.plan.read_bytes())
     assert plan.vocabulary.value == 387 and plan.parameters.value == sum(p.numel() for p in model.parameters())
@@ -145,10 +142,11 @@ def test_a_whole_model_has_the_rows_and_a_tokenizer_that_knows_them(train):
     assert "vocabulary of 387" in card and "added tokens" in card
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "tables"), [("llama", 1), ("qwen2", 2)])
-def test_beside_an_adapter_the_rows_of_new_tokens_alone_train(train, family, tables, tmp_path):
+def test_beside_an_adapter_only_the_rows_of_new_tokens_train(train, family, tables, tmp_path):
     run = train("lora", family, LORA)
-    tensors = weights_in(run.model)["adapter_model.safetensors"]
+    tensors = weights_in(run)
     trained = {name: tensor for name, tensor in tensors.items() if "trainable_tokens" in name}
     assert [tuple(tensor.shape) for tensor in trained.values()] == [(3, 32)] * tables
     plan = read_plan_file(run.plan.read_bytes())
@@ -165,10 +163,11 @@ def test_beside_an_adapter_the_rows_of_new_tokens_alone_train(train, family, tab
         assert torch.allclose(plain(ids).logits[..., :387], mine(ids).logits[..., :387], atol=1e-4)
 
 
+@pytest.mark.full
 @pytest.mark.versions
 @pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])
 @pytest.mark.parametrize("how", [LORA, WHOLE])
-def test_a_merge_and_its_export_have_what_the_rows_learnt(train, family, how, tmp_path):
+def test_a_merged_model_and_its_export_have_the_learnt_rows(train, family, how, tmp_path):
     run = train("lora", family, how)
     trained = TrainedModel.of(run)
     ids = torch.tensor([[1, 384, 40, 385, 386]])
@@ -184,46 +183,35 @@ def test_a_merge_and_its_export_have_what_the_rows_learnt(train, family, how, tm
         assert torch.allclose(whole(ids).logits, logits, atol=1e-4)
 
 
-def loss_of(run):
-    return overview(run).eval_loss
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("how", [LORA, in_the_sweep(WHOLE)])
-def test_an_adapter_goes_on_with_its_tokens_and_is_merged_with_them(train, how):
+def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
     first = train("first", "qwen2", how)
     more = {FROM: "last", TOKENS: ""}
     still = train("still", changes={**more, METHOD: "lora", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
-    names = weights_in(first.model)["adapter_model.safetensors"].keys()
-    assert weights_in(still.model)["adapter_model.safetensors"].keys() == names
+    names = weights_in(first).keys()
+    assert weights_in(still).keys() == names
     merged = train("merged", changes={**more, FROM: "first", METHOD: "full", **STILL})
     assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
-    # Those that the adapter has are one token by now.
+    # The tokens that the adapter has are known by now.
     again = train("again", changes={FROM: "first", METHOD: "lora", **STILL})
     assert loss_of(again) == pytest.approx(loss_of(first), abs=1e-5)
-    # A whole model gets more of them.
+    # A merged model can get more tokens.
     last = train("last-one", changes={FROM: "merged", METHOD: "full", TOKENS: "cow, horse", **STILL})
     assert AutoTokenizer.from_pretrained(last.model).convert_tokens_to_ids(["agreed", "cow"]) == [386, 387]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])
 def test_a_run_with_new_tokens_is_resumed_to_the_bit(tiny_run, settings, family):
     changes = settings(family, {**LORA, "tuning.lora_dropout": 0.1, "data.eval_fraction": 0.25})
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED and not part.model.exists()
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert tensors.keys() == again.keys()
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    assert_resumes_to_the_bit(tiny_run, changes)
 
 
-def test_rows_that_the_model_has_to_spare_are_used_first(train, tmp_path):
-    """As those of Qwen, whose table is larger than its tokenizer."""
+@pytest.mark.full
+def test_spare_rows_of_the_table_are_used_first(train, tmp_path):
+    """The table of Qwen is larger than its tokenizer."""
     folder = save_tiny_model(tmp_path / "spare", "llama", vocab_size=ROWS)
     run = train("spare", changes={FROM: folder, METHOD: "full", **STILL})
     name = "model.embed_tokens.weight"
@@ -233,7 +221,7 @@ def test_rows_that_the_model_has_to_spare_are_used_first(train, tmp_path):
     assert torch.allclose(after[387:], before[387:], atol=1e-6)
 
 
-def test_prepared_data_is_made_anew_for_other_tokens_and_counts_with_them(tiny_config, settings):
+def test_data_is_prepared_again_for_other_tokens_and_counted_with_them(tiny_config, settings):
     plain, with_tokens = (
         estimated_plan(tiny_config("x", settings(changes={TOKENS: tokens, METHOD: "full"})))
         for tokens in ("", ASKED[TOKENS])
@@ -242,7 +230,7 @@ def test_prepared_data_is_made_anew_for_other_tokens_and_counts_with_them(tiny_c
     assert with_tokens.parameters.value - plain.parameters.value == 64 * 32
 
 
-def test_a_file_of_tokens_is_read_once_and_may_go(tiny_config, settings, tmp_path):
+def test_a_file_of_tokens_is_read_once_and_may_be_deleted(tiny_config, settings, tmp_path):
     path = tmp_path / "words.txt"
     path.write_text("agreed\n\n  a, b\n")
     loaded = tiny_config("x", settings(changes={TOKENS: path, METHOD: "full"}))
@@ -257,29 +245,29 @@ def refusal(tiny_config, changes):
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from random weights are made of its data"),
-        ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from random weights"),
-        ({TOKENS: "a b, a b"}, "the token 'a b' is named twice"),
-        ({TOKENS: ","}, "it names no token"),
-        ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),
-        ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
-        ({"model.provider": "unsloth", **LORA}, "does not go with model.provider = unsloth"),
-        (
-            {FROM: "qwen2", **LORA, "tuning.modules_to_save": "embed_tokens"},
-            "their rows in the other table would not train beside embed_tokens",
-        ),
-        ({FROM: "phi", **LORA}, "the head has a bias, which peft leaves out"),
-    ],
-)
-def test_what_cannot_get_tokens_is_refused_with_the_reason(tiny_config, tmp_path, changes, words):
-    name = changes.get(FROM, "llama")
-    changes = changes if name == "" else {**changes, FROM: save_tiny_model(tmp_path / name, name)}
-    assert words in refusal(tiny_config, changes)
+REFUSED = [
+    ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from random weights are made of its data"),
+    ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from random weights"),
+    ({TOKENS: "a b, a b"}, "the token 'a b' is named twice"),
+    ({TOKENS: ","}, "it names no token"),
+    ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),
+    ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
+    ({"model.provider": "unsloth", **LORA}, "does not go with model.provider = unsloth"),
+    ({FROM: "qwen2", **LORA, "tuning.modules_to_save": "embed_tokens"},
+     "their rows in the other table would not train beside embed_tokens"),
+    ({FROM: "phi", **LORA}, "the head has a bias, which peft leaves out"),
+]  # fmt: skip
 
 
+def test_models_that_cannot_get_tokens_are_refused_with_the_reason(tiny_config, tmp_path, subtests):
+    folders = {name: save_tiny_model(tmp_path / name, name) for name in ("llama", "qwen2", "phi")}
+    for changes, words in REFUSED:
+        name = changes.get(FROM, "llama")
+        with subtests.test(words):
+            assert words in refusal(tiny_config, {**changes, FROM: folders[name]} if name else changes)
+
+
+@pytest.mark.full
 def test_other_tokenizers_and_towers_are_refused(tiny_config, tmp_path):
     byt5 = save_tiny_byte_model(tmp_path / "byt5", "byt5")
     pairs = write_rows(tmp_path / "pairs.jsonl", [{"text": "a", "target": "b"}] * 8)
@@ -289,13 +277,15 @@ def test_other_tokenizers_and_towers_are_refused(tiny_config, tmp_path):
     assert "were never enlarged here" in refusal(tiny_config, {FROM: towers, METHOD: "full"})
 
 
-def test_an_adapter_that_goes_on_gets_no_other_tokens(train, tiny_config):
+@pytest.mark.full
+def test_a_continued_adapter_gets_no_other_tokens(train, tiny_config):
     train("first", "llama", LORA)
     words = refusal(tiny_config, {FROM: "first", TOKENS: "cow", METHOD: "lora"})
     assert "the adapter that goes on has no rows for cow" in words
 
 
-def test_what_is_one_token_already_is_named_and_stays(train):
+@pytest.mark.full
+def test_words_that_are_one_token_already_are_named_and_kept(train):
     run = train("known", changes={METHOD: "full", TOKENS: "plus, agreed", **STILL})
     tokenizer = AutoTokenizer.from_pretrained(run.root.parents[1] / "llama")
     single = [word for word in ("plus", "agreed") if len(tokenizer(word)["input_ids"]) == 1]
@@ -304,6 +294,7 @@ def test_what_is_one_token_already_is_named_and_stays(train):
     assert len(AutoTokenizer.from_pretrained(run.model)) == len(tokenizer) + 2 - len(single)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["full", "lora"])
 @pytest.mark.parametrize("family", ["bert", in_the_sweep("roberta")])
 def test_encoders_get_tokens_as_well(tiny_config, tmp_path, family, method):

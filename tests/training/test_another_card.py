@@ -1,4 +1,4 @@
-"""Runs on machines with made-up cards: which one computes, and how a run goes on where its own card is not."""
+"""Runs on machines with simulated cards: which card computes, and how a run is resumed without its own card."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.hardware.conftest import FakeNvml
+from tests.trained_runs import stopping_after
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError, InputError, RunError
 from tui_trainer.hardware.facts import Driver, Gpu
@@ -27,7 +28,6 @@ from tui_trainer.planning.continued_elsewhere import moved, setup_of
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.plan import Plan
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import process, session
@@ -45,7 +45,7 @@ SECOND = replace(CARD, index=1, uuid="GPU-1000", memory_free_bytes=100 * GIB)
 
 @pytest.fixture
 def machine(monkeypatch):
-    """`machine(CARD, ...)`: this machine has these cards from now on; what it really has is not asked for."""
+    """`machine(CARD, ...)`: from now on this machine has these cards and no others."""
 
     def make(*gpus: Gpu):
         driver = Driver(version="580.65.06", cuda=(13, 2)) if gpus else None
@@ -61,17 +61,11 @@ def machine(monkeypatch):
 
 @pytest.fixture
 def stopped(tiny_run, monkeypatch):
-    """`stopped(name)`: a run that was stopped after step 6, and then says of itself that it was on a card."""
-    take = session.Session.take_step
+    """`stopped(name)`: a run that was stopped after step 6, whose plan then names a card."""
 
     def make(name: str):
-        def take_and_stop(self, step):
-            take(self, step)
-            if step == 6:
-                controls.request(self.job.folder.control, "stop")
-
         with monkeypatch.context() as stopping:
-            stopping.setattr(session.Session, "take_step", take_and_stop)
+            stopping.setattr(session.Session, "take_step", stopping_after(6))
             folder, outcome = tiny_run(name)
         assert outcome.exit_code == EXIT_STOPPED
         folder.plan.write_text(json.dumps(json.loads(folder.plan.read_bytes()) | ON_CARD))
@@ -121,7 +115,7 @@ def test_a_second_run_of_a_program_computes_on_the_card_that_is_chosen_for_it(mo
             assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_what_the_user_lets_cuda_see_stays_as_it_was(monkeypatch):
+def test_cuda_visible_devices_of_the_user_stays_as_it_was(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-b2")
     used = two_cards(monkeypatch, "of-the-whole-card")
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: False)
@@ -165,7 +159,7 @@ def test_a_chosen_card_is_planned_for_and_no_other(machine, tiny_config):
         estimated_plan(loaded, gpu=2)
 
 
-def test_free_memory_of_a_card_is_read_anew_for_each_plan(machine, tiny_config, monkeypatch):
+def test_free_memory_of_a_card_is_read_again_for_each_plan(machine, tiny_config, monkeypatch):
     machine(CARD)
     library = FakeNvml({})
     monkeypatch.setattr("tui_trainer.hardware.nvml.session", lambda **_: Nvml(library))
@@ -191,10 +185,10 @@ def test_the_command_takes_a_number_or_none(capsys):
     assert "there is no GPU 99" in capsys.readouterr().err
 
 
-# ---------------------------------------------------------- going on elsewhere
+# ---------------------------------------------------------- resumed elsewhere
 
 
-def test_a_run_goes_on_on_a_card_that_is_here_and_says_so(machine, stopped):
+def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     folder = stopped("one")
     machine(CARD, SECOND)
     before = read_plan(folder)
@@ -219,7 +213,7 @@ def test_a_run_stays_on_its_own_card_with_the_plan_as_it_is(machine, begun):
     assert moved(plan, hidden, None)[0].gpu_uuid == "GPU-1000"
 
 
-def test_on_a_smaller_card_the_step_is_split_anew_and_learns_the_same(machine, begun):
+def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun):
     plan = begun
     target = TrainingDevice.of(machine(CARD), 0)
     shape, setup = setup_of(plan, target)
@@ -239,7 +233,7 @@ def test_on_a_smaller_card_the_step_is_split_anew_and_learns_the_same(machine, b
         moved(plan, machine(tiny), None)
 
 
-def test_without_a_card_a_run_goes_on_on_the_cpu_when_that_is_asked_for(machine, stopped, tiny_run, capsys):
+def test_without_a_card_a_run_is_resumed_on_the_cpu_only_on_request(machine, stopped, tiny_run, capsys):
     whole, _ = tiny_run("whole")
     folder = stopped("one")
     machine()
@@ -254,15 +248,15 @@ def test_without_a_card_a_run_goes_on_on_the_cpu_when_that_is_asked_for(machine,
     assert (read_plan(folder).device, read_plan(folder).gpu_uuid) == ("cpu", "")
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"precision": {"value": "fp16", "exact": True, "reason": ""}}, "computes in fp16, which is for GPUs"),
-    ({"optim": "paged_adamw_8bit"}, "the optimizer paged_adamw_8bit runs on a GPU only"),
-])  # fmt: skip
-def test_what_the_cpu_cannot_do_is_said_before_anything_is_loaded(changes, words, machine, begun):
-    content = begun.model_dump()
-    (content["config"]["training"] if "optim" in changes else content).update(changes)
-    with pytest.raises(ConfigError, match=words):
-        moved(Plan.model_validate(content), machine(), "none")
+def test_settings_that_the_cpu_cannot_compute_are_refused_before_the_start(machine, begun):
+    for changes, words in (
+        ({"precision": {"value": "fp16", "exact": True, "reason": ""}}, "computes in fp16, which is for GPUs"),
+        ({"optim": "paged_adamw_8bit"}, "the optimizer paged_adamw_8bit runs on a GPU only"),
+    ):
+        content = begun.model_dump()
+        (content["config"]["training"] if "optim" in changes else content).update(changes)
+        with pytest.raises(ConfigError, match=words):
+            moved(Plan.model_validate(content), machine(), "none")
 
 
 def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
@@ -272,7 +266,7 @@ def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
         moved(plan, machine(old), None)
 
 
-def test_a_run_on_the_cpu_goes_to_a_card_only_when_that_is_asked_for(machine, begun):
+def test_a_run_on_the_cpu_is_moved_to_a_card_only_on_request(machine, begun):
     hardware = machine(CARD)
     plan, _ = moved(begun, hardware, "none")
     assert plan.device == "cpu" and plan.threads.value == threads_of(hardware).value
@@ -282,7 +276,7 @@ def test_a_run_on_the_cpu_goes_to_a_card_only_when_that_is_asked_for(machine, be
     assert back.training_setup.device == "cuda"
 
 
-def test_a_run_does_not_go_where_its_library_is_not_installed(machine, begun):
+def test_a_run_is_not_moved_where_its_library_is_not_installed(machine, begun):
     training = begun.config.training.model_copy(update={"optim": "adamw_8bit"})
     plan = begun.model_copy(update={"config": begun.config.model_copy(update={"training": training})})
     with pytest.raises(ConfigError, match="needs bitsandbytes, which is not installed here"):

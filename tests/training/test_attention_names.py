@@ -1,4 +1,4 @@
-"""`model.attn_implementation` by a name that only transformers knows: tried on the model, else sdpa with a warning."""
+"""`model.attn_implementation` with a name that only transformers knows: tried on the model, or sdpa with a warning."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import EvalDone, RunProblem
 from tui_trainer.runs.journal import read_all
 
+pytestmark = pytest.mark.full
 KEY = "model.attn_implementation"
 
 
@@ -33,7 +34,7 @@ def settings(folder: Path, attention: str) -> tuple[str, ...]:
 
 
 def trained(folder: Path, attention: str) -> tuple[float, list[RunProblem]]:
-    """(the held-out loss, what was reported of attention) of a run."""
+    """Return the held-out loss of a run and its problems with attention."""
     opened = open_new(load_config(Request(assignments=settings(folder, attention))))
     assert carry_out(opened).exit_code == 0
     events = list(read_all(opened.folder.journal))
@@ -46,7 +47,7 @@ def folder(tmp_path):
     return save_tiny_model(tmp_path / "model", "llama")
 
 
-def test_a_name_that_transformers_cannot_load_falls_back_to_sdpa_with_a_warning(folder):
+def test_a_name_that_transformers_cannot_load_is_replaced_by_sdpa_with_a_warning(folder):
     loss, [problem] = trained(folder, "kernels-community/flash-attn2")
     assert problem.message.startswith("kernels-community/flash-attn2 is not used: ")
     assert problem.hint.startswith("sdpa is used instead")
@@ -54,7 +55,7 @@ def test_a_name_that_transformers_cannot_load_falls_back_to_sdpa_with_a_warning(
 
 
 @pytest.mark.parametrize(("name", "scale", "is_used"), [("owner/same", 1.0, True), ("owner/other", 1.5, False)])
-def test_a_kernel_that_computes_something_else_is_not_used(name, scale, is_used, folder, monkeypatch):
+def test_a_kernel_with_other_results_is_not_used(name, scale, is_used, folder, monkeypatch):
     def attend(module, query, key, value, attention_mask, **more):
         output, weights = sdpa_attention_forward(module, query, key, value, attention_mask, **more)
         return output * scale, weights
@@ -70,7 +71,7 @@ def test_a_kernel_that_computes_something_else_is_not_used(name, scale, is_used,
     assert [problem.message for problem in problems] == [] if is_used else "differ by" in problems[0].message
 
 
-def test_the_plan_says_that_it_does_not_know_it(folder, capsys):
+def test_the_plan_reports_an_unknown_kernel(folder, capsys):
     arguments = [word for one in settings(folder, "flash_attention_4") for word in ("--set", one)]
     assert main(["plan", *arguments]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("attention ")]

@@ -1,4 +1,4 @@
-"""The time between steps: what has events of its own, what is the journal's and the cache's, and the rest."""
+"""The time between steps: of other events, of the journal, of emptying the cache, and the rest."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_each_second_between_steps_is_counted_once(clock):
     with between.emptying_the_cache():
         clock[0] += 0.25
     clock[0] += 1.5
-    between.count(1)  # an evaluation of one second, and half a one that nothing accounts for
+    between.count(1)  # an evaluation of one second; half a second is left
     between.step_begins(2)
     between.step_ended()
     between.write(2)
@@ -44,7 +44,7 @@ def test_each_second_between_steps_is_counted_once(clock):
     assert (event.journal_seconds, event.empty_cache_seconds, event.other_seconds) == (0.5, 0.25, 0.5)
 
 
-def test_a_pause_is_no_cost_and_nothing_is_written_without_a_step(clock):
+def test_a_pause_is_not_counted_and_nothing_is_written_without_a_step(clock):
     journal = Journal()
     between = Between(journal)
     between.write(0)
@@ -57,7 +57,7 @@ def test_a_pause_is_no_cost_and_nothing_is_written_without_a_step(clock):
     assert (event.step, event.steps, event.other_seconds) == (1, 1, 0.0)
 
 
-def test_it_is_written_once_in_a_few_seconds_however_short_the_steps(clock):
+def test_short_steps_write_one_event_in_a_few_seconds(clock):
     journal = Journal()
     between = Between(journal)
     for step in range(1, 1_001):

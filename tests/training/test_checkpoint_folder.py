@@ -1,4 +1,4 @@
-"""A checkpoint is whole or it is none: damage is named, and the one before is used."""
+"""A damaged checkpoint is named, and the one before it is used."""
 
 import errno
 import json
@@ -9,12 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.combinations import first_by_default
-from tui_trainer.errors import EXIT_DONE, CheckpointError
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again
-from tui_trainer.runs.events import RunProblem, RunStarted
-from tui_trainer.runs.journal import read_all
+from tui_trainer.errors import CheckpointError
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import (
     begin,
@@ -59,36 +54,36 @@ def test_rotation_spares_the_best_and_what_others_put_there(three):
     assert (three / "step-5").is_dir()
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "position.json"])
-def test_every_flipped_bit_and_every_cut_is_noticed(three, name):
-    path, whole, chance = three / "step-100" / name, (three / "step-100" / name).read_bytes(), random.Random(1)
-    for _ in range(100):
-        place = chance.randrange(len(whole) * 8)
-        flipped = bytearray(whole)
-        flipped[place // 8] ^= 1 << place % 8
-        path.write_bytes(flipped)
-        assert name in (damage_of(three / "step-100", 100) or "")
-    for length in {0, 1, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(20))}:
-        path.write_bytes(whole[:length])
-        assert name in (damage_of(three / "step-100", 100) or "")
-    path.write_bytes(whole)
-    assert damage_of(three / "step-100", 100) is None
+def test_every_flipped_bit_and_every_cut_is_noticed(three):
+    chance = random.Random(1)
+    for name in ("model.safetensors", "position.json"):
+        path = three / "step-100" / name
+        whole = path.read_bytes()
+        for _ in range(100):
+            bit = chance.randrange(len(whole) * 8)
+            flipped = bytearray(whole)
+            flipped[bit // 8] ^= 1 << bit % 8
+            path.write_bytes(flipped)
+            assert name in (damage_of(three / "step-100", 100) or "")
+        for length in {0, 1, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(20))}:
+            path.write_bytes(whole[:length])
+            assert name in (damage_of(three / "step-100", 100) or "")
+        path.write_bytes(whole)
+        assert damage_of(three / "step-100", 100) is None
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 9, "step": 100, "files": {}}', b"\xff" * 9]
-)
-def test_a_damaged_manifest_is_no_checkpoint(three, content):
-    (three / "step-100" / "manifest.json").write_bytes(content)
-    assert damage_of(three / "step-100", 100)
-    damages = []
-    found = newest_whole(three, damages.append)
-    assert found is not None
-    assert found.step == 10
-    assert len(damages) == 1
+def test_a_damaged_manifest_is_no_checkpoint(three):
+    for content in (
+        b"", b"{", b"[]", b"null", b'{"format": 1}', b'{"format": 9, "step": 100, "files": {}}', b"\xff" * 9,
+    ):  # fmt: skip
+        (three / "step-100" / "manifest.json").write_bytes(content)
+        assert damage_of(three / "step-100", 100), content
+        damages = []
+        assert newest_whole(three, damages.append).step == 10, content
+        assert len(damages) == 1, content
 
 
-def test_a_checkpoint_that_cannot_be_read_now_is_not_taken_for_damaged(three, monkeypatch):
+def test_an_unreadable_checkpoint_is_not_taken_for_damaged(three, monkeypatch):
     def failing(path):
         raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 
@@ -105,7 +100,7 @@ def test_a_renamed_checkpoint_is_not_taken_for_another_step(three):
     assert "step 100" in damages[0]
 
 
-def test_what_a_kill_left_is_cleared_and_nothing_else(three):
+def test_only_the_leftovers_of_a_killed_process_are_cleared(three):
     begin(three, 11)
     (three / "step-9").rename(three / ".removing-step-9")
     (three / ".mine").mkdir()
@@ -113,7 +108,7 @@ def test_what_a_kill_left_is_cleared_and_nothing_else(three):
     assert sorted(path.name for path in three.iterdir()) == [".mine", "step-10", "step-100"]
 
 
-def test_a_checkpoint_is_removed_beside_what_a_kill_left_of_one_of_its_name(three):
+def test_a_checkpoint_is_removed_beside_a_leftover_of_its_name(three):
     left = three / ".removing-step-9"
     left.mkdir()
     (left / "model.safetensors").write_bytes(b"half")
@@ -121,30 +116,15 @@ def test_a_checkpoint_is_removed_beside_what_a_kill_left_of_one_of_its_name(thre
     assert sorted(path.name for path in three.iterdir()) == ["step-10", "step-100"]
 
 
-def test_a_checkpoint_that_exists_damaged_is_replaced(three):
+def test_a_damaged_checkpoint_of_the_same_step_is_replaced(three):
     (three / "step-100" / "model.safetensors").write_bytes(b"")
     make(three, 100)
     assert damage_of(three / "step-100", 100) is None
 
 
-@pytest.mark.parametrize("name", first_by_default(["model.safetensors", "position.json"]))
-def test_a_run_with_a_damaged_checkpoint_goes_on_from_the_one_before_to_the_same_bits(tiny_run, name):
-    changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}
-    whole, _ = tiny_run("whole", changes)
-    wanted = (whole.checkpoints / "step-10" / "optimizer.safetensors").read_bytes()
-    damaged, _ = tiny_run("damaged", changes)
-    (damaged.checkpoints / "step-10" / name).unlink()
-
-    assert carry_out(open_again(damaged)).exit_code == EXIT_DONE
-    events = read_all(damaged.journal)
-    assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 8]
-    assert [name in event.message for event in events if isinstance(event, RunProblem)] == [True]
-    assert (damaged.checkpoints / "step-10" / "optimizer.safetensors").read_bytes() == wanted
-
-
 @pytest.fixture
 def nested(tmp_path):
-    """A checkpoint with a file in a folder of its own, beside which there is a file that is none of it."""
+    """A checkpoint with a file in an inner folder; a file beside the checkpoint is not part of it."""
     folder = begin(tmp_path, 7)
     (folder / "position.json").write_text("{}")
     (folder / "templates" / "more").mkdir(parents=True)
@@ -165,14 +145,15 @@ def test_files_of_inner_folders_are_part_of_a_checkpoint(nested):
     assert damage_of(nested.path, 7) == "templates/more/tools.jinja is missing"
 
 
-@pytest.mark.parametrize("name", ["../outside/tools.jinja", "{outside}/tools.jinja", "templates/../position.json", ""])
-def test_a_manifest_whose_names_lead_elsewhere_is_refused(nested, name):
-    name = name.format(outside=nested.path.parent / "outside")
+def test_a_manifest_with_names_outside_of_the_checkpoint_is_refused(nested):
+    outside = nested.path.parent / "outside"
     path = nested.path / "manifest.json"
-    manifest = json.loads(path.read_text())
-    manifest["files"][name] = manifest["files"]["templates/more/tools.jinja"]
-    path.write_text(json.dumps(manifest))
-    assert damage_of(nested.path, 7) == f"{name} is missing"
+    written = path.read_text()
+    for name in ("../outside/tools.jinja", f"{outside}/tools.jinja", "templates/../position.json", ""):
+        manifest = json.loads(written)
+        manifest["files"][name] = manifest["files"]["templates/more/tools.jinja"]
+        path.write_text(json.dumps(manifest))
+        assert damage_of(nested.path, 7) == f"{name} is missing"
 
 
 def test_a_link_in_a_checkpoint_is_not_followed(nested):
@@ -193,8 +174,8 @@ def test_a_link_is_not_saved(tmp_path):
         commit(folder, 7)
 
 
-def test_inner_folders_are_synced_after_their_files_and_before_the_name(tmp_path, monkeypatch):
-    folder, order, sync = begin(tmp_path, 7), [], os.fsync
+def test_files_and_folders_are_synced_before_a_checkpoint_gets_its_name(tmp_path, monkeypatch):
+    folder, order, sync, rename = begin(tmp_path, 7), [], os.fsync, Path.rename
     (folder / "templates").mkdir()
     (folder / "templates" / "tools.jinja").write_text("tools")
 
@@ -203,22 +184,11 @@ def test_inner_folders_are_synced_after_their_files_and_before_the_name(tmp_path
         sync(number)
 
     monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(Path, "rename", lambda self, to: order.append("rename") or rename(self, to))
     commit(folder, 7)
-    begun = folder.name
-    assert order[:3] == [f"{begun}/templates/tools.jinja", f"{begun}/templates", begun]
-    assert order[-1] == "."
-
-
-def test_a_save_is_synced_before_it_gets_its_name(tmp_path, monkeypatch):
-    order = []
-    sync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda number: order.append("fsync") or sync(number))
-    rename = type(tmp_path).rename
-    monkeypatch.setattr(type(tmp_path), "rename", lambda self, to: order.append("rename") or rename(self, to))
-    make(tmp_path, 3)
-    named = len(order) - 1 - order[::-1].index("rename")
-    assert order[:named].count("fsync") >= 3
-    assert "fsync" in order[named:]
+    unnamed, named = order[: order.index("rename")], order[order.index("rename") + 1 :]
+    assert unnamed[:3] == [f"{folder.name}/templates/tools.jinja", f"{folder.name}/templates", folder.name]
+    assert named[-1] == "."
 
 
 def test_damaged_newer_checkpoints_do_not_make_rotation_remove_the_good_one(three):
@@ -230,24 +200,3 @@ def test_damaged_newer_checkpoints_do_not_make_rotation_remove_the_good_one(thre
     rotate(three, keep=1)
     assert newest_whole(three, lambda damage: pytest.fail(damage)).step == 12
     assert sorted(path.name for path in three.iterdir()) == ["damaged-step-10", "damaged-step-100", "step-12"]
-
-
-def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_what_it_saves_next(tiny_run):
-    changes = {"checkpoint.save_steps": 2, "checkpoint.save_total_limit": 3}
-    folder, _ = tiny_run("damaged", changes)
-    assert steps_saved(folder.checkpoints) == [10, 8, 6]
-    for step in (10, 8):
-        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    assert steps_saved(folder.checkpoints) == [10, 8, 6]
-    assert newest_whole(folder.checkpoints, lambda damage: pytest.fail(damage)).step == 10
-
-
-def test_a_run_whose_checkpoints_are_all_damaged_begins_anew_beside_them(tiny_run):
-    folder, _ = tiny_run("damaged", {"checkpoint.save_steps": 5, "checkpoint.save_total_limit": 2})
-    for step in (10, 5):
-        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    assert [event.resumed_from_step for event in read_all(folder.journal) if isinstance(event, RunStarted)] == [None, 0]
-    names = sorted(path.name for path in folder.checkpoints.iterdir())
-    assert names == ["damaged-step-10", "damaged-step-5", "step-10", "step-5"]

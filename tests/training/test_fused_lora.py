@@ -1,17 +1,18 @@
-"""A LoRA layer as one function gives what peft's modules give, as near to the truth as they are."""
+"""A LoRA layer as one function is as close to float64 as the modules of peft, and kernels are for GPUs only."""
 
 from __future__ import annotations
 
 import copy
 from contextlib import nullcontext
+from types import SimpleNamespace
 
-import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from tui_trainer.training import fused_lora
+from tui_trainer.training.fused_kernels import use_kernels
 from tui_trainer.training.fused_lora import difference, switch_off, switch_on
 
 # Settings of peft, numbers of the base layers, whether autocast is on.
@@ -54,22 +55,22 @@ def results(model, dtype, autocast=False):
     return [tensor.double() for tensor in (y.detach(), x.grad, *trained)]
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_it_is_as_near_to_fp64_as_pefts_modules_are(case):
-    settings, dtype, autocast = CASES[case]
-    model = adapted(dtype, **settings)
-    truth = results(copy.deepcopy(model).double(), torch.float64)
-    apart = results(model, dtype, autocast)
-    assert switch_on(model) == 2
-    together = results(model, dtype, autocast)
-    for exact, before, now in zip(truth, apart, together, strict=True):
-        assert (now - exact).norm() <= 1.1 * (before - exact).norm() + 1e-6 * exact.norm()
-        assert (now - exact).norm() <= (2e-2 if autocast else 1e-5) * exact.norm()
-    switch_off(model)
-    assert all(map(torch.equal, results(model, dtype, autocast), apart))
+def test_it_is_as_close_to_float64_as_the_modules_of_peft(subtests):
+    for case, (settings, dtype, autocast) in CASES.items():
+        model = adapted(dtype, **settings)
+        truth = results(copy.deepcopy(model).double(), torch.float64)
+        apart = results(model, dtype, autocast)
+        with subtests.test(case):
+            assert switch_on(model) == 2
+            together = results(model, dtype, autocast)
+            for exact, before, now in zip(truth, apart, together, strict=True):
+                assert (now - exact).norm() <= 1.1 * (before - exact).norm() + 1e-6 * exact.norm()
+                assert (now - exact).norm() <= (2e-2 if autocast else 1e-5) * exact.norm()
+            switch_off(model)
+            assert all(map(torch.equal, results(model, dtype, autocast), apart))
 
 
-def test_it_holds_no_more_for_the_backward_pass_and_no_copy_of_the_output():
+def test_it_saves_no_more_for_the_backward_pass():
     model, kept, made = adapted(), {}, []
 
     def measure():
@@ -92,13 +93,9 @@ def test_it_holds_no_more_for_the_backward_pass_and_no_copy_of_the_output():
     assert made[1] <= made[0]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [{"lora_dropout": 0.1}, {"use_dora": True}, {"target_modules": ["crosswise"]}, {"lora_bias": True}],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_what_it_does_not_compute_stays_with_peft(settings):
-    assert switch_on(adapted(**settings)) == 0
+def test_layers_with_other_features_stay_with_peft():
+    for settings in ({"lora_dropout": 0.1}, {"use_dora": True}, {"target_modules": ["crosswise"]}, {"lora_bias": True}):
+        assert switch_on(adapted(**settings)) == 0, settings
 
 
 def test_a_layer_that_is_merged_or_off_stays_with_peft():
@@ -115,7 +112,7 @@ def test_a_layer_that_is_merged_or_off_stays_with_peft():
     assert not torch.allclose(off, whole)
 
 
-def test_layers_that_are_computed_again_have_the_same_gradients():
+def test_recomputed_layers_have_the_same_gradients():
     model = adapted()
     expected = results(model, torch.float32)
     switch_on(model)
@@ -125,20 +122,28 @@ def test_layers_that_are_computed_again_have_the_same_gradients():
         torch.testing.assert_close(found, wanted)
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_layer_that_differs_is_found_and_its_weights_are_as_they_were(case, monkeypatch):
-    settings, dtype, autocast = CASES[case]
-    model = adapted(dtype, **settings)
-    before = copy.deepcopy(model.state_dict())
-    context = (lambda: torch.autocast("cpu", torch.bfloat16)) if autocast else nullcontext
-    switch_on(model)
-    assert difference(model, context) == ""
+def test_a_wrong_gradient_is_found_and_no_weight_changes(monkeypatch, subtests):
     right = fused_lora._LoraLinear.backward
 
     def wrong(ctx, dy):
         dx, layer, da, db, scaling = right(ctx, dy)
         return dx, layer, da * 1.1, db, scaling
 
-    monkeypatch.setattr(fused_lora._LoraLinear, "backward", staticmethod(wrong))
-    assert "dA of Linear" in difference(model, context)
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    for case, (settings, dtype, autocast) in CASES.items():
+        model = adapted(dtype, **settings)
+        before = copy.deepcopy(model.state_dict())
+        context = (lambda: torch.autocast("cpu", torch.bfloat16)) if autocast else nullcontext
+        switch_on(model)
+        with subtests.test(case):
+            assert difference(model, context) == ""
+            with monkeypatch.context() as patch:
+                patch.setattr(fused_lora._LoraLinear, "backward", staticmethod(wrong))
+                assert "dA of Linear" in difference(model, context)
+            assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+
+
+def test_a_run_resumed_without_a_gpu_reports_that_its_kernels_are_off():
+    notices, run = [], SimpleNamespace(device=torch.device("cpu"))
+    for kernels in ("liger", "none"):
+        assert use_kernels(run, kernels, None, lambda *what: notices.append(what)) == "none"
+    assert [what[:2] for what in notices] == [("kernels not used", "liger-kernel is for GPUs")]

@@ -1,4 +1,4 @@
-"""A run that starts from what another has left: where it begins, what it says of its origin, and what is refused."""
+"""A run that starts from the result of another: where it begins, what it reports of its origin, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,16 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 from tests.tiny_models import save_tiny_model
-from tests.trained_runs import stopping_after, write_rows
-from tui_trainer.errors import EXIT_STOPPED, ConfigError, FolderError
+from tests.trained_runs import write_rows
+from tests.training.finished_runs import (
+    STILL,
+    assert_resumes_to_the_bit,
+    loss_of,
+    of_kind,
+    stopped_run,
+    weights_in,
+)
+from tui_trainer.errors import ConfigError, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
@@ -25,17 +33,15 @@ from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
+from tui_trainer.runs.registry import remember
 from tui_trainer.runs.state import fold
-from tui_trainer.training.session import Session
 
-# So small that the evaluation behind the only step is that of the model as the run began.
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 FROM = "model.model_name_or_path"
 
 
 @pytest.fixture
 def go_on(tiny_config, tmp_path):
-    """`go_on(name, changes)`: a finished run that starts from a model; from a tiny Llama where none is named."""
+    """`go_on(name, changes)`: a finished run that starts from a model; from a tiny Llama if none is named."""
 
     def make(name, changes=None):
         changes = {"model.init": "pretrained", "tuning.r": 4, "profile": "finetune", **(changes or {})}
@@ -55,20 +61,32 @@ def plan_of(run):
     return read_plan_file(run.plan.read_bytes())
 
 
-def loss_of(run):
-    return overview(run).eval_loss
+def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed(go_on, tiny_config, tmp_path):
+    first = go_on("first", {"tuning.method": "full", **STILL})
+    for reference in (str(first.root), "first", "fir", "last"):
+        loaded = tiny_config("second", {FROM: reference, "profile": "finetune"})
+        assert loaded.config.model.model_name_or_path == str(first.model), reference
+        assert any("the final model of the run first" in note for note in loaded.notes), reference
+    # A folder with a model is a model.
+    assert tiny_config("x", {FROM: str(first.model)}).config.model.model_name_or_path == str(first.model)
+    save_tiny_model(tmp_path / "first", "gpt2")
+    assert tiny_config("x", {FROM: "first"}).config.model.model_name_or_path == str(tmp_path / "first")
+    shutil.rmtree(tmp_path / "first")
+
+    config = json.loads((first.model / "config.json").read_bytes())
+    (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
+    with pytest.raises(ConfigError, match=r"config\.json in its folder `model` is not what the run wrote"):
+        open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
+    remember(shutil.copytree(first.root, first.root.with_name("firsts")))
+    with pytest.raises(ConfigError, match="'fir' may be any of 2 runs"):
+        tiny_config("second", {FROM: "fir"})
+    shutil.rmtree(first.model)
+    with pytest.raises(ConfigError, match="its folder `model` is gone"):
+        tiny_config("second", {FROM: "first"})
 
 
-@pytest.mark.parametrize("named", ["path", "name", "beginning", "last"])
-def test_a_finished_run_is_named_as_everywhere_and_resolved_once(go_on, tiny_config, named, tmp_path):
-    first = go_on("first", {"tuning.method": "full"})
-    reference = {"path": str(first.root), "name": "first", "beginning": "fir", "last": "last"}[named]
-    loaded = tiny_config("second", {FROM: reference, "profile": "finetune"})
-    assert loaded.config.model.model_name_or_path == str(first.model)
-    assert any("the final model of the run first" in note for note in loaded.notes)
-
-
-def test_a_run_begins_where_the_one_before_ended_and_says_where_it_comes_from(go_on):
+@pytest.mark.full
+def test_card_and_report_of_a_run_name_the_chain_it_comes_from(go_on):
     first = go_on("first", {"tuning.method": "full"})
     second = go_on("second", {FROM: "first", "tuning.method": "full", **STILL})
     assert loss_of(second) == pytest.approx(loss_of(first), abs=1e-5)
@@ -78,43 +96,13 @@ def test_a_run_begins_where_the_one_before_ended_and_says_where_it_comes_from(go
     card = (third.model / "README.md").read_text()
     assert "run second (all weights, 1 step)" in card and str(third.root.parent) not in card
     assert chain in third.report.read_text().replace("&gt;", ">")
-    # A chain outlives its runs.
+    # The chain is kept after its runs are deleted.
     shutil.rmtree(first.root)
     assert [one.name for one in plan_of(third).ancestors[1:]] == ["first", "second"]
 
 
-def test_what_is_a_model_is_not_taken_for_a_run(go_on, tiny_config, tmp_path, monkeypatch):
-    first = go_on("first", {"tuning.method": "full"})
-    assert tiny_config("x", {FROM: str(first.model)}).config.model.model_name_or_path == str(first.model)
-    monkeypatch.chdir(tmp_path)
-    save_tiny_model(tmp_path / "first", "gpt2")
-    assert tiny_config("x", {FROM: "first"}).config.model.model_name_or_path == str(tmp_path / "first")
-
-
-def test_a_run_without_a_final_model_is_refused(go_on, tiny_config):
-    first = go_on("first", {"tuning.method": "full"})
-    go_on("firsts", {"tuning.method": "full"})
-    with pytest.raises(ConfigError, match="'fir' may be any of 2 runs"):
-        tiny_config("second", {FROM: "fir"})
-    shutil.rmtree(first.model)
-    with pytest.raises(ConfigError, match="its folder `model` is gone"):
-        tiny_config("second", {FROM: "first"})
-
-
-def test_a_final_model_that_was_changed_is_refused(go_on, tiny_config):
-    first = go_on("first", {"tuning.method": "full"})
-    config = json.loads((first.model / "config.json").read_bytes())
-    (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
-    with pytest.raises(ConfigError, match=r"config\.json in its folder `model` is not what the run wrote"):
-        open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
-
-
-def weights_in(folder):
-    return {path.name: load_file(path) for path in sorted(folder.glob("*.safetensors"))}
-
-
-def test_three_runs_in_a_chain_each_begin_where_the_one_before_ended(go_on):
-    """Full, LoRA on it, and the same adapter continued: each begins with the loss that the one before ended with."""
+def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
+    """All weights, then LoRA, then the same adapter: each run begins with the loss with which the one before ended."""
     full = go_on("full", {"tuning.method": "full"})
     lora = go_on("lora", {FROM: "full", "tuning.method": "lora"})
     still = go_on("still", {FROM: "lora", "tuning.method": "lora", **STILL})
@@ -125,36 +113,36 @@ def test_three_runs_in_a_chain_each_begin_where_the_one_before_ended(go_on):
         ("full", "full", ""), ("lora", "lora", "continued"), ("still", "lora", "continued"),
     ]  # fmt: skip
     assert loss_of(continued) < loss_of(lora)
-    before, after = weights_in(still.model), weights_in(continued.model)
-    names = before["adapter_model.safetensors"].keys()
-    assert names == after["adapter_model.safetensors"].keys()
+    assert weights_in(still).keys() == weights_in(continued).keys()
     fields = [json.loads((run.model / "adapter_config.json").read_bytes()) for run in (lora, continued)]
     for one in fields:
         one["target_modules"] = sorted(one["target_modules"])
-    # It is for the same model still, and plain peft loads it there.
+    # The adapter still belongs to the same model.
     assert fields[0] == fields[1] and fields[0]["base_model_name_or_path"] == str(full.model)
     trained = TrainedModel.of(continued)
     assert trained.base == full.model and "began with an adapter" in trained.base_model()[1]
 
 
-def test_an_adapter_is_merged_and_the_whole_model_goes_on(go_on):
+@pytest.mark.full
+def test_an_adapter_is_merged_and_all_weights_are_trained(go_on):
     lora = go_on("lora", {"tuning.method": "lora"})
     still = go_on("still", {FROM: "lora", "tuning.continue_adapter": "merge", **STILL})
     assert plan_of(still).config.tuning.method == "full"
     assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
     merged = TrainedModel.of(lora).load(merge=True).state_dict()
-    for name, tensor in weights_in(still.model)["model.safetensors"].items():
+    for name, tensor in weights_in(still).items():
         assert torch.allclose(tensor, merged[name], atol=1e-6), name
     whole = go_on("whole", {FROM: "lora", "tuning.method": "full"})
     assert plan_of(whole).ancestors[-1].taken == "merged"
-    moved = weights_in(whole.model)["model.safetensors"]
+    moved = weights_in(whole)
     assert all(not torch.equal(tensor, merged[name]) for name, tensor in moved.items())
     assert not (whole.model / "adapter_config.json").exists()
     again = go_on("again", {FROM: "whole", "tuning.method": "lora", **STILL})
     assert loss_of(again) == pytest.approx(loss_of(whole), abs=1e-5)
 
 
-def test_settings_that_nobody_wrote_are_those_of_the_adapter(go_on, tiny_config):
+@pytest.mark.full
+def test_unset_settings_are_those_of_the_adapter(go_on, tiny_config):
     made = {"tuning.method": "lora", "tuning.r": 2, "tuning.lora_alpha": 7, "tuning.target_modules": '"q_proj, o_proj"'}
     go_on("lora", {**made, "tuning.use_rslora": "true", "tuning.modules_to_save": "embed_tokens"})
     tuning = tiny_config("next", {FROM: "lora", "profile": "finetune"}).config.tuning
@@ -168,9 +156,8 @@ def overview_of(name, other):
     return overview(RunFolder(other.root.with_name(name)))
 
 
-@pytest.mark.parametrize(
-    ("setting", "value", "words"),
-    [
+def test_an_adapter_is_continued_with_its_own_settings_only(adapted_run, tiny_config, subtests):
+    rows = [
         ("tuning.r", 8, "tuning.r: is 8, but the adapter that goes on has 16"),
         ("tuning.lora_alpha", 5, "is 5, but the adapter that goes on has 32"),
         ("tuning.target_modules", "q_proj", "is q_proj, but the adapter that goes on has all-linear"),
@@ -179,11 +166,11 @@ def overview_of(name, other):
         ("tuning.modules_to_save", "embed_tokens", "is embed_tokens, but the adapter that goes on has empty"),
         ("tuning.method", "full", "tuning.method: is full, which trains all weights: no adapter goes on"),
         ("model.provider", "unsloth", "unsloth starts from whole models only"),
-    ],
-)
-def test_an_adapter_goes_on_with_its_own_settings_only(adapted_run, tiny_config, setting, value, words):
-    changes = {"tuning.method": "lora", "tuning.continue_adapter": "continue", setting: value}
-    assert words in refusal_of(tiny_config, {FROM: adapted_run.model, **changes})
+    ]
+    for setting, value, words in rows:
+        with subtests.test(setting):
+            changes = {"tuning.method": "lora", "tuning.continue_adapter": "continue", setting: value}
+            assert words in refusal_of(tiny_config, {FROM: adapted_run.model, **changes})
 
 
 def refusal_of(tiny_config, changes):
@@ -192,9 +179,8 @@ def refusal_of(tiny_config, changes):
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
+def test_an_adapter_that_cannot_be_continued_is_refused_with_the_reason(adapted_run, tiny_config, subtests):
+    rows = [
         ({"peft_type": "IA3"}, "the adapter is of the kind IA3, and only LoRA is gone on with"),
         ({"init_lora_weights": "pissa_niter_4"}, "was begun by pissa_niter_4, which changes the weights of its model"),
         ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, and this task needs CAUSAL_LM"),
@@ -203,17 +189,18 @@ def refusal_of(tiny_config, changes):
         ({"base_model_name_or_path": ""}, "the adapter does not say which model it is for"),
         ({"base_model_name_or_path": "/nowhere/llama"}, "the adapter is for /nowhere/llama: there is no folder"),
         ({"base_model_name_or_path": "nobody/llama"}, "the model nobody/llama is not on this machine"),
-    ],
-)
-def test_an_adapter_that_cannot_go_on_is_refused_with_the_reason(adapted_run, tiny_config, fields, words):
-    path = adapted_run.model / "adapter_config.json"
-    # As one that was trained elsewhere: no run knows what its files were.
+    ]
+    # A copy, as of an adapter that was trained elsewhere: no run knows what its files were.
     folder = shutil.copytree(adapted_run.model, adapted_run.root.parent / "foreign")
-    (folder / path.name).write_text(json.dumps(json.loads(path.read_bytes()) | fields))
-    assert words in refusal_of(tiny_config, {FROM: folder, "tuning.method": "lora"})
+    written = json.loads((folder / "adapter_config.json").read_bytes())
+    for fields, words in rows:
+        (folder / "adapter_config.json").write_text(json.dumps(written | fields))
+        with subtests.test(str(fields)):
+            assert words in refusal_of(tiny_config, {FROM: folder, "tuning.method": "lora"})
 
 
-def test_an_adapter_of_another_program_goes_on_and_is_merged(go_on, adapted_run):
+@pytest.mark.full
+def test_an_adapter_of_another_program_is_continued_and_merged(go_on, adapted_run):
     folder = shutil.copytree(adapted_run.model, adapted_run.root.parent / "foreign")
     losses = [
         loss_of(go_on(name, {FROM: folder, "tuning.r": 16, "tuning.continue_adapter": name, **STILL, **more}))
@@ -222,7 +209,8 @@ def test_an_adapter_of_another_program_goes_on_and_is_merged(go_on, adapted_run)
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_an_adapter_on_a_model_that_is_another_now_is_refused(go_on, tiny_config):
+@pytest.mark.full
+def test_an_adapter_on_a_changed_model_is_refused(go_on, tiny_config):
     full = go_on("full", {"tuning.method": "full"})
     lora = go_on("lora", {FROM: "full", "tuning.method": "lora"})
     weights = full.model / "model.safetensors"
@@ -232,7 +220,8 @@ def test_an_adapter_on_a_model_that_is_another_now_is_refused(go_on, tiny_config
         assert f"the adapter was trained on other weights than those in {full.model}" in words
 
 
-def test_what_lacks_weights_or_an_adapter_is_refused(go_on, tiny_config, adapted_run):
+@pytest.mark.full
+def test_a_missing_adapter_or_missing_weights_are_refused(go_on, tiny_config, adapted_run):
     words = refusal_of(tiny_config, {FROM: adapted_run.model, "tuning.method": "full", "model.init": "scratch"})
     assert "an adapter is for weights that are there" in words
     full = go_on("full", {"tuning.method": "full"})
@@ -243,22 +232,14 @@ def test_what_lacks_weights_or_an_adapter_is_refused(go_on, tiny_config, adapted
     assert "the adapter has no adapter_model.safetensors" in refusal_of(tiny_config, {FROM: folder})
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("how", ["continue", "merge"])
-def test_a_run_that_goes_on_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_run, how):
+def test_a_run_that_starts_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_run, how):
     go_on("lora", {"tuning.method": "lora"})
     method = "lora" if how == "continue" else "full"
     changes = {FROM: "lora", "profile": "finetune", "tuning.method": method, "tuning.continue_adapter": how}
     changes |= {"tuning.lora_dropout": 0.1} if how == "continue" else {}
-    whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED and not part.model.exists()
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
-    assert loss_of(part) == loss_of(whole)
+    assert_resumes_to_the_bit(tiny_run, changes)
 
 
 def labelled(tmp_path, name, labels):
@@ -268,7 +249,7 @@ def labelled(tmp_path, name, labels):
 
 @pytest.fixture
 def classify(tmp_path, go_on):
-    """`classify(name, labels, changes)`: a finished classifier of texts, from a tiny BERT where no model is named."""
+    """`classify(name, labels, changes)`: a finished classifier of texts, from a tiny BERT if no model is named."""
 
     def make(name, labels, changes):
         folder = tmp_path / "bert"
@@ -284,26 +265,29 @@ def classify(tmp_path, go_on):
 ANIMALS = ("cat", "dog", "owl")
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_classifier_goes_on_with_the_head_of_its_labels(classify, method):
+@pytest.mark.full
+@pytest.mark.parametrize("method", ["lora", "full"])
+def test_a_classifier_keeps_the_head_of_its_labels(classify, method):
     first = classify("first", ANIMALS, {"tuning.method": method})
     still = classify("still", ANIMALS, {FROM: "first", "tuning.method": method, **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
-    assert not [one for one in read_all(still.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
+    assert not [one for one in of_kind(still, RunProblem) if one.kind == "new weights"]
+    assert plan_of(first).head is None and plan_of(still).head.value == "kept"
 
 
-def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a_new_head(classify, tmp_path):
+@pytest.mark.full
+def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, tmp_path):
     first = classify("first", ANIMALS, {"tuning.method": "lora"})
     merged = classify("merged", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
     assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
     others = ("ant", "bee", "fly", "wasp")
     new = classify("new", others, {FROM: "first", "tuning.method": "full"})
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert any("start from scratch" in one for one in told)
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert any("start from scratch" in one for one in messages)
     assert json.loads((new.model / "config.json").read_bytes())["id2label"] == dict(zip("0123", others, strict=True))
     body = "bert.encoder.layer.0.output.dense.weight"
     adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
-    trained = weights_in(new.model)["model.safetensors"][body]
+    trained = weights_in(new)[body]
     assert (trained - adapted).abs().max() < (
         trained - load_file(tmp_path / "bert/model.safetensors")[body]
     ).abs().max() * 2
@@ -313,25 +297,29 @@ def test_a_classifiers_adapter_goes_on_with_its_labels_only_and_is_merged_with_a
     assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message
 
 
+@pytest.mark.full
 @pytest.mark.versions  # it draws by transformers' own `_init_weights`
-def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_says_so(classify):
+def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_reports_it(classify):
     first = classify("first", ANIMALS, {"tuning.method": "full"})
     others = ("ant", "bee", "fly")
     new = classify("new", others, {FROM: "first", "tuning.method": "full", **STILL})
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert told == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
-    before, after = (weights_in(run.model)["model.safetensors"] for run in (first, new))
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert messages == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
+    before, after = (weights_in(run) for run in (first, new))
     changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
     assert changed == {"classifier.weight", "classifier.bias"}
+    assert plan_of(new).head.value == "new"
+    assert plan_of(new).head.reason == "the model was for the labels cat, dog, owl, and the data has ant, bee, fly"
 
 
-def test_a_new_adapter_trains_on_a_merged_one_that_the_run_keeps(go_on, tmp_path):
+@pytest.mark.full
+def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp_path):
     lora = go_on("lora", {"tuning.method": "lora"})
     asked = {FROM: "lora", "tuning.method": "lora", "tuning.continue_adapter": "merge", "tuning.r": 2}
     still = go_on("still", {**asked, **STILL})
     assert loss_of(still) == pytest.approx(loss_of(lora), abs=1e-5)
     merged = TrainedModel.of(lora).load(merge=True).state_dict()
-    for name, tensor in weights_in(still.base)["model.safetensors"].items():
+    for name, tensor in load_file(still.base / "model.safetensors").items():
         assert torch.allclose(tensor, merged[name], atol=1e-6), name
     fields = json.loads((still.model / "adapter_config.json").read_bytes())
     assert (fields["base_model_name_or_path"], fields["r"]) == (str(still.base), 2)
@@ -351,23 +339,21 @@ def test_a_new_adapter_trains_on_a_merged_one_that_the_run_keeps(go_on, tmp_path
         at_rest.rename(still.root, "renamed")
 
 
-def test_such_a_run_is_resumed_to_the_bit_and_merges_once(go_on, tiny_run):
+@pytest.mark.full
+def test_a_run_on_a_merged_model_is_resumed_to_the_bit_and_merges_once(go_on, tiny_run):
     go_on("lora", {"tuning.method": "lora"})
     changes = {FROM: "lora", "profile": "finetune", "tuning.method": "lora", "tuning.continue_adapter": "merge"}
     whole, _ = tiny_run("whole", changes)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(6))
-        part, outcome = tiny_run("part", changes)
-    assert outcome.exit_code == EXIT_STOPPED
+    part = stopped_run(tiny_run, "part", changes, step=6)
     before = (part.base / "model.safetensors").stat().st_mtime_ns
     assert carry_out(open_again(part)).exit_code == 0
     assert (part.base / "model.safetensors").stat().st_mtime_ns == before
-    assert all(torch.equal(one, weights_in(part.model)["adapter_model.safetensors"][name])
-               for name, one in weights_in(whole.model)["adapter_model.safetensors"].items())  # fmt: skip
-    assert not [one for one in read_all(part.journal) if isinstance(one, RunProblem) and one.kind == "config edited"]
+    assert all(torch.equal(tensor, weights_in(part)[name]) for name, tensor in weights_in(whole).items())
+    assert not [one for one in of_kind(part, RunProblem) if one.kind == "config edited"]
 
 
-def test_what_merging_takes_is_planned(go_on, tiny_config):
+@pytest.mark.full
+def test_a_plan_counts_the_merge(go_on, tiny_config):
     lora = go_on("lora", {"tuning.method": "lora", "tuning.r": 4})
     whole, new = (
         estimated_plan(tiny_config("planned", {FROM: "lora", "profile": "finetune", "tuning.method": method,
@@ -380,27 +366,29 @@ def test_what_merging_takes_is_planned(go_on, tiny_config):
 
 
 @pytest.fixture
-def of_characters(tiny_run, sheep):
+def characters_run(tiny_run, sheep):
     """A finished character model of 16 positions."""
     run, outcome = tiny_run("characters", {"task.type": "char_lm"})
     assert outcome.exit_code == 0
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["full", "lora"])
-def test_a_character_model_goes_on_where_it_ended(method, of_characters, tiny_run, tiny_config):
+def test_a_character_model_is_continued_where_it_ended(method, characters_run, tiny_run, tiny_config):
     changes = {FROM: "characters", "tuning.method": method, "tuning.r": 4} if method == "lora" else {FROM: "characters"}
     loaded = tiny_config("still", {**changes, "tuning.method": method})
     assert loaded.config.task.type == "char_lm" and not loaded.config.is_from_scratch
     still, outcome = tiny_run("still", {**changes, "tuning.method": method, **STILL})
-    assert outcome.exit_code == 0 and loss_of(still) == pytest.approx(loss_of(of_characters), abs=1e-6)
+    assert outcome.exit_code == 0 and loss_of(still) == pytest.approx(loss_of(characters_run), abs=1e-6)
     assert overview(still).came_from == "run characters (all weights, 10 steps)"
     further, _ = tiny_run("further", {**changes, "tuning.method": method})
-    assert loss_of(further) < loss_of(of_characters)
-    assert (further.model / "tokenizer.json").read_bytes() == (of_characters.model / "tokenizer.json").read_bytes()
+    assert loss_of(further) < loss_of(characters_run)
+    assert (further.model / "tokenizer.json").read_bytes() == (characters_run.model / "tokenizer.json").read_bytes()
 
 
-def test_new_characters_are_refused_with_their_list(of_characters, tiny_run, tmp_path):
+@pytest.mark.full
+def test_new_characters_are_refused_with_their_list(characters_run, tiny_run, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("7 times é is Ω, said the 7th sheep.\n" * 40)
     run, outcome = tiny_run("refused", {FROM: "characters", "data.path": other, "tuning.method": "full"})
@@ -411,11 +399,12 @@ def test_new_characters_are_refused_with_their_list(of_characters, tiny_run, tmp
     known.write_text("7 times 7 is 49, said the 7th sheep.\n" * 40)
     fewer, outcome = tiny_run("fewer", {FROM: "characters", "data.path": known, "tuning.method": "full"})
     assert outcome.exit_code == 0
-    before, after = (json.loads((run.model / "config.json").read_bytes()) for run in (of_characters, fewer))
+    before, after = (json.loads((run.model / "config.json").read_bytes()) for run in (characters_run, fewer))
     assert before["vocab_size"] == after["vocab_size"]
 
 
-def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, of_characters):
+@pytest.mark.full
+def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, characters_run):
     go_on("words", {"tuning.method": "full"})
     words = refusal_of(tiny_config, {FROM: "words", "task.type": "char_lm", "tuning.method": "full"})
     assert "the tokens of this one are no characters" in words
@@ -425,7 +414,7 @@ def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, of_ch
 
 @pytest.fixture
 def tag(tmp_path, go_on):
-    """`tag(name, tags, changes)`: a finished run that marks words, from a tiny BERT where no model is named."""
+    """`tag(name, tags, changes)`: a finished tagger of words, from a tiny BERT if no model is named."""
 
     def make(name, tags, changes):
         folder = tmp_path / "bert"
@@ -443,35 +432,22 @@ def tag(tmp_path, go_on):
 NAMES = ("CAT", "DOG", "OWL")
 
 
-@pytest.mark.parametrize("method", ["full", "lora"])
-def test_tags_of_words_go_on_with_their_head(tag, method):
-    first = tag("first", NAMES, {"tuning.method": method})
-    still = tag("still", NAMES, {FROM: "first", "tuning.method": method, **STILL})
+@pytest.mark.full
+def test_a_tagger_of_words_keeps_its_head_and_gets_a_new_one_for_other_tags(tag):
+    first = tag("first", NAMES, {"tuning.method": "full"})
+    still = tag("still", NAMES, {FROM: "first", "tuning.method": "full", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
     head = plan_of(still).head
     assert head.value == "kept" and "CAT" in head.reason
     assert any(line.startswith("head ") and "kept" in line for line in plan_lines(plan_of(still)))
-
-
-def test_other_tags_have_a_new_head_which_the_plan_says(tag):
-    tag("first", NAMES, {"tuning.method": "full"})
-    new = tag("new", ("ANT", "BEE"), {FROM: "first", "tuning.method": "full"})
+    new = tag("new", ("ANT", "BEE"), {FROM: "first", "tuning.method": "full", **STILL})
     head = plan_of(new).head
     assert head.value == "new" and "CAT" in head.reason and "ANT" in head.reason
-    told = [one.message for one in read_all(new.journal) if isinstance(one, RunProblem) and one.kind == "new weights"]
-    assert any("start from scratch" in one for one in told)
+    messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
+    assert any("start from scratch" in one for one in messages)
 
 
-def test_a_classifiers_plan_says_what_becomes_of_its_head(classify):
-    first = classify("first", ANIMALS, {"tuning.method": "full"})
-    assert plan_of(first).head is None
-    kept = classify("kept", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
-    assert plan_of(kept).head.value == "kept"
-    new = classify("new", ("ant", "bee", "fly"), {FROM: "first", "tuning.method": "full", **STILL})
-    assert plan_of(new).head.value == "new"
-    assert plan_of(new).head.reason == "the model was for the labels cat, dog, owl, and the data has ant, bee, fly"
-
-
+@pytest.mark.full
 def test_a_new_adapter_on_a_merged_classifier_has_its_head(classify):
     first = classify("first", ANIMALS, {"tuning.method": "lora"})
     asked = {FROM: "first", "tuning.method": "lora", "tuning.continue_adapter": "merge"}

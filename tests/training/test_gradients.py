@@ -1,8 +1,7 @@
-"""One effective batch gives one gradient, however it is cut and however its rows lie in memory."""
+"""An effective batch gives the same gradient, however it is split into micro-batches or packed."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -25,7 +24,7 @@ from tui_trainer.tuning import find_method
 CPU = torch.device("cpu")
 ROW_LENGTHS = (17, 5, 9, 2)  # uneven, so that a mean of means would be another gradient
 CUTS = ((1, 4), (2, 2), (4, 1))  # micro-batch x accumulation
-# Width of a packed row, rows of a pass, and how many passes that makes of the 16, 4, 8 and 1 labels.
+# Width of a packed row, rows of a pass, and the number of passes for the 16, 4, 8 and 1 labels.
 PACKED_CUTS = ((16, 1, 2), (16, 2, 1), (32, 1, 1))
 
 
@@ -51,16 +50,13 @@ def model_of(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
 
 
 def lora_model():
-    """Adapters whose second matrix is not zero any more, or the first would have no gradient."""
+    """Return a model with adapters whose second matrix is not zero; else the first would have no gradient."""
     model = find_method("lora").apply(model_of(), TuningSection(method="lora", r=4), seed=5, autocast=False)
     draw = torch.Generator().manual_seed(6)
     for name, parameter in model.named_parameters():
         if "lora_B" in name:
             parameter.data.normal_(std=0.2, generator=draw)
     return model
-
-
-MODELS = pytest.mark.parametrize("make", [model_of, lora_model], ids=["full", "lora"])
 
 
 def window(rows, micro_batch: int, packed_width: int = 0) -> list[MicroBatch]:
@@ -79,7 +75,7 @@ def step(batches, loss, optimizer, *, lr: float = 0.0, max_grad_norm: float = 0.
 
 
 class _KeepGradients:
-    """Stands in for the optimizer and keeps what it would learn from."""
+    """Keeps the gradients in the place of an optimizer."""
 
     def __init__(self, model) -> None:
         self._model = model
@@ -106,22 +102,25 @@ def assert_equal(mine: dict[str, torch.Tensor], theirs: dict[str, torch.Tensor])
         torch.testing.assert_close(gradient, theirs[name], atol=1e-5, rtol=0)
 
 
-@MODELS
-@pytest.mark.parametrize(("micro_batch", "accumulation"), CUTS[:-1])
-def test_the_gradient_of_uneven_rows_does_not_depend_on_the_cut(rows, micro_batch, accumulation, make):
-    assert len(window(rows, micro_batch)) == accumulation
-    whole = gradients(window(rows, 4), make)
-    assert len(whole) > 10
-    assert_equal(gradients(window(rows, micro_batch), make), whole)
+def test_the_gradient_of_uneven_rows_does_not_depend_on_the_micro_batches(rows, subtests):
+    for make in (model_of, lora_model):
+        whole = gradients(window(rows, 4), make)
+        assert len(whole) > 10
+        for micro_batch, accumulation in CUTS[:-1]:
+            with subtests.test(f"{make.__name__}, {micro_batch} rows in a pass"):
+                assert len(window(rows, micro_batch)) == accumulation
+                assert_equal(gradients(window(rows, micro_batch), make), whole)
 
 
-@MODELS
-@pytest.mark.parametrize(("width", "micro_batch", "passes"), PACKED_CUTS)
-def test_rows_that_share_a_row_give_the_gradient_of_rows_of_their_own(rows, width, micro_batch, passes, make):
-    packed = window(rows, micro_batch, width)
-    assert len(packed) == passes
-    assert all("position_ids" in batch.inputs for batch in packed)
-    assert_equal(gradients(packed, make), gradients(window(rows, 1), make))
+def test_packed_rows_give_the_gradient_of_separate_rows(rows, subtests):
+    for make in (model_of, lora_model):
+        apart = gradients(window(rows, 1), make)
+        for width, micro_batch, passes in PACKED_CUTS:
+            packed = window(rows, micro_batch, width)
+            with subtests.test(f"{make.__name__}, {micro_batch} rows of {width} tokens"):
+                assert len(packed) == passes
+                assert all("position_ids" in batch.inputs for batch in packed)
+                assert_equal(gradients(packed, make), apart)
 
 
 def test_only_adapters_have_gradients_under_lora(rows):
@@ -130,36 +129,30 @@ def test_only_adapters_have_gradients_under_lora(rows):
     assert all(".lora_" in name for name in names)
 
 
-@MODELS
-@pytest.mark.parametrize("packed_width", [0, 16], ids=["padded", "packed"])
-def test_a_mean_of_means_would_be_another_gradient(rows, make, packed_width):
+@pytest.mark.full
+def test_a_mean_of_means_would_be_another_gradient(rows):
     """The control: dividing each micro-batch by its own count is what this project does not do."""
-    model = make()
-    loss, batches = NextTokenLoss(model), window(rows, 1, packed_width)
-    for batch in batches:
-        (loss(batch) / batch.label_count / len(batches)).backward()
-    wrong = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
-    right = torch.cat([g.flatten() for g in gradients(window(rows, 4), make).values()])
-    assert (wrong - right).abs().max() > 1e-3
+    for make in (model_of, lora_model):
+        right = torch.cat([g.flatten() for g in gradients(window(rows, 4), make).values()])
+        for packed_width in (0, 16):
+            model, batches = make(), window(rows, 1, packed_width)
+            loss = NextTokenLoss(model)
+            for batch in batches:
+                (loss(batch) / batch.label_count / len(batches)).backward()
+            wrong = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
+            assert (wrong - right).abs().max() > 1e-3
 
 
-def test_packed_rows_without_their_positions_would_give_another_gradient(rows):
-    """The control: documents that see each other learn something else."""
-    blind = [replace(batch, inputs={"input_ids": batch.inputs["input_ids"]}) for batch in window(rows, 1, 32)]
-    right = gradients(window(rows, 4))
-    assert max((gradients(blind)[name] - right[name]).abs().max() for name in right) > 1e-3
-
-
-@pytest.mark.parametrize(("micro_batch", "width"), [(1, 0), (2, 0), (4, 0), (1, 16), (1, 32)])
-def test_a_step_counts_its_documents_and_labels_however_it_is_cut(rows, micro_batch, width):
-    batches, model = window(rows, micro_batch, width), model_of()
-    report = step(batches, NextTokenLoss(model), _KeepGradients(model))
-    assert (report.samples, report.tokens) == (len(rows), sum(ROW_LENGTHS) - len(rows))
-    assert len(report.forwards) == len(batches)
+def test_a_step_counts_its_documents_and_labels_for_any_micro_batch(rows):
+    for micro_batch, width in [(1, 0), (2, 0), (4, 0), (1, 16), (1, 32)]:
+        batches, model = window(rows, micro_batch, width), model_of()
+        report = step(batches, NextTokenLoss(model), _KeepGradients(model))
+        assert (report.samples, report.tokens) == (len(rows), sum(ROW_LENGTHS) - len(rows))
+        assert len(report.forwards) == len(batches)
 
 
 def test_the_parts_of_a_step_add_up_to_its_time():
-    """Two passes: forward 2 and 1.5 s, backward what is left until the gradient is there."""
+    """Two passes: the forward passes take 2 and 1.5 s, the backward passes the rest until the gradient is there."""
     report = StepReport(
         loss_sum=torch.zeros(()), grad_norm=torch.zeros(()), tokens=1, input_tokens=1, samples=1, lr=0.1,
         data_seconds=0.5, forwards=((1.0, 3.0), (5.0, 6.5)), accumulated=9.0, updated=10.0,
@@ -172,7 +165,7 @@ def test_the_parts_of_a_step_add_up_to_its_time():
 
 
 def loss_of(model):
-    """The task's loss, in the dtype of the model: the task itself computes it in fp32."""
+    """Return the loss of the task in the dtype of the model; the task itself computes it in fp32."""
 
     def loss_sum(batch: MicroBatch) -> torch.Tensor:
         logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]

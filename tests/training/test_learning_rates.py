@@ -1,4 +1,4 @@
-"""At `learning_rate = "auto"` every optimizer lowers the loss about as far as AdamW does."""
+"""At `learning_rate = "auto"` every optimizer lowers the loss about as far as AdamW. Schedules are resumed exactly."""
 
 from __future__ import annotations
 
@@ -10,23 +10,19 @@ import torch
 
 from tests.combinations import first_by_default
 from tests.tiny_models import tiny_model
+from tests.training.finished_runs import assert_resumes_to_the_bit, of_kind
 from tui_trainer.config.load import Request
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.data.batching.collate import collate
-from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_again
+from tui_trainer.launching.open_run import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
 from tui_trainer.planning.learning_rates import learning_rate
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
-from tui_trainer.training.session import Session
 from tui_trainer.training.step import take_step
 from tui_trainer.tuning import find_method
 
@@ -39,18 +35,12 @@ START = {
 }
 
 
-@pytest.fixture(scope="module")
-def batch():
-    draw = np.random.default_rng(4)
-    return micro_batch(collate([draw.integers(3, 380, size=17, dtype=np.int32) for _ in range(6)], 0))
-
-
 def loaded_with(optim, start):
     return load_config(Request(profile="finetune", assignments=(f"training.optim={optim}", *START[start])))
 
 
-def fall(optim, start, batch):
-    """Nats a token by which the loss on one batch falls, with warm-up and decay as in a run."""
+def fall_of_the_loss(optim, start, batch):
+    """Return by how many nats a token the loss on one batch falls, with warm-up and decay as in a run."""
     loaded = loaded_with(optim, start)
     training, lr = loaded.config.training, learning_rate(loaded).value
     model = tiny_model("llama")
@@ -68,11 +58,13 @@ def fall(optim, start, batch):
 
 
 @pytest.mark.parametrize("start", first_by_default(START))
-def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start, batch):
-    reference = fall("adamw_torch_fused", start, batch)
+def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start):
+    draw = np.random.default_rng(4)
+    batch = micro_batch(collate([draw.integers(3, 380, size=17, dtype=np.int32) for _ in range(6)], 0))
+    reference = fall_of_the_loss("adamw_torch_fused", start, batch)
     assert reference > 0.002
     for optim in ("adafactor", "sgd"):
-        assert fall(optim, start, batch) > 0.5 * reference, optim
+        assert fall_of_the_loss(optim, start, batch) > 0.5 * reference, optim
 
 
 @pytest.mark.parametrize(
@@ -80,10 +72,14 @@ def test_other_optimizers_lower_the_loss_about_as_far_as_adamw(start, batch):
     [
         # Of 8 steps, 2 of warm-up; step 6 is the fourth before the end.
         ("warmup_stable_decay", [0.25, 0.625, 1, 1, 1, 0.8125, 0.625, 0.4375]),
-        ("cosine", [0, 0.5, *(0.25 + 0.375 * (1 + math.cos(math.pi * done / 6)) for done in range(6))]),
+        pytest.param(
+            "cosine",
+            [0, 0.5, *(0.25 + 0.375 * (1 + math.cos(math.pi * done / 6)) for done in range(6))],
+            marks=pytest.mark.full,
+        ),
     ],
 )
-def test_a_run_that_stopped_on_the_way_down_goes_on_to_the_bit(schedule, rates, tiny_run, monkeypatch):
+def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, tiny_run):
     changes = {
         "training.lr_scheduler_type": schedule, "training.min_lr_rate": 0.25, "training.learning_rate": 0.01,
         "training.max_steps": 8, "training.warmup_steps": 2, "logging.logging_steps": 1,
@@ -91,30 +87,16 @@ def test_a_run_that_stopped_on_the_way_down_goes_on_to_the_bit(schedule, rates, 
     }  # fmt: skip
     if schedule != "cosine":
         changes |= {"training.num_decay_steps": 4, "training.decay_type": "linear"}
-    whole, _ = tiny_run("whole", changes)
-    take = Session.take_step
-
-    def take_and_stop(self, step):
-        take(self, step)
-        if step == 6:
-            controls.request(self.job.folder.control, "stop")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "take_step", take_and_stop)
-        parted, stopped = tiny_run("parted", changes)
-    assert stopped.exit_code == EXIT_STOPPED
-    assert carry_out(open_again(parted)).exit_code == EXIT_DONE
+    whole, parted = assert_resumes_to_the_bit(tiny_run, changes)
     for folder in (whole, parted):
-        steps = [event for event in read_all(folder.journal) if isinstance(event, StepDone)]
-        assert [event.lr for event in steps] == pytest.approx([0.01 * share for share in rates])
-    ours, others = ((folder.model / "model.safetensors").read_bytes() for folder in (whole, parted))
-    assert ours == others
+        assert [event.lr for event in of_kind(folder, StepDone)] == pytest.approx([0.01 * share for share in rates])
 
 
-@pytest.mark.parametrize("start", START)
-def test_the_reason_of_a_rate_names_what_it_is_for(start):
-    for optim, word in (("adafactor", "Adafactor takes AdamW's rates"), ("sgd", "SGD's steps")):
-        planned = learning_rate(loaded_with(optim, start))
-        assert planned.exact and word in planned.reason
+def test_the_reason_of_a_rate_names_the_optimizer(subtests):
+    for start in START:
+        for optim, word in (("adafactor", "Adafactor takes AdamW's rates"), ("sgd", "SGD's steps")):
+            planned = learning_rate(loaded_with(optim, start))
+            with subtests.test(f"{optim} {start}"):
+                assert planned.exact and word in planned.reason
     written = load_config(Request(assignments=("training.optim=sgd", "training.learning_rate=0.25")))
     assert learning_rate(written).value == 0.25

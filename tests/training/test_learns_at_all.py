@@ -1,15 +1,16 @@
-"""Ways to learn nothing are refused before the start, or named by the doctor within 20 steps; healthy runs are not."""
+"""Runs that learn nothing are refused before they start, or found by the doctor within 20 steps."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 from transformers.models.bert.modeling_bert import BertModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
@@ -17,12 +18,14 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import begin
 from tui_trainer.advice.examine import examine
 from tui_trainer.advice.rules.learning import LearnsAtAll
+from tui_trainer.config.sections import TrainingSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.runs.events import RunFailed
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
+from tui_trainer.training.optimizer import RunOptimizer
 
 NAMES = {one.name for one in LearnsAtAll.during}
 STEPS = 20
@@ -32,7 +35,7 @@ Changes = dict[str, Any]
 
 
 def settings_of(place: Path, changes: Changes) -> Changes:
-    """Of a run of 20 steps and one more; `family` and `model_config` are those of a tiny pretrained model."""
+    """Return the settings of a run of 21 steps; `family` and `model_config` describe a tiny pretrained model."""
     settings = {"training.max_steps": STEPS + 1, **changes}
     if family := settings.pop("family", ""):
         model = save_tiny_model(place / family, family)
@@ -42,15 +45,15 @@ def settings_of(place: Path, changes: Changes) -> Changes:
     return settings
 
 
-def named(run: RunFolder) -> dict[str, str]:
-    """What the doctor says of learning at all, from the journal as it was after 20 steps of the run that lived."""
+def findings(run: RunFolder) -> dict[str, str]:
+    """Return what the doctor finds about learning at all in the journal as it was after 20 steps of the live run."""
     state = fold([event for event in read_all(run.journal) if event.step <= STEPS])
     assert state.step == STEPS and state.finished is None
     return {one.name: one.found.evidence for one in examine(state).findings if one.name in NAMES}
 
 
-def came_to(place: Path, task: str, changes: Changes) -> str:
-    """`refused: REASON`, or what the doctor names."""
+def outcome_of(place: Path, task: str, changes: Changes) -> str:
+    """Return `refused: REASON`, or what the doctor finds."""
     try:
         run = begin(place, task, settings_of(place, changes))
     except ConfigError as error:
@@ -60,7 +63,7 @@ def came_to(place: Path, task: str, changes: Changes) -> str:
         (failed,) = (event for event in read_all(run.folder.journal) if isinstance(event, RunFailed))
         assert failed.step == 0
         return f"refused: {failed.message}"
-    return "; ".join(f"{name}: {evidence}" for name, evidence in named(run.folder).items())
+    return "; ".join(f"{name}: {evidence}" for name, evidence in findings(run.folder).items())
 
 
 def detached_body(patch: pytest.MonkeyPatch) -> None:
@@ -79,7 +82,7 @@ def longer_hidden_states(patch: pytest.MonkeyPatch) -> None:
 
 
 @dataclass(frozen=True)
-class Way:
+class Fault:
     task: str
     changes: Changes
     found: str
@@ -87,33 +90,39 @@ class Way:
 
 
 NOTHING = "no_gradient: no gradient reaches any of the"
-WAYS = {
-    "frozen by a wrong pattern": Way(
+FAULTS = {
+    "frozen by a wrong pattern": Fault(
         "causal_lm", {**LORA, "tuning.method": "full", "tuning.trainable_layers": "layers.7."},
         "refused: --set: tuning.trainable_layers: fits no weight of the model: layers.7.",
     ),
-    "labels all masked": Way("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within"),
-    "learning rate 0": Way("causal_lm", {"training.learning_rate": 0}, "refused: --set: training.learning_rate"),
-    "learning rate that is 0 in 32 bits": Way("causal_lm", {"training.learning_rate": "1e-323"}, "rate_of_zero"),
-    "detached head": Way("sequence_classification", BERT, "no_gradient: no gradient reaches 24 of 25", detached_body),
-    "adapter on no module": Way(
+    "labels all masked": Fault("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within"),
+    "learning rate 0": Fault("causal_lm", {"training.learning_rate": 0}, "refused: --set: training.learning_rate"),
+    "learning rate that is 0 in 32 bits": Fault("causal_lm", {"training.learning_rate": "1e-323"}, "rate_of_zero"),
+    "detached head": Fault("sequence_classification", BERT, "no_gradient: no gradient reaches 24 of 25", detached_body),
+    "adapter on no module": Fault(
         "causal_lm", {**LORA, "tuning.target_modules": "embed_tokens"},
         "refused: --set: tuning.target_modules: embed_tokens is no linear layer",
     ),
-    "dropout of 1": Way("sequence_classification", {**BERT, "model_config": {"hidden_dropout_prob": 1.0}}, NOTHING),
-    "dropout of 1 in adapters": Way(
+    "dropout of 1": Fault("sequence_classification", {**BERT, "model_config": {"hidden_dropout_prob": 1.0}}, NOTHING),
+    "dropout of 1 in adapters": Fault(
         "causal_lm", {**LORA, "tuning.lora_dropout": 1}, "refused: --set: tuning.lora_dropout"
     ),
-    "norms of another model": Way("causal_lm", LORA, "begins_high: loss ", longer_hidden_states),
+    "norms of another model": Fault("causal_lm", LORA, "begins_high: loss ", longer_hidden_states),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_each_way_to_learn_nothing_is_named_or_refused(name, tmp_path, monkeypatch):
-    way = WAYS[name]
-    way.plant(monkeypatch)
-    found = came_to(tmp_path, way.task, way.changes)
-    assert way.found in found, found
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.full] * (name in ("dropout of 1", "norms of another model")))
+        for name in FAULTS
+    ],
+)
+def test_a_run_that_learns_nothing_is_refused_or_found(name, tmp_path, monkeypatch):
+    fault = FAULTS[name]
+    fault.plant(monkeypatch)
+    outcome = outcome_of(tmp_path, fault.task, fault.changes)
+    assert fault.found in outcome, outcome
 
 
 HEALTHY: list[tuple[str, Changes]] = [
@@ -132,6 +141,47 @@ HEALTHY: list[tuple[str, Changes]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("task", "changes"), HEALTHY, ids=partial(str))
-def test_no_healthy_run_is_named(task, changes, tmp_path):
-    assert came_to(tmp_path, task, changes) == ""
+@pytest.mark.parametrize(
+    ("task", "changes"),
+    [pytest.param(*case, marks=[pytest.mark.full] * (case[1] != LORA), id=str(case)) for case in HEALTHY],
+)
+def test_nothing_is_found_in_a_healthy_run(task, changes, tmp_path):
+    assert outcome_of(tmp_path, task, changes) == ""
+
+
+# The first gradients of an optimizer ----------------------------------------------------------------------------------
+
+
+class TwoLayers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head, self.experts = nn.Linear(4, 4), nn.Linear(4, 2), nn.ModuleList([nn.Linear(4, 4)])
+
+
+ROWS = torch.ones(3, 4)
+
+
+def first_gradients(model: nn.Module, loss: Callable[[Any], torch.Tensor], steps: int = 3) -> tuple[str, str] | None:
+    optimizer = RunOptimizer(model, TrainingSection(), lr=0.01)
+    for _ in range(steps):
+        loss(model).backward()
+        optimizer.apply(torch.tensor(1.0), lr=0.01, max_grad_norm=1.0)
+    report = optimizer.first_gradients.words()
+    assert optimizer.first_gradients.words() is None, "it is reported once"
+    return report
+
+
+def test_a_matrix_without_a_gradient_is_named():
+    words, hint = first_gradients(TwoLayers(), lambda model: model.head(model.body(ROWS).detach()).square().sum())
+    assert words == "no gradient reaches 1 of 2 trained matrices in 3 steps: body.weight"
+    assert "tuning.target_modules" in hint
+    words, _ = first_gradients(TwoLayers(), lambda model: model.head(model.body(0 * ROWS)).sum() * 0)
+    assert words == "no gradient reaches any of the 2 trained matrices in 3 steps: nothing learns"
+
+
+def test_a_model_that_learns_and_an_adapter_in_its_first_step_are_not_named():
+    assert first_gradients(TwoLayers(), lambda model: model.head(model.body(ROWS)).square().sum()) is None
+    low = TwoLayers()
+    nn.init.zeros_(low.head.weight)  # as the second matrix of an adapter: the first has no gradient in step 1
+    assert first_gradients(low, lambda model: (model.head(model.body(ROWS)) - 1).square().sum()) is None
+    assert first_gradients(TwoLayers(), lambda model: (0 * model.head(model.body(ROWS))).sum(), steps=2) is None

@@ -1,7 +1,7 @@
-"""liger-kernel itself, where it is installed: `uv run --with liger-kernel pytest tests/training/test_liger.py`.
+"""liger-kernel itself, where it is installed: `uv run --with liger-kernel pytest -m full tests/training/test_liger.py`.
 
-What it changes in a model is taken back to the last name. Its kernels are also computed, by Triton's interpreter: those
-of layers in fp32, which pass the probe, and that of the loss in all precisions, beside float64.
+All changes it makes to a model are undone. Triton's interpreter computes its kernels: those of layers in fp32, which
+pass the probe, and that of the loss in all precisions, compared with float64.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tui_trainer.planning.fused_kernels import LIGER_FAMILIES
 from tui_trainer.training import fused_kernels
 from tui_trainer.training.fused_kernels import taken_back
 
-pytestmark = pytest.mark.versions
+pytestmark = [pytest.mark.full, pytest.mark.versions]
 pytest.importorskip("liger_kernel", reason="liger-kernel is not installed")
 INTERPRETER = """
     class Number(float):
@@ -104,20 +104,20 @@ LOSS = """
 
 
 @pytest.mark.parametrize("family", ["gemma", "gemma2", "llama", "mistral", "phi3", "qwen2", "qwen3"])
-def test_what_it_changes_is_taken_back_to_the_last_name(family):
+def test_all_changes_of_a_model_are_undone(family):
     model, tokens = tiny_model(family), torch.arange(4, 12)[None]
     names = sys.modules[type(model).__module__]
     before = [dict(vars(names)), *(dict(vars(module)) for module in model.modules())]
     expected = model(input_ids=tokens).logits
     with taken_back():
-        assert fused_kernels._switch_on(model) >= 7, "three layers' worth of norms and MLPs"
+        assert fused_kernels._switch_on(model) >= 7, "norms and MLPs of three layers"
         assert vars(names)["apply_rotary_pos_emb"].__module__.startswith("liger_kernel")
         assert type(model).forward.__module__ == names.__name__ and "forward" not in vars(model), "the loss is ours"
     assert [dict(vars(names)), *(dict(vars(module)) for module in model.modules())] == before
     assert torch.equal(model(input_ids=tokens).logits, expected)
 
 
-def test_the_families_that_plans_count_on_are_known_to_it():
+def test_it_supports_the_families_that_plans_count_on():
     from liger_kernel.transformers.monkey_patch import MODEL_TYPE_TO_APPLY_LIGER_FN
 
     assert MODEL_TYPE_TO_APPLY_LIGER_FN.keys() >= LIGER_FAMILIES

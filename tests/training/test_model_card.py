@@ -1,7 +1,8 @@
-"""The model card: what a hub reads of it, and names that are foreign, which stay names."""
+"""The model card: its metadata, foreign names that stay names, and code that loads the model."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 
@@ -12,6 +13,7 @@ from markdown_it import MarkdownIt
 
 from tests.trained_runs import training_row, write_rows
 from tui_trainer.config.changes import with_changes
+from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.training.final_model import model_card
@@ -36,7 +38,7 @@ HOSTILE = [
 
 @pytest.fixture
 def card(tiny_config):
-    """`card(model, data, source, method)`: of a run with such names."""
+    """`card(model, data, source)`: the card of a run with these names."""
     plan = estimated_plan(tiny_config("a"))
 
     def make(model: str = "", data: str = "/srv/private/data.jsonl", source: str = "data.jsonl (2 kB)") -> str:
@@ -58,50 +60,64 @@ def shape(tokens: list) -> list[tuple[str, list[str]]]:
     return [(one.type, [child.type for child in one.children or []]) for one in tokens]
 
 
-@pytest.mark.parametrize("name", HOSTILE, ids=repr)
-def test_a_name_is_neither_settings_nor_markup(name, card):
+def test_a_name_is_neither_metadata_nor_markup(card, subtests):
     expected, plain = parts(card("/srv/private/llama"))
-    text = card(f"/srv/private/{name}", f"/srv/private/{name}", f"{name} (2 kB)")
-    metadata, tokens = parts(text)
     assert expected.pop("base_model") == "llama"
-    assert {key: value for key, value in metadata.items() if key != "base_model"} == expected
     assert list(expected) == ["library_name", "pipeline_tag", "tags"]
-    assert shape(tokens) == shape(plain), text
-    assert dict(ModelCard(text).data.to_dict())["pipeline_tag"] == "text-generation"
-    assert "private" not in text and "\x1b" not in text
+    for name in HOSTILE:
+        text = card(f"/srv/private/{name}", f"/srv/private/{name}", f"{name} (2 kB)")
+        metadata, tokens = parts(text)
+        with subtests.test(repr(name)):
+            assert {key: value for key, value in metadata.items() if key != "base_model"} == expected
+            assert shape(tokens) == shape(plain), text
+            assert dict(ModelCard(text).data.to_dict())["pipeline_tag"] == "text-generation"
+            assert "private" not in text and "\x1b" not in text
 
 
-@pytest.mark.parametrize(
-    ("model", "base", "loaded"),
-    [
+def test_the_base_model_is_named_so_that_others_can_find_it(card):
+    snapshot = "/home/me/.cache/huggingface/hub/models--meta--llama-3/snapshots/0a1b"
+    for model, base, loaded in (
         ("/srv/private/llama", "llama", '"path/of/the/base/model"'),
         ("meta/llama-3", "meta/llama-3", "'meta/llama-3'"),
-        ("/home/me/.cache/huggingface/hub/models--meta--llama-3/snapshots/0a1b", "meta/llama-3", "'meta/llama-3'"),
-    ],
-)
-def test_the_base_is_named_as_others_can_find_it(model, base, loaded, card):
-    text = card(model)
-    assert parts(text)[0]["base_model"] == base
-    assert f"parameters for {base} (" in text and f"from_pretrained({loaded})" in text
+        (snapshot, "meta/llama-3", "'meta/llama-3'"),
+    ):
+        text = card(model)
+        assert parts(text)[0]["base_model"] == base
+        assert f"parameters for {base} (" in text and f"from_pretrained({loaded})" in text
 
 
-@pytest.mark.parametrize(
-    ("path", "source", "told"),
-    [
+def test_data_is_named_without_its_folder(card):
+    for path, source, words in (
         ("/srv/private/rows", "/srv/private/rows (3 files, 2 kB)", "rows (3 files, 2 kB)"),
         ("/srv/private/rows/*.jsonl", "/srv/private/rows/*.jsonl (3 files, 2 kB)", r"\*.jsonl (3 files, 2 kB)"),
         ("/srv/private/a, /srv/private/a/b", "/srv/private/a (2 files, 1 kB), b (1 kB)", "a (2 files, 1 kB), b (1 kB)"),
         ("sample:licenses", "sample:licenses (of Python)", "sample:licenses (of Python)"),
-    ],
-)
-def test_data_is_named_without_its_place(path, source, told, card):
-    assert f"Trained on {told}: " in card(data=path, source=source)
+    ):
+        assert f"Trained on {words}: " in card(data=path, source=source), path
 
 
-def test_the_card_of_a_run_names_no_place_of_this_machine(tiny_run, tmp_path):
+def test_the_card_of_a_run_names_no_folder_of_this_machine(tiny_run, tmp_path):
     (tmp_path / "rows").mkdir()
     for name in "ab":
         write_rows(tmp_path / f"rows/{name}.jsonl", [training_row("causal_lm", n) for n in range(30)])
     folder, _ = tiny_run("a", {"data.path": str(tmp_path / "rows")})
     text = (folder.model / "README.md").read_text()
     assert "Trained on rows (2 files" in text and os.fspath(tmp_path) not in text
+
+
+@pytest.mark.full
+def test_the_code_on_the_card_of_an_adapter_loads_it(adapted_run):
+    import torch
+
+    text = (adapted_run.model / "README.md").read_text()
+    code = text.partition("```python\n")[2].partition("```")[0]
+    base = json.loads((adapted_run.model / "adapter_config.json").read_bytes())["base_model_name_or_path"]
+    names: dict = {}
+    code = code.replace("path/of/this/folder", str(adapted_run.model)).replace("path/of/the/base/model", base)
+    exec(code, names)
+    ids = torch.arange(3, 19)[None]
+    with torch.no_grad():
+        loaded, wanted = (
+            model(input_ids=ids).logits for model in (names["model"], TrainedModel.of(adapted_run).load())
+        )
+    torch.testing.assert_close(loaded, wanted, atol=1e-5, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Muon for the matrices inside of layers, AdamW for all else: the same steps as torch's two optimizers side by side."""
+"""Muon for the matrices of layers and AdamW for the others take the same steps as the two optimizers of torch."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ MUON = {"training.optim": "muon", "training.weight_decay": 0.1}
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory):
-    place = tmp_path_factory.mktemp("muon")
+    folder = tmp_path_factory.mktemp("muon")
     for family in ("llama", "mixtral"):
-        save_tiny_model(place / family, family)
-    return place
+        save_tiny_model(folder / family, family)
+    return folder
 
 
 def bare_losses(family, base, clip=0.0):
-    """The split by hand: projections by Muon, everything else by AdamW."""
+    """Return the losses with projections trained by Muon and all other weights by AdamW."""
     model, (ids, mask, labels) = tiny_model(family).train(), padded(rows_of(base))
     named = dict(model.named_parameters())
     hidden = [weight for name, weight in named.items() if name.endswith("_proj.weight")]
@@ -54,12 +54,13 @@ def bare_losses(family, base, clip=0.0):
     return found
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("family", "clip"), [("llama", 0.5), in_the_sweep("llama", 0.0), in_the_sweep("mixtral", 0.0)])
-def test_a_run_takes_the_steps_of_torchs_two_optimizers(family, clip, bases, tmp_path):
+def test_a_run_takes_the_steps_of_the_two_optimizers_of_torch(family, clip, bases, tmp_path):
     changes = {**MUON, "training.max_grad_norm": clip, "training.router_aux_loss_coef": 0}
     folder = trained_run(bases / family, tmp_path, **changes)
     losses = [step.loss for step in steps_of(folder)]
-    # Products of gradients in bf16 round what differs in their last bits; by the same ones weights are the same bits.
+    # Muon multiplies gradients in bf16, which enlarges differences in their last bits.
     assert losses == pytest.approx(bare_losses(family, bases / family, clip), rel=5e-5)
     assert losses[-1] < losses[0]
     plain = [step.loss for step in steps_of(trained_run(bases / family, tmp_path, **{"training.max_grad_norm": clip}))]
@@ -78,19 +79,20 @@ def test_it_learns_from_scratch_at_the_learning_rate_of_adamw(tiny_run):
     assert muon[0] - muon[-1] > 0.5 * (adamw[0] - adamw[-1])
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mixtral", "qwen3_moe", "t5"])
-def test_hidden_matrices_are_those_of_layers(family):
-    model = tiny_model(family)
-    hidden = hidden_matrices(model)
-    named = dict(model.named_parameters())
-    assert hidden and all(named[name].ndim == 2 for name in hidden)
+def test_hidden_matrices_are_those_of_layers():
     apart = ("embed", "wte", "wpe", "lm_head", "shared", "relative", "experts", "mlp.gate.")
-    assert not any(part in name for name in hidden for part in apart), hidden
-    left = {name for name, weight in named.items() if weight.ndim == 2} - hidden
-    assert all(any(part in name for part in apart) for name in left), left
+    for family in ("llama", "gpt2", "mixtral", "qwen3_moe", "t5"):
+        model = tiny_model(family)
+        hidden = hidden_matrices(model)
+        named = dict(model.named_parameters())
+        assert hidden and all(named[name].ndim == 2 for name in hidden), family
+        assert not any(part in name for name in hidden for part in apart), hidden
+        left = {name for name, weight in named.items() if weight.ndim == 2} - hidden
+        assert all(any(part in name for part in apart) for name in left), left
 
 
-def test_its_state_is_planned_and_saved_as_it_is(bases, tmp_path):
+@pytest.mark.full
+def test_its_state_has_the_planned_bytes(bases, tmp_path):
     folder = trained_run(bases / "llama", tmp_path, **MUON)
     plan = read_plan_file(folder.plan.read_bytes())
     model = tiny_model("llama")
@@ -102,7 +104,7 @@ def test_its_state_is_planned_and_saved_as_it_is(bases, tmp_path):
     assert state_bytes(plan.model_shape(), plan.training_setup, plan.training_setup.trained_parameters) == kept
 
 
-def test_what_has_no_hidden_matrix_that_trains_is_refused(bases, tmp_path):
+def test_a_model_without_trained_hidden_matrices_is_refused(bases, tmp_path):
     model = tiny_model("llama")
     for name, parameter in model.named_parameters():
         parameter.requires_grad_("norm" in name)
@@ -112,7 +114,7 @@ def test_what_has_no_hidden_matrix_that_trains_is_refused(bases, tmp_path):
         trained_run(bases / "llama", tmp_path, **MUON, **{"tuning.method": "lora"})
 
 
-def test_by_the_same_gradients_weights_are_torchs_to_the_bit():
+def test_the_same_gradients_give_the_weights_of_torch_to_the_bit():
     ours, theirs = tiny_model("llama"), tiny_model("llama")
     optimizer = RunOptimizer(ours, TrainingSection(optim="muon", weight_decay=0.1), lr=0.01)
     hidden = hidden_matrices(theirs)

@@ -1,4 +1,4 @@
-"""Memory that runs out in the middle of a run is an event: the same batch goes again in smaller passes, to the bit."""
+"""When memory runs out during a run, the same batch is computed again in smaller passes, with the same result."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from torch.optim import AdamW
-from transformers import Adafactor, LlamaForCausalLM
+from transformers import Adafactor
 
 from tests.tiny_models import save_tiny_model
+from tests.trained_runs import stopping_after
+from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.hardware.cgroup import MemoryLeft
 from tui_trainer.hardware.out_of_memory import is_out_of_memory
@@ -23,14 +25,13 @@ from tui_trainer.launching.prepare import read_plan
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
-from tui_trainer.training import attempt, checkpoint_folder, session
 from tui_trainer.training import checkpoint as checkpoint_tensors
+from tui_trainer.training import checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session
@@ -43,12 +44,8 @@ CPU_ALLOCATOR = RuntimeError(
     "[enforce fail at alloc_cpu.cpp:124] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
     "8589934592 bytes. Error code 12 (Cannot allocate memory)"
 )
-# What is drawn while training must be drawn again.
+# With dropout, a repeated pass must draw the same random numbers.
 WHOLE = {"model.scratch.attention_dropout": 0.3, MICRO: 4, "training.max_steps": 4}
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
 def weights_of(folder, file="model.safetensors"):
@@ -88,7 +85,7 @@ class Shortage:
 
 @pytest.fixture
 def shortage(monkeypatch):
-    """What a run has no memory for, as a test sets it."""
+    """The passes for which a run has no memory, as a test sets them."""
     found, plain_loss, plain_step = Shortage(), NextTokenLoss.__call__, Session._step
 
     def step(self, step):
@@ -116,7 +113,9 @@ def shortage(monkeypatch):
     found.steps = set()
 
 
-def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(reference_run, tiny_run, shortage):
+def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_with_smaller_passes(
+    reference_run, tiny_run, shortage
+):
     small = reference_run(WHOLE | {MICRO: 1})
     shortage.steps, shortage.rows = {1}, 1
     folder, outcome = tiny_run("failing", WHOLE)
@@ -138,15 +137,6 @@ def test_a_first_step_without_memory_ends_with_the_weights_of_a_run_begun_so(ref
     ]
 
 
-def test_a_cut_that_is_not_put_back_would_be_seen(reference_run, tiny_run, shortage, monkeypatch):
-    """The control: without the generators put back, dropout draws other numbers."""
-    small = reference_run(WHOLE | {MICRO: 2})
-    monkeypatch.setattr(attempt, "restore_random", lambda tensors: None)
-    shortage.steps, shortage.rows = {1}, 2
-    folder, _ = tiny_run("failing", WHOLE)
-    assert weights_of(folder) != weights_of(small)
-
-
 CASES = {
     "accumulation": ({MICRO: 2}, 1),
     "a last part that is smaller": ({"training.effective_batch_size": 7, MICRO: 7}, 4),
@@ -156,11 +146,12 @@ CASES = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("case", "place"),
     [*((case, "backward") for case in CASES), ("accumulation", "forward"), ("accumulation", "second pass")],
 )
-def test_however_a_step_is_made_and_wherever_it_fails(reference_run, tiny_run, shortage, case, place):
+def test_a_repeated_step_gives_the_same_weights_wherever_it_failed(reference_run, tiny_run, shortage, case, place):
     changes, rows = CASES[case]
     small = reference_run(WHOLE | changes | {MICRO: rows})
     shortage.steps, shortage.rows, shortage.place = {1}, rows, place
@@ -192,6 +183,7 @@ def documents_run(tiny_run, tmp_path):
 LORA = {"tuning.method": "lora", "tuning.lora_dropout": 0.3, "data.packing": "false"}
 
 
+@pytest.mark.full
 def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage):
     small, outcome = documents_run("small", LORA | {MICRO: 2})
     assert outcome.exit_code == EXIT_DONE, outcome
@@ -206,6 +198,7 @@ def test_lora_with_dropout_is_the_same_to_the_bit(documents_run, shortage):
 PACKED = {"tuning.method": "full", "data.packing": "true", "data.max_length": 32}
 
 
+@pytest.mark.full
 def test_packed_rows_are_halved_to_the_bit(documents_run, shortage):
     small, outcome = documents_run("small", PACKED | {MICRO: 1})
     assert outcome.exit_code == EXIT_DONE, outcome
@@ -216,6 +209,7 @@ def test_packed_rows_are_halved_to_the_bit(documents_run, shortage):
     assert of_kind(folder, MicroBatchReduced)[-1].rows == 1
 
 
+@pytest.mark.full
 def test_one_packed_row_of_several_documents_is_made_narrower(documents_run, shortage):
     whole, _ = documents_run("whole", PACKED | {MICRO: 1})
     shortage.steps, shortage.rows, shortage.width = {2}, 1, 20
@@ -234,19 +228,12 @@ LATE = WHOLE | {"training.max_steps": 20, "checkpoint.save_total_limit": 9}
 
 
 def stop_at(monkeypatch, step):
-    take = Session.take_step
-
-    def take_and_stop(self, number):
-        take(self, number)
-        if number == step:
-            controls.request(self.job.folder.control, "stop")
-
-    monkeypatch.setattr(Session, "take_step", take_and_stop)
+    monkeypatch.setattr(Session, "take_step", stopping_after(step))
 
 
-def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tiny_run, shortage, monkeypatch):
-    """Another cut sums in another order: what was computed before the event differs from a run that began with the
-    smaller one in the last bits. So to the bit it is the run whose plan was changed at that step, and no other."""
+def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(tiny_run, shortage, monkeypatch):
+    """Passes of another size sum in another order. So the weights equal to the bit those of a run whose plan was
+    changed at this step, and not those of a run that began with the smaller passes."""
     with monkeypatch.context() as patch:
         stop_at(patch, 17)
         changed, outcome = tiny_run("changed", LATE)
@@ -264,17 +251,8 @@ def test_a_late_step_without_memory_goes_on_as_a_run_that_was_cut_anew_there(tin
     assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (17, "out of memory")
 
 
-def test_a_late_step_is_close_to_a_run_begun_with_the_smaller_passes(reference_run, tiny_run, shortage):
-    without_dropout = LATE | {"model.scratch.attention_dropout": 0}
-    small = reference_run(without_dropout | {MICRO: 2})
-    shortage.steps, shortage.rows = {18}, 2
-    folder, _ = tiny_run("failing", without_dropout)
-    mine, theirs = (load_file(run.model / "model.safetensors") for run in (folder, small))
-    for name, tensor in mine.items():
-        torch.testing.assert_close(tensor, theirs[name], atol=1e-3, rtol=1e-3)
-
-
-def test_a_resumed_run_goes_on_with_the_smaller_passes_to_the_bit(tiny_run, shortage, monkeypatch):
+@pytest.mark.full
+def test_a_resumed_run_keeps_the_smaller_passes_to_the_bit(tiny_run, shortage, monkeypatch):
     settings = WHOLE | {"training.max_steps": 9}
     shortage.steps, shortage.rows = {4}, 2
     whole, _ = tiny_run("whole", settings)
@@ -292,7 +270,8 @@ def test_a_resumed_run_goes_on_with_the_smaller_passes_to_the_bit(tiny_run, shor
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
 
 
-def test_a_resumed_run_survives_it_as_well(tiny_run, shortage, monkeypatch):
+@pytest.mark.full
+def test_a_step_without_memory_after_a_resume_gives_the_same_weights(tiny_run, shortage, monkeypatch):
     settings = WHOLE | {"training.max_steps": 8}
     shortage.steps, shortage.rows = {5}, 2
     whole, _ = tiny_run("whole", settings)
@@ -325,7 +304,8 @@ def test_one_row_that_is_too_large_ends_the_run_with_its_name_and_a_checkpoint(t
         assert saved == wanted, name
 
 
-def test_memory_for_the_state_of_the_optimizer_is_missed_before_any_weight_has_changed(
+@pytest.mark.full
+def test_memory_for_the_state_of_the_optimizer_runs_out_before_any_weight_has_changed(
     reference_run, tiny_run, monkeypatch
 ):
     small = reference_run(WHOLE | {MICRO: 2})
@@ -345,6 +325,7 @@ def test_memory_for_the_state_of_the_optimizer_is_missed_before_any_weight_has_c
     assert weights_of(folder) == weights_of(small)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("call", [2, 3, 4], ids=["vectors of step 1", "matrices of step 2", "vectors of step 2"])
 def test_an_update_that_may_be_half_done_ends_the_run_and_saves_nothing(tiny_run, monkeypatch, call):
     begin, calls = AdamW._init_group, []
@@ -363,8 +344,9 @@ def test_an_update_that_may_be_half_done_ends_the_run_and_saves_nothing(tiny_run
     assert not (folder.logs / "error.txt").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("call", "exit_code"), [(1, EXIT_DONE), (2, EXIT_FAILED)], ids=["none moved", "one moved"])
-def test_an_optimizer_that_goes_weight_by_weight_tries_again_before_the_first(
+def test_an_optimizer_that_updates_weight_by_weight_retries_before_the_first(
     reference_run, tiny_run, monkeypatch, call, exit_code
 ):
     settings = WHOLE | {"training.optim": "adafactor"}
@@ -415,7 +397,7 @@ def evaluations(folder):
     return [(event.step, event.loss_sum, event.tokens, event.best) for event in of_kind(folder, EvalDone)]
 
 
-def test_an_evaluation_goes_again_in_smaller_passes(reference_run, tiny_run, no_memory_to_evaluate):
+def test_an_evaluation_is_repeated_in_smaller_passes(reference_run, tiny_run, no_memory_to_evaluate):
     small = reference_run(EVALUATED | {EVAL_MICRO: 2})
     failed = no_memory_to_evaluate(2)
     folder, outcome = tiny_run("failing", EVALUATED)
@@ -428,21 +410,16 @@ def test_an_evaluation_goes_again_in_smaller_passes(reference_run, tiny_run, no_
     ]  # fmt: skip
     assert read_plan(folder).per_device_eval_batch_size.value == 2
     assert fold(read_all(folder.journal)).plan.per_device_train_batch_size == 4
+    assert weights_of(folder) == weights_of(small)
 
 
-def test_no_weight_depends_on_an_evaluation_that_ran_out_of_memory(reference_run, tiny_run, no_memory_to_evaluate):
-    whole = reference_run(EVALUATED)
-    no_memory_to_evaluate(2)
-    folder, _ = tiny_run("failing", EVALUATED)
-    assert weights_of(folder) == weights_of(whole)
-
-
-def test_an_evaluation_of_one_row_without_memory_is_given_up_and_told_once(tiny_run, no_memory_to_evaluate):
+@pytest.mark.full
+def test_an_evaluation_of_one_row_without_memory_is_given_up_and_reported_once(tiny_run, no_memory_to_evaluate):
     no_memory_to_evaluate(0)
     folder, outcome = tiny_run("failing", EVALUATED | {"evaluation.early_stopping_patience": 1})
     assert outcome.exit_code == EXIT_DONE, outcome
-    (told,) = [event for event in of_kind(folder, RunProblem) if event.kind == "not evaluated"]
-    assert "one row" in told.message and "data.max_length" in told.hint
+    (problem,) = [event for event in of_kind(folder, RunProblem) if event.kind == "not evaluated"]
+    assert "one row" in problem.message and "data.max_length" in problem.hint
     assert evaluations(folder) == []
     assert [event.step for event in of_kind(folder, StepDone)] == [1, 2, 3, 4, 5, 6], "nobody stopped early"
     assert (folder.model / "model.safetensors").is_file()
@@ -450,22 +427,8 @@ def test_an_evaluation_of_one_row_without_memory_is_given_up_and_told_once(tiny_
     assert state.status == "finished" and state.finished.eval_loss is None
 
 
-def test_a_sample_without_memory_changes_no_weight(reference_run, tiny_run, monkeypatch):
-    settings = WHOLE | {"logging.sample_steps": 2}
-    whole = reference_run(settings)
-
-    def fails(self, *args, **kwargs):
-        torch.rand(3)
-        raise CPU_ALLOCATOR
-
-    monkeypatch.setattr(LlamaForCausalLM, "generate", fails)
-    folder, outcome = tiny_run("failing", settings)
-    assert outcome.exit_code == EXIT_DONE
-    assert {event.message for event in of_kind(folder, RunProblem)} == {"there is not enough memory to write a text"}
-    assert weights_of(folder) == weights_of(whole)
-
-
-def test_answers_that_cannot_be_written_leave_the_loss_and_judge_nothing(tiny_run, tmp_path, monkeypatch):
+@pytest.mark.full
+def test_answers_that_cannot_be_written_leave_the_loss_and_no_best_evaluation(tiny_run, tmp_path, monkeypatch):
     data = tmp_path / "answers.jsonl"
     rows = [{"input": f"{n} and {n % 5}", "output": f"makes {n + n % 5}"} for n in range(40)]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -505,6 +468,7 @@ def no_memory_to_save(monkeypatch):
     return lambda times: left.__setitem__(0, times)
 
 
+@pytest.mark.full
 def test_a_save_without_memory_is_tried_once_more(reference_run, tiny_run, no_memory_to_save):
     whole = reference_run(WHOLE)
     no_memory_to_save(1)
@@ -516,25 +480,21 @@ def test_a_save_without_memory_is_tried_once_more(reference_run, tiny_run, no_me
     assert not [path for path in folder.checkpoints.iterdir() if path.name.startswith(".")]
 
 
-def test_a_save_without_memory_twice_is_a_failed_save(reference_run, tiny_run, no_memory_to_save):
+@pytest.mark.full
+def test_a_second_failure_for_lack_of_memory_is_a_failed_save(reference_run, tiny_run, no_memory_to_save):
     whole = reference_run(WHOLE)
     no_memory_to_save(2)
     folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 2})
     assert outcome.exit_code == EXIT_DONE
-    (told,) = of_kind(folder, RunProblem)
-    assert (told.kind, told.step) == ("save failed", 2) and "not enough memory" in told.message
+    (problem,) = of_kind(folder, RunProblem)
+    assert (problem.kind, problem.step) == ("save failed", 2) and "not enough memory" in problem.message
     assert steps_saved(folder.checkpoints) == [4]
     assert weights_of(folder) == weights_of(whole)
 
 
-def test_three_saves_without_memory_end_the_run(tiny_run, no_memory_to_save):
-    no_memory_to_save(100)
-    _, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 1})
-    assert outcome.exit_code == EXIT_FAILED and "third failure" in outcome.failure
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("error", [MemoryError(), OSError(28, "No space left on device")], ids=["memory", "disk"])
-def test_a_final_model_that_cannot_be_written_leaves_a_run_that_goes_on(reference_run, tiny_run, monkeypatch, error):
+def test_a_run_whose_final_model_cannot_be_written_can_be_resumed(reference_run, tiny_run, monkeypatch, error):
     whole = reference_run(WHOLE)
     with monkeypatch.context() as patch:
 
@@ -549,10 +509,10 @@ def test_a_final_model_that_cannot_be_written_leaves_a_run_that_goes_on(referenc
     assert weights_of(folder) == weights_of(whole)
 
 
-# What people see ------------------------------------------------------------------------------------------------------
+# What users see ------------------------------------------------------------------------------------------------------
 
 
-def test_it_is_told_in_lines_plan_and_report(tiny_run, shortage):
+def test_lines_plan_screen_and_report_show_the_smaller_passes(tiny_run, shortage):
     shortage.steps, shortage.rows = {3}, 2
     folder, _ = tiny_run("failing", WHOLE)
     events = read_all(folder.journal)
@@ -579,69 +539,62 @@ class Clock:
         return self.seconds
 
 
-def watched(lefts, *, total=16 * GIB, steps_each=10):
-    """What is said at each reading, five seconds apart."""
-    clock, readings = Clock(), iter(lefts)
+def warnings_for(bytes_left, *, total=16 * GIB, steps_each=10):
+    """Return the warning at each reading, five seconds apart."""
+    clock, readings = Clock(), iter(bytes_left)
 
     def read():
         left = next(readings)
         return MemoryLeft(left_bytes=left, total_bytes=total, where="the container", process_bytes=total - left)
 
-    watch, said = HostMemoryWatch(read, clock), []
-    for number in range(len(lefts)):
-        said.append(watch.look(number * steps_each))
+    watch, warnings = HostMemoryWatch(read, clock), []
+    for number in range(len(bytes_left)):
+        warnings.append(watch.look(number * steps_each))
         assert watch.look(number * steps_each) == "", "not twice in five seconds"
         clock.seconds += 5.0
-    return said
+    return warnings
 
 
-def test_memory_that_runs_out_is_told_once_with_its_trend():
-    said = watched([int((3.0 - 0.1 * n) * GIB) for n in range(15)])
-    told = [text for text in said if text]
-    assert told[0].startswith("memory runs out: 2.3 GiB of the 16.0 GiB of the container are left, 1.2 GiB less each")
-    assert "(10.2 MiB a step), none in 1 min 55 s" in told[0] and "more than 35.0 s ago" in told[0]
-    assert len(told) <= 2, "again only once half of that is gone as well"
+def test_memory_that_runs_out_is_reported_once_with_its_trend():
+    warnings = [text for text in warnings_for([int((3.0 - 0.1 * n) * GIB) for n in range(15)]) if text]
+    assert warnings[0].startswith("memory runs out: 2.3 GiB of the 16.0 GiB of the container are left, 1.2 GiB less")
+    assert "(10.2 MiB a step), none in 1 min 55 s" in warnings[0] and "more than 35.0 s ago" in warnings[0]
+    assert len(warnings) <= 2, "again only once half of that is gone as well"
+    nearly_none = warnings_for([int(0.1 * GIB)] * 4)
+    assert [bool(text) for text in nearly_none] == [True, False, False, False], "without a trend"
 
 
-@pytest.mark.parametrize(
-    "lefts",
-    [
-        [2.5] * 12,
-        [12 - 0.1 * n for n in range(20)],
-        [3.5] * 6 + [2.5] * 12,
-        [3.0 + 0.3 * (n % 2) for n in range(20)],
-        [3.0 - 0.0001 * n for n in range(20)],
-        [2.0 + 0.05 * n for n in range(20)],
-    ],
-    ids=["little and steady", "much is left", "one step down", "to and fro", "in hours", "grows"],
-)
-def test_what_is_no_trend_is_not_told(lefts):
-    assert not any(watched([int(left * GIB) for left in lefts]))
+def test_memory_without_a_trend_to_zero_is_not_reported():
+    rows = {
+        "little and steady": [2.5] * 12,
+        "much is left": [12 - 0.1 * n for n in range(20)],
+        "one step down": [3.5] * 6 + [2.5] * 12,
+        "up and down": [3.0 + 0.3 * (n % 2) for n in range(20)],
+        "in hours": [3.0 - 0.0001 * n for n in range(20)],
+        "grows": [2.0 + 0.05 * n for n in range(20)],
+    }
+    for name, lefts in rows.items():
+        assert not any(warnings_for([int(left * GIB) for left in lefts])), name
 
 
-def test_nearly_none_is_told_without_a_trend():
-    said = watched([int(0.1 * GIB)] * 4)
-    assert [bool(text) for text in said] == [True, False, False, False]
-
-
-def test_memory_that_comes_back_arms_it_again():
+def test_memory_that_was_freed_is_watched_again():
     fall = [int((2.4 - 0.1 * n) * GIB) for n in range(12)]
-    assert sum(map(bool, watched([*fall, *[12 * GIB] * 24, *fall]))) >= 2 * sum(map(bool, watched(fall))) > 0
+    once = sum(map(bool, warnings_for(fall)))
+    assert sum(map(bool, warnings_for([*fall, *[12 * GIB] * 24, *fall]))) >= 2 * once > 0
 
 
-def test_a_checkpoint_is_saved_before_the_system_kills(tiny_run, monkeypatch):
-    said = iter(["", "", "memory runs out: 1 GiB of the 16 GiB of the machine are left"])
-    monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(said, ""))
+def test_a_checkpoint_is_saved_before_memory_runs_out(tiny_run, monkeypatch):
+    warnings = iter(["", "", "memory runs out: 1 GiB of the 16 GiB of the machine are left"])
+    monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(warnings, ""))
     folder, outcome = tiny_run("warned", WHOLE | {"training.max_steps": 6})
     assert outcome.exit_code == EXIT_DONE
-    (told,) = of_kind(folder, RunProblem)
-    assert (told.kind, told.step) == ("host memory", 3) and "step 3 is saved" in told.hint
+    (problem,) = of_kind(folder, RunProblem)
+    assert (problem.kind, problem.step) == ("host memory", 3) and "step 3 is saved" in problem.hint
     assert next((event.step, event.reason) for event in of_kind(folder, CheckpointSaved)) == (3, "memory runs out")
 
 
-@pytest.mark.parametrize(
-    ("error", "wanted"),
-    [
+def test_errors_of_a_lack_of_memory_are_recognised():
+    rows = [
         (MemoryError(), True),
         (torch.OutOfMemoryError("CUDA out of memory."), True),
         (CPU_ALLOCATOR, True),
@@ -655,11 +608,9 @@ def test_a_checkpoint_is_saved_before_the_system_kills(tiny_run, monkeypatch):
         (RuntimeError("CUDA error: device-side assert triggered"), False),
         (ValueError("the row is out of memory of the reader"), False),
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_what_out_of_memory_is(error, wanted):
-    assert is_out_of_memory(error) == wanted
+    ]
+    for error, wanted in rows:
+        assert is_out_of_memory(error) == wanted, error
 
 
 LIMITED = """
@@ -683,7 +634,7 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.e2e
 def test_a_real_limit_of_the_address_space_is_survived(tmp_path):
-    """Nothing is injected: malloc itself has no more."""
+    """No error is injected: malloc itself fails."""
 
     def train(name, rows, megabytes):
         settings = {

@@ -1,7 +1,6 @@
-"""Documents that share a row do not see each other, and a step learns the same from them."""
+"""Documents that share a row do not see each other, and a step learns from them what it learns from padded rows."""
 
 import random
-from operator import attrgetter
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ from tests.tiny_models import NOT_PACKED, PACKED, PACKED_TOWERS, TOWERS, tiny_mo
 from tui_trainer.data.batching.collate import collate, collate_packed
 from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.losses.micro_batch import micro_batch
-from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.towers import mask_by_positions
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import ON_CPU
@@ -34,7 +32,7 @@ def documents():
 
 
 class _Components:
-    """As much of components as the probe asks."""
+    """The parts of a run that the probe reads."""
 
     device, pad_id = CPU, 0
 
@@ -57,7 +55,7 @@ def model_of(family):
 
 
 def logits_alone(model, documents):
-    """[tokens, V] of each document in a pass of its own."""
+    """Return the logits [tokens, V] of the documents, each computed alone."""
     with torch.no_grad():
         parts = [model(input_ids=torch.from_numpy(d[None, :-1].astype(np.int64)), use_cache=False) for d in documents]
     return torch.cat([part.logits[0] for part in parts])
@@ -69,34 +67,45 @@ def logits_packed(model, documents, **more):
         return model(**batch.inputs, **more, use_cache=False).logits[0]
 
 
-@pytest.mark.parametrize("family", [*PACKED, *PACKED_TOWERS])
-def test_packed_logits_are_those_of_each_document_alone(family, documents):
+# Rotary positions, learnt positions, and a family that mixes documents.
+COMMON = ("llama", "gpt2", "opt")
+
+
+def assert_documents_stay_apart(family, documents):
+    """Compare packed logits with those of each document alone; the control is a mask of ones, with which they mix."""
     model = model_of(family).eval()
-    torch.testing.assert_close(logits_packed(model, documents), logits_alone(model, documents), atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("family", [*PACKED, *TOWERS])
-def test_with_a_mask_of_ones_documents_see_each_other(family, documents):
-    """The control: this is what an attention mask does, in every family."""
-    model = model_of(family).eval()
-    mask = torch.ones(1, sum(len(document) - 1 for document in documents), dtype=torch.int64)
-    difference = logits_packed(model, documents, attention_mask=mask) - logits_alone(model, documents)
-    assert difference.abs().max() > 1e-2
-
-
-@pytest.mark.parametrize("family", [*PACKED, *TOWERS, *NOT_PACKED])
-def test_the_probe_knows_which_models_mix_documents(family, documents):
+    alone = logits_alone(model, documents)
+    if family in PACKED or family in PACKED_TOWERS:
+        torch.testing.assert_close(logits_packed(model, documents), alone, atol=1e-5, rtol=0)
+    if family not in NOT_PACKED:
+        mask = torch.ones(1, sum(len(document) - 1 for document in documents), dtype=torch.int64)
+        mixed = logits_packed(model, documents, attention_mask=mask)
+        assert (mixed - alone).abs().max() > 1e-2
     components = _Components(model_of(family))
     leak = packing_leaks(components, _Rows(documents))
     assert (leak is not None) == (family in (*NOT_PACKED, "qwen3_5"))
     assert components.model.training
 
 
-def test_documents_mix_in_a_qwen_that_is_given_positions_of_text_alone(documents):
+def test_packed_logits_equal_those_of_each_document_alone_and_the_probe_finds_leaks(documents, subtests):
+    for family in COMMON:
+        with subtests.test(family):
+            assert_documents_stay_apart(family, documents)
+
+
+@pytest.mark.full
+def test_packed_logits_and_the_probe_of_other_families(documents, subtests):
+    for family in (*PACKED, *TOWERS, *NOT_PACKED):
+        if family not in COMMON:
+            with subtests.test(family):
+                assert_documents_stay_apart(family, documents)
+
+
+def test_documents_mix_in_a_qwen_with_positions_of_text_only(documents):
     assert packing_leaks(_Components(tiny_model_with_towers("qwen2_5_vl")), _Rows(documents))
 
 
-def test_the_probe_asks_for_kernels_of_two_sizes(documents):
+def test_the_probe_needs_kernels_of_only_two_sizes(documents):
     components, sizes = _Components(tiny_model("llama")), []
     components.model.register_forward_pre_hook(
         lambda _module, _args, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
@@ -105,31 +114,14 @@ def test_the_probe_asks_for_kernels_of_two_sizes(documents):
     assert len(sizes) == 7 and len(set(sizes)) == 2
 
 
-@pytest.mark.parametrize("family", NOT_PACKED)
-def test_families_that_mix_documents_are_known_before_a_run(family):
-    assert family in SEES_OTHERS
+def test_families_that_mix_documents_are_known_before_a_run():
+    assert set(NOT_PACKED) <= set(SEES_OTHERS)
 
 
-@pytest.mark.parametrize("family", ["llama", "opt"])
-def test_the_probe_decides_in_16_bits_as_well(family, documents):
-    leak = packing_leaks(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
-    assert (leak is not None) == (family == "opt")
-
-
-def test_a_packed_batch_has_the_gradient_of_the_rows_one_by_one(documents):
-    def gradient(batches):
-        model = tiny_model("llama")
-        loss = NextTokenLoss(model)
-        total = sum(loss(batch) for batch in batches)
-        (total / sum(batch.label_count for batch in batches)).backward()
-        return total.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
-
-    alone = gradient([micro_batch(collate([document], 0)) for document in documents])
-    padded = gradient([micro_batch(collate(documents, 0))])
-    packed = gradient([micro_batch(collate_packed(pack_batch(documents, 32), 0))])
-    for found in (padded, packed):
-        assert found[0] == pytest.approx(alone[0], rel=1e-6)
-        torch.testing.assert_close(found[1], alone[1], atol=1e-5, rtol=1e-4)
+def test_the_probe_decides_in_16_bits_as_well(documents):
+    for family in ("llama", "opt"):
+        leak = packing_leaks(_Components(tiny_model(family), precision="bf16"), _Rows(documents))
+        assert (leak is not None) == (family == "opt"), family
 
 
 def test_packed_and_padded_batches_hold_the_same_labels(documents):
@@ -145,7 +137,7 @@ def test_packed_and_padded_batches_hold_the_same_labels(documents):
 def kernel_of_torch_2_13(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, scale=None, window_size=(-1, -1), enable_gqa=False
 ):
-    """What torch's kernel computes, document by document. Shapes as it takes them: [tokens, heads, size]."""
+    """Compute attention document by document, as the kernel of torch does. Shapes: [tokens, heads, size]."""
     assert window_size[1] == 0, "causal"
     assert max_q == int((cu_seq_q[1:] - cu_seq_q[:-1]).max())
     parts = []
@@ -161,32 +153,46 @@ def kernel_of_torch_2_10(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, is
     return kernel_of_torch_2_13(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, window_size=(-1, 0))
 
 
-@pytest.mark.parametrize(
-    "kernel",
-    [Kernel("torch 2.13", kernel_of_torch_2_13), Kernel("torch 2.10", kernel_of_torch_2_10, repeats_keys=True)],
-    ids=attrgetter("name"),
-)
-# Gemma 3 attends within windows, which the stand-ins do not know.
-@pytest.mark.parametrize("family", [*PACKED, *(family for family in PACKED_TOWERS if family != "gemma3")])
-def test_attention_by_lengths_gives_the_logits_of_each_document_alone(family, kernel, documents):
-    """With a stand-in for the GPU's kernel: lengths, heads, scales and shapes arrive as it wants them."""
+KERNELS = [
+    Kernel("torch 2.13", kernel_of_torch_2_13),
+    Kernel("torch 2.10", kernel_of_torch_2_10, repeats_keys=True),
+]
+
+
+def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents):
     model = model_of(family).eval()
     wanted = logits_alone(model, documents)
     AttentionInterface.register(varlen.NAME, varlen.attention_by(kernel))
     model.set_attn_implementation(varlen.NAME)
     batch = micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)
     with torch.no_grad():
-        found = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
-    torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
-    with torch.no_grad():
-        texts = model.generate(batch.inputs["input_ids"][:1, :8], max_new_tokens=4, do_sample=False, pad_token_id=0)
-    varlen.switch_off(model)
-    with torch.no_grad():
-        same = model.generate(batch.inputs["input_ids"][:1, :8], max_new_tokens=4, do_sample=False, pad_token_id=0)
-    assert torch.equal(texts, same), "text samples go without lengths"
+        logits = model(**batch.inputs, use_cache=False).logits.flatten(0, 1)[batch.places]
+        torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
+        prompt = batch.inputs["input_ids"][:1, :8]
+        texts = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        varlen.switch_off(model)
+        same = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+    assert torch.equal(texts, same), "text samples do not need lengths"
 
 
-def test_attention_by_lengths_is_left_off_where_there_is_no_gpu():
+def test_attention_by_lengths_keeps_documents_apart(documents, subtests):
+    """A stand-in for the kernel of the GPU checks that lengths, heads, scales and shapes arrive as it takes them."""
+    for kernel in KERNELS:
+        with subtests.test(kernel.name):
+            assert_attention_by_lengths_keeps_documents_apart("llama", kernel, documents)
+
+
+@pytest.mark.full
+def test_attention_by_lengths_keeps_documents_apart_in_other_families(documents, subtests):
+    # Gemma 3 attends within windows, which the stand-ins do not know.
+    for family in [*PACKED[1:], *(family for family in PACKED_TOWERS if family != "gemma3")]:
+        for kernel in KERNELS:
+            with subtests.test(f"{family}, {kernel.name}"):
+                assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents)
+
+
+@pytest.mark.full
+def test_attention_by_lengths_is_not_planned_without_a_gpu():
     hardware = machine_of("cpu")
     loaded = loaded_on(hardware, "char-lm", ("data.packing=true", "model.scratch.attention_dropout=0"))
     assert planning.decide(loaded, hardware, FACTS).chosen["attention"].kernel == ON_CPU

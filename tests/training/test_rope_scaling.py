@@ -1,4 +1,4 @@
-"""Rotary positions that reach further, as transformers computes them: planned, trained, saved and gone on with."""
+"""Rotary positions that reach further, as transformers computes them: planned, trained, saved and continued."""
 
 from __future__ import annotations
 
@@ -11,19 +11,15 @@ from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from tests.tiny_models import save_tiny_model, texts
 from tests.trained_runs import write_rows
-from tests.training.test_going_on import stopping_after, weights_in
+from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, of_kind, weights_in
 from tui_trainer.config.sections import RopeScalingSection
-from tui_trainer.errors import EXIT_STOPPED, ConfigError
+from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
-from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import open_again, open_new
+from tui_trainer.launching.open_run import open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.rope import FIELDS
 from tui_trainer.models.writing import most_tokens
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.overview import overview
-from tui_trainer.training.session import Session
 
 FROM, ROPE, METHOD, LENGTH = "model.model_name_or_path", "model.rope_scaling", "tuning.method", "data.max_length"
 POSITIONS = 32  # of the model; rows are longer
@@ -42,7 +38,6 @@ ALL_ROWS = {
 }  # fmt: skip
 LONGROPE = {f"{ROPE}.rope_type": "longrope", f"{ROPE}.factor": 2}
 YARN = {f"{ROPE}.rope_type": "yarn", f"{ROPE}.factor": 2}
-STILL = {"training.learning_rate": 1e-12, "training.max_steps": 1}
 
 
 @pytest.fixture
@@ -73,9 +68,10 @@ def test_the_types_are_those_of_transformers():
         assert {*needs, *takes} <= RopeScalingSection.model_fields.keys()
 
 
+@pytest.mark.full
 @pytest.mark.versions
 @pytest.mark.parametrize("kind", TYPES)
-def test_losses_are_those_of_a_bare_loop_with_the_same_positions(tiny_run, settings, kind):
+def test_losses_equal_those_of_a_plain_loop_with_the_same_positions(tiny_run, settings, kind):
     asked = settings(kind, ALL_ROWS)
     run, outcome = tiny_run(kind, asked)
     assert outcome.exit_code == 0, outcome
@@ -95,10 +91,10 @@ def test_losses_are_those_of_a_bare_loop_with_the_same_positions(tiny_run, setti
         loss.backward()
         torch.nn.utils.clip_grad_norm_(bare.parameters(), 1.0)
         optimizer.step()
-    found = [event.loss for event in read_all(run.journal) if isinstance(event, StepDone)]
+    found = [event.loss for event in of_kind(run, StepDone)]
     assert found == pytest.approx(losses, abs=1e-5)
     assert abs(loss_of_rows(plain, ids).item() - found[0]) > 1e-4
-    # And whoever loads the result has them.
+    # A loaded result has the same positions.
     saved = AutoModelForCausalLM.from_pretrained(run.model)
     assert saved.config.rope_parameters["rope_type"] == kind == saved.model.rotary_emb.rope_type
     assert saved.config.max_position_embeddings == 4 * POSITIONS
@@ -112,11 +108,8 @@ def loss_of_rows(model, ids):
     return torch.nn.functional.cross_entropy(logits, torch.cat([row[0, 1:] for row in ids]))
 
 
-def loss_of(run):
-    return overview(run).eval_loss
-
-
-def test_an_adapter_keeps_its_positions_wherever_it_goes_on(tiny_run, settings):
+@pytest.mark.full
+def test_a_continued_adapter_keeps_its_positions(tiny_run, settings):
     more = {METHOD: "lora", "tuning.r": 4, "data.eval_fraction": 0.5}
     run, outcome = tiny_run("lora", settings("yarn", more))
     assert outcome.exit_code == 0, outcome
@@ -137,42 +130,36 @@ def test_rows_may_be_as_long_as_the_positions_reach(tiny_config, settings):
     assert plan.model_shape().max_position_embeddings == 128
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({f"{ROPE}.rope_type": "yarn"}, "model.rope_scaling.factor: yarn needs it"),
-        ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: llama3 needs it"),
-        ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, and rows become longer by it"),
-        ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "linear does not read it"),
-        ({f"{ROPE}.rope_type": "dynamic", f"{ROPE}.factor": 2}, "no run could be resumed exactly"),
-        ({f"{ROPE}.factor": 2}, "is set, but model.rope_scaling.rope_type = default reads nothing"),
-        ({f"{ROPE}.rope_type": "ntk", f"{ROPE}.factor": 2}, "model.rope_scaling.rope_type"),
-        (
-            {**LONGROPE, f"{ROPE}.short_factor": "1, x", f"{ROPE}.long_factor": "2"},
-            "model.rope_scaling.short_factor: longrope needs it",
-        ),
-        (
-            {**LONGROPE, f"{ROPE}.short_factor": "1", f"{ROPE}.long_factor": "2, 3"},
-            "short_factor has 1 numbers, and a head 4 pairs of dimensions",
-        ),
-        ({**YARN, "model.init": "scratch"}, "learns the positions of data.max_length"),
-        ({**YARN, "model.provider": "unsloth"}, "does not go with model.provider"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_scaled_so_is_refused_with_the_reason(tiny_config, settings, changes, words):
-    with pytest.raises(ConfigError) as refused:
-        open_new(tiny_config("refused", settings("", changes)))
-    assert words in str(refused.value)
+REFUSED = [
+    ({f"{ROPE}.rope_type": "yarn"}, "model.rope_scaling.factor: yarn needs it"),
+    ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: llama3 needs it"),
+    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, and rows become longer by it"),
+    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "linear does not read it"),
+    ({f"{ROPE}.rope_type": "dynamic", f"{ROPE}.factor": 2}, "no run could be resumed exactly"),
+    ({f"{ROPE}.factor": 2}, "is set, but model.rope_scaling.rope_type = default reads nothing"),
+    ({f"{ROPE}.rope_type": "ntk", f"{ROPE}.factor": 2}, "model.rope_scaling.rope_type"),
+    ({**LONGROPE, f"{ROPE}.short_factor": "1, x", f"{ROPE}.long_factor": "2"},
+     "model.rope_scaling.short_factor: longrope needs it"),
+    ({**LONGROPE, f"{ROPE}.short_factor": "1", f"{ROPE}.long_factor": "2, 3"},
+     "short_factor has 1 numbers, and a head 4 pairs of dimensions"),
+    ({**YARN, "model.init": "scratch"}, "learns the positions of data.max_length"),
+    ({**YARN, "model.provider": "unsloth"}, "does not go with model.provider"),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(("family", "words"), [("gpt2", "no rotary positions"), ("bloom", "how many positions")])
-def test_a_model_without_rotary_positions_is_refused(tiny_config, settings, tmp_path, family, words):
-    changes = {FROM: save_tiny_model(tmp_path / family, family), LENGTH: 64}
-    with pytest.raises(ConfigError, match=words):
-        open_new(tiny_config("refused", settings("yarn", changes)))
+def test_impossible_scalings_are_refused_with_the_reason(tiny_config, settings, tmp_path, subtests):
+    other_models = [
+        ({**YARN, FROM: save_tiny_model(tmp_path / family, family), LENGTH: 64}, words)
+        for family, words in (("gpt2", "no rotary positions"), ("bloom", "how many positions"))
+    ]
+    for changes, words in REFUSED + other_models:
+        with subtests.test(words):
+            with pytest.raises(ConfigError) as refused:
+                open_new(tiny_config("refused", settings("", changes)))
+            assert words in str(refused.value)
 
 
-def test_a_model_of_another_type_is_refused_and_one_of_the_same_reaches_further(tiny_config, settings, tmp_path):
+def test_a_model_of_another_type_is_refused_and_one_of_the_same_type_reaches_further(tiny_config, settings, tmp_path):
     own = {"rope_type": "linear", "factor": 2.0, "rope_theta": 10000.0}
     folder = save_tiny_model(tmp_path / "scaled", "llama", max_position_embeddings=64, rope_parameters=own)
     with pytest.raises(ConfigError, match="is yarn, but the model was trained with the type linear"):
@@ -181,7 +168,7 @@ def test_a_model_of_another_type_is_refused_and_one_of_the_same_reaches_further(
     assert plan.model_shape().max_position_embeddings == 4 * POSITIONS
 
 
-def test_rows_beyond_the_positions_name_the_way(tiny_config, settings, tmp_path):
+def test_a_warning_of_long_rows_names_the_scaling_that_reaches_them(tiny_config, settings, tmp_path):
     from tui_trainer.models.problems import length_warning
 
     loaded = tiny_config("x", settings(""))
@@ -192,25 +179,12 @@ def test_rows_beyond_the_positions_name_the_way(tiny_config, settings, tmp_path)
         open_new(tiny_config("refused", settings("", changes)))
 
 
-def test_a_run_with_longer_positions_ends_well(tiny_config, settings):
-    run = open_new(tiny_config("whole", settings("llama3", {"data.eval_fraction": 0.5})))
-    assert carry_out(run).exit_code == 0
-
-
+@pytest.mark.full
 @pytest.mark.parametrize("changes", [{METHOD: "full"}, {METHOD: "lora", "tuning.r": 4, "tuning.loraplus_lr_ratio": 16}])
-def test_a_stopped_run_with_longer_positions_goes_on_to_the_bit(tiny_run, settings, changes):
+def test_a_stopped_run_with_longer_positions_is_resumed_to_the_bit(tiny_run, settings, changes):
     asked = settings("yarn", {**ALL_ROWS, "training.max_steps": 6, "training.learning_rate": 1e-3, **changes})
-    whole, outcome = tiny_run("whole", asked)
-    assert outcome.exit_code == 0, outcome
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "take_step", stopping_after(3))
-        part, outcome = tiny_run("part", asked)
-    assert outcome.exit_code == EXIT_STOPPED
-    assert carry_out(open_again(part)).exit_code == 0
-    for name, tensors in weights_in(whole.model).items():
-        again = weights_in(part.model)[name]
-        assert all(torch.equal(tensor, again[key]) for key, tensor in tensors.items())
+    whole, _ = assert_resumes_to_the_bit(tiny_run, asked, step=3)
     if changes[METHOD] == "lora":
         plain, _ = tiny_run("plain", {**asked, "tuning.loraplus_lr_ratio": 1})
-        one, other = (weights_in(run.model)["adapter_model.safetensors"] for run in (whole, plain))
+        one, other = (weights_in(run) for run in (whole, plain))
         assert any(not torch.equal(tensor, other[key]) for key, tensor in one.items()), "the control"

@@ -1,4 +1,4 @@
-"""The loss of routers, which spreads tokens over experts: as transformers adds it, in training alone."""
+"""The router loss, which spreads tokens over experts: as transformers adds it, in training only."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tui_trainer.runs.journal import read_all
 pytestmark = pytest.mark.versions
 RATE, STEPS, WEIGHT = 0.003, 3, 0.5
 KEY = "training.router_aux_loss_coef"
-# Of the first its own config asks for the loss.
+# The config of Mixtral asks for the loss.
 WEIGHTS = {"mixtral": ("auto", 0.02), "qwen3_moe": (WEIGHT, WEIGHT), "gpt_oss": (WEIGHT, WEIGHT)}
 
 
@@ -40,7 +40,7 @@ def bases(tmp_path_factory) -> Path:
 
 
 def trained_run(base: Path, place: Path, **changes: Any) -> RunFolder:
-    """Four rows of different lengths, all of them in each step: their order does not matter."""
+    """Train on four rows of different lengths. All of them are in each step, so their order does not matter."""
     for name, rows in (("rows", texts(4)), ("held", texts(8)[4:])):
         (place / f"{name}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in rows))
     settings = {
@@ -66,7 +66,7 @@ def rows_of(base: Path) -> list[list[int]]:
 
 
 def padded(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(what is read, its mask, what is learnt)"""
+    """Return the ids, the attention mask and the labels of a padded batch."""
     width = max(map(len, rows)) - 1
     ids = torch.tensor([row[:-1] + [0] * (width - len(row) + 1) for row in rows])
     labels = torch.tensor([row[1:] + [-100] * (width - len(row) + 1) for row in rows])
@@ -74,8 +74,7 @@ def padded(rows: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor, torch.Ten
 
 
 def bare_losses(family: str, base: Path, weight: float, parts: int = 1) -> list[float]:
-    """A loop over transformers' model: what it adds to the loss of the next token is its own `aux_loss`, of each part
-    of the batch by itself."""
+    """Return the losses of a plain loop that adds the `aux_loss` of transformers for each part of the batch."""
     model, rows = tiny_model(family).train(), rows_of(base)
     optimizer = torch.optim.AdamW(model.parameters(), lr=RATE, weight_decay=0)
     batches = [padded(rows[at::parts]) for at in range(parts)]
@@ -98,7 +97,7 @@ def bare_losses(family: str, base: Path, weight: float, parts: int = 1) -> list[
     ("family", "packing"),
     [("mixtral", "true"), *(in_the_sweep(family, "false") for family in EXPERTS), in_the_sweep("qwen3_moe", "true")],
 )
-def test_a_mixture_learns_as_a_bare_loop_over_transformers_has_it(family, packing, bases, tmp_path):
+def test_losses_equal_those_of_a_plain_loop_over_transformers(family, packing, bases, tmp_path):
     setting, weight = WEIGHTS[family]
     folder = trained_run(bases / family, tmp_path, **{KEY: setting, "data.packing": packing})
     steps = steps_of(folder)
@@ -113,7 +112,7 @@ def test_a_mixture_learns_as_a_bare_loop_over_transformers_has_it(family, packin
 
 
 @pytest.mark.e2e
-def test_held_out_loss_is_that_of_the_next_token_alone(bases, tmp_path):
+def test_the_held_out_loss_is_that_of_the_next_token_only(bases, tmp_path):
     folder = trained_run(bases / "mixtral", tmp_path, **{KEY: 1})
     [done] = [event for event in read_all(folder.journal) if isinstance(event, EvalDone)]
     model = tiny_model("mixtral").eval()
@@ -129,16 +128,16 @@ def test_held_out_loss_is_that_of_the_next_token_alone(bases, tmp_path):
 
 @pytest.mark.e2e
 def test_micro_batches_weigh_as_much_as_they_have_tokens(bases, tmp_path):
-    """Cut in two, each part balances its own tokens: transformers' loss of each, by their tokens."""
+    """Each micro-batch has the router loss of its own tokens, weighted by their number."""
     changes = {KEY: WEIGHT, "training.per_device_train_batch_size": 2, "training.gradient_accumulation_steps": 2}
     losses = [step.loss for step in steps_of(trained_run(bases / "qwen3_moe", tmp_path, **changes))]
     whole = [step.loss for step in steps_of(trained_run(bases / "qwen3_moe", tmp_path, **{KEY: WEIGHT}))]
-    # Which rows are in which part is the order's: two of three ways to pair four rows are tried by the control.
+    # The order decides which rows are in which part, so the losses are only close.
     assert losses == pytest.approx(whole, rel=0.05) and losses != pytest.approx(whole, abs=1e-6)
 
 
 @pytest.mark.e2e
-def test_layers_that_are_computed_again_give_the_same_loss_and_a_resumed_run_the_same_bits(bases, tmp_path):
+def test_recomputed_layers_give_the_same_loss_and_a_resumed_run_the_same_bits(bases, tmp_path):
     changes = {KEY: WEIGHT, "tuning.method": "lora", "tuning.r": 2, "tuning.lora_dropout": 0}
     plain = trained_run(bases / "gpt_oss", tmp_path, **changes)
     again = trained_run(bases / "gpt_oss", tmp_path, **changes, **{"training.gradient_checkpointing": "true"})
@@ -151,22 +150,22 @@ def test_layers_that_are_computed_again_give_the_same_loss_and_a_resumed_run_the
     assert all(torch.equal(tensor, resumed[name]) for name, tensor in whole.items())
 
 
-@pytest.mark.parametrize(
-    ("family", "change", "words"),
-    [
+@pytest.mark.full
+def test_a_router_loss_is_refused_where_it_was_not_tried(bases, tmp_path, subtests):
+    rows = [
         ("llama", {KEY: 0.1}, "is 0.1, but llama has no routers whose loss transformers computes"),
         ("qwen3_moe", {KEY: 0.1, "training.torch_compile": "true"}, "was not tried with a loss of routers"),
-    ],
-)
-def test_what_has_no_such_loss_is_refused(family, change, words, bases, tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        trained_run(bases / family, tmp_path, **change)
-    assert words in str(caught.value)
+    ]
+    for family, change, words in rows:
+        with subtests.test(family):
+            with pytest.raises(ConfigError) as caught:
+                trained_run(bases / family, tmp_path, **change)
+            assert words in str(caught.value)
 
 
 @pytest.mark.e2e
 def test_without_a_weight_nothing_is_added(bases, tmp_path):
-    """A config that does not ask for router logits, and a weight of 0, say the same."""
+    """A config that does not ask for router logits has the same effect as a weight of 0."""
     runs = [trained_run(bases / "qwen3_moe", tmp_path, **change) for change in ({}, {KEY: 0})]
     assert [steps_of(run)[0].sums for run in runs] == [{}, {}]
     assert steps_of(runs[0])[-1].loss_sum == steps_of(runs[1])[-1].loss_sum

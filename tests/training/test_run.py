@@ -1,4 +1,4 @@
-"""What a run leaves behind, and what it does on the way."""
+"""The results of a run, and what it does on the way."""
 
 import json
 import math
@@ -8,12 +8,18 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.tiny_models import save_tiny_model
+from tests.training.finished_runs import of_kind
+from tui_trainer.config.load import Request
 from tui_trainer.data.preparing import cache
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.data.preparing.token_rows import Rows
+from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import free_name, open_again
+from tui_trainer.launching.open_run import free_name, load_config, open_again, open_new
+from tui_trainer.launching.prepare import read_plan
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.runs.events import (
     BaselinesMeasured,
@@ -35,25 +41,18 @@ from tui_trainer.training import checkpoint, session
 from tui_trainer.training.checkpoint_folder import steps_saved
 
 
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
-
-
 @pytest.fixture(scope="module")
 def learnt(tmp_path_factory):
-    """One run of 60 steps with everything on, looked at by several tests."""
-    from tui_trainer.config.load import Request
-    from tui_trainer.launching.open_run import load_config, open_new
-
+    """One run of 40 steps with everything on, shared by several tests."""
     folder = tmp_path_factory.mktemp("learnt")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUI_TRAINER_HOME", str(folder / "home"))
         text = folder / "text.txt"
-        text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(300)))
+        text.write_text("".join(f"{n} plus one is {n + 1}.\n" for n in range(150)))
         settings = {
-            "data.path": text, "data.max_length": 32, "data.eval_fraction": 0.2, "training.max_steps": 60,
+            "data.path": text, "data.max_length": 32, "data.eval_fraction": 0.2, "training.max_steps": 40,
             "training.effective_batch_size": 8, "training.learning_rate": 0.01, "evaluation.eval_steps": 20,
-            "checkpoint.save_steps": 10, "logging.sample_steps": 30, "logging.logging_steps": 7,
+            "checkpoint.save_steps": 10, "logging.sample_steps": 20, "logging.logging_steps": 7,
             "model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 2,
             "output.runs_dir": folder / "runs", "output.name": "learnt",
         }  # fmt: skip
@@ -64,7 +63,7 @@ def learnt(tmp_path_factory):
 
 def test_the_loss_falls(learnt):
     steps = of_kind(learnt, StepDone)
-    assert [event.step for event in steps] == list(range(1, 61))
+    assert [event.step for event in steps] == list(range(1, 41))
     assert steps[-1].loss < 0.5 * steps[0].loss
 
 
@@ -85,7 +84,7 @@ def test_text_that_spells_the_end_token_is_not_the_end_token(learnt):
 
 
 def test_a_checkpoint_is_loaded_by_transformers_too(learnt):
-    folder = learnt.checkpoints / "step-60"
+    folder = learnt.checkpoints / "step-40"
     final, saved = (AutoModelForCausalLM.from_pretrained(path) for path in (learnt.model, folder))
     ids = AutoTokenizer.from_pretrained(folder)("7 plus", return_tensors="pt")["input_ids"]
     with torch.inference_mode():
@@ -93,31 +92,28 @@ def test_a_checkpoint_is_loaded_by_transformers_too(learnt):
 
 
 def test_evaluation_and_checkpoints_happen_inside_the_epochs(learnt):
-    assert [event.step for event in of_kind(learnt, EvalDone)] == [20, 40, 60]
-    assert [event.step for event in of_kind(learnt, CheckpointSaved)] == [10, 20, 30, 40, 50, 60]
-    assert steps_saved(learnt.checkpoints) == [60, 50]
-    assert [event.step for event in of_kind(learnt, TextSampled)] == [30, 60]
+    assert [event.step for event in of_kind(learnt, EvalDone)] == [20, 40]
+    assert [event.step for event in of_kind(learnt, CheckpointSaved)] == [10, 20, 30, 40]
+    assert steps_saved(learnt.checkpoints) == [40, 30]
+    assert [event.step for event in of_kind(learnt, TextSampled)] == [20, 40]
 
 
 def test_an_epoch_summary_is_the_mean_over_its_tokens(learnt):
     steps, epochs = of_kind(learnt, StepDone), of_kind(learnt, EpochDone)
     per_epoch = of_kind(learnt, PlanMade)[0].steps_per_epoch
-    assert len(epochs) == 60 // per_epoch > 1
+    assert len(epochs) == 40 // per_epoch > 1
     second = steps[per_epoch : 2 * per_epoch]
     mean = sum(event.loss_sum for event in second) / sum(event.tokens for event in second)
     assert math.isclose(epochs[1].mean_loss, mean, rel_tol=1e-12)
     assert math.isclose(epochs[1].seconds, sum(event.step_seconds for event in second), abs_tol=0.01)
 
 
-def test_the_loss_of_training_and_of_evaluation_are_one_definition(learnt):
+def test_training_and_evaluation_have_one_definition_of_the_loss(learnt):
     """The final weights on the held-out rows give what the last evaluation wrote."""
-    from tui_trainer.data.preparing.token_rows import Rows
-    from tui_trainer.launching.prepare import read_plan
-
     plan = read_plan(learnt)
     model = AutoModelForCausalLM.from_pretrained(learnt.model)
-    cache = learnt.root.parent.parent / "home" / "cache"
-    eval_path = next(path for path in cache.rglob("eval.arrow"))
+    prepared = learnt.root.parent.parent / "home" / "cache"
+    eval_path = next(prepared.rglob("eval.arrow"))
     rows, total, tokens = Rows(eval_path), 0.0, 0
     with torch.inference_mode():
         for index in range(len(rows)):
@@ -131,31 +127,26 @@ def test_the_loss_of_training_and_of_evaluation_are_one_definition(learnt):
     assert math.isclose(last.loss, total / tokens, rel_tol=1e-5)
 
 
-def test_the_plan_is_exact_and_the_journal_tells_it(learnt):
+def test_the_plan_in_the_journal_is_exact(learnt):
     plan = json.loads(learnt.plan.read_text())
     made = of_kind(learnt, PlanMade)[0]
-    assert plan["total_steps"] == {"value": 60, "exact": True, "reason": plan["total_steps"]["reason"]}
+    assert plan["total_steps"] == {"value": 40, "exact": True, "reason": plan["total_steps"]["reason"]}
     assert plan["parameters"]["exact"]
     assert made.parameters == plan["parameters"]["value"]
     model = AutoModelForCausalLM.from_pretrained(learnt.model)
     assert made.parameters == sum(parameter.numel() for parameter in model.parameters())
 
 
-def test_baselines_are_measured_and_the_model_card_names_what_matters(learnt):
+def test_the_model_card_has_the_baselines_the_data_and_the_loss(learnt):
     baselines = of_kind(learnt, BaselinesMeasured)[0].losses
     assert list(baselines) == [f"counting {count} back" for count in (1, 2, 3)]
     card = (learnt.model / "README.md").read_text()
-    for word in (
-        "text.txt",
-        "counting 1 back",
-        "learning rate",
-        "torch",
-        "held out",
-        f"{of_kind(learnt, EvalDone)[-1].loss:.4f}",
-    ):
+    loss = f"{of_kind(learnt, EvalDone)[-1].loss:.4f}"
+    for word in ("text.txt", "counting 1 back", "learning rate", "torch", "held out", loss):
         assert word in card, word
 
 
+@pytest.mark.full
 def test_baselines_are_measured_on_the_rows_that_evaluation_reads(tiny_run, monkeypatch):
     task, measured, evaluated = type(find_task("char_lm")), [], []
     baselines, windows = task.baselines, session.windows
@@ -179,6 +170,7 @@ def test_everything_in_the_run_folder_is_private(learnt):
     assert not open_to_others
 
 
+@pytest.mark.full
 def test_the_second_run_reuses_the_tokenised_data(tiny_run):
     first, _ = tiny_run("first")
     second, _ = tiny_run("second")
@@ -202,10 +194,8 @@ def test_early_stopping_keeps_the_best_weights(tiny_run):
     assert finished.reason == "early stopping"
     assert finished.step == best.step + 3 * 5 < 200
     assert best.step in steps_saved(folder.checkpoints)
-    best_weights = (folder.checkpoints / f"step-{best.step}" / "model.safetensors").read_bytes()
     model = AutoModelForCausalLM.from_pretrained(folder.model)
     kept = AutoModelForCausalLM.from_pretrained(folder.checkpoints / f"step-{best.step}")
-    assert best_weights
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), kept.parameters(), strict=True))
 
 
@@ -218,10 +208,6 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, 
         return loss * float("nan") if len(calls) == 7 else loss
 
     monkeypatch.setattr(NextTokenLoss, "__call__", poisoned)
-    kept = []
-    monkeypatch.setattr(
-        "tui_trainer.launching.carry_out.RunFailed", lambda **fields: kept.append(fields) or RunFailed(**fields)
-    )
     folder, outcome = tiny_run("poisoned", {"checkpoint.save_steps": 2, "logging.logging_steps": 1})
     assert outcome.exit_code == EXIT_FAILED
     assert "step 7" in outcome.failure
@@ -229,9 +215,8 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_spoils_no_weight(tiny_run, 
     assert [event.step for event in steps] == list(range(1, 8))
     assert math.isnan(steps[-1].loss)
     assert fold(read_all(folder.journal)).status == "failed"
-    weights = checkpoint.load_file(folder.checkpoints / "step-6" / "model.safetensors")
+    weights = load_file(folder.checkpoints / "step-6" / "model.safetensors")
     assert all(torch.isfinite(tensor).all() for tensor in weights.values())
-    assert kept
 
 
 def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch):
@@ -251,7 +236,7 @@ def test_a_poisoned_step_within_a_group_changes_no_weight(tiny_run, monkeypatch)
     assert len(calls) == 1 + 8, "the first step is written at once, the group of eight after it"
 
 
-def test_a_save_that_fails_is_told_and_training_goes_on(tiny_run, monkeypatch):
+def test_a_failed_save_is_reported_and_training_continues(tiny_run, monkeypatch):
     save, failures = checkpoint.save_file, []
 
     def failing(tensors, path, **kwargs):
@@ -280,7 +265,8 @@ def test_three_failed_saves_in_a_row_end_the_run(tiny_run, monkeypatch):
     assert "third failure" in outcome.failure
 
 
-def test_rows_that_are_gone_and_would_be_others_are_refused_with_what_changed(
+@pytest.mark.full
+def test_a_resume_is_refused_if_the_prepared_rows_are_gone_and_the_data_changed(
     tiny_run, sheep, private_home, monkeypatch
 ):
     folder, _ = tiny_run("changed")
@@ -288,10 +274,10 @@ def test_rows_that_are_gone_and_would_be_others_are_refused_with_what_changed(
     shutil.rmtree(private_home / "cache")
     monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
     outcome = carry_out(open_again(folder))
-    assert outcome.exit_code == 2 and "prepared by an older version" in str(outcome.problems[0])
+    assert outcome.exit_code == EXIT_BAD_INPUT and "prepared by an older version" in str(outcome.problems[0])
     sheep.write_text(sheep.read_text().replace("sheep", "goats"))
     outcome = carry_out(open_again(folder))
-    assert outcome.exit_code == 2 and "the data changed since this run began" in str(outcome.problems[0])
+    assert outcome.exit_code == EXIT_BAD_INPUT and "the data changed since this run began" in str(outcome.problems[0])
     assert folder.plan.is_file()
 
 
@@ -309,8 +295,9 @@ def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, mo
     open_again(folder).lock.release()
 
 
-def test_a_run_whose_folder_cannot_be_read_any_more_ends_with_the_reason(tiny_run, monkeypatch):
-    """As when the ticket of a network file system has expired."""
+@pytest.mark.full
+def test_a_run_whose_folder_becomes_unreadable_fails_with_the_reason(tiny_run, monkeypatch):
+    """This happens when the ticket of a network file system expires."""
 
     def refused(path, *content):
         raise PermissionError(13, "Permission denied", str(path))
@@ -327,8 +314,7 @@ def test_a_run_whose_folder_cannot_be_read_any_more_ends_with_the_reason(tiny_ru
     assert of_kind(folder, RunFailed)[0].log_path is None
 
 
-def test_runs_of_one_second_keep_the_date_in_their_names(tmp_path):
-    """Also where the name of a recipe has the sign before the number in it."""
+def test_names_of_runs_that_start_in_the_same_second_are_unique(tmp_path):
     loaded = SimpleNamespace(recipe=None, config=SimpleNamespace(task=SimpleNamespace(type="char_lm")))
     names = []
     for _ in range(4):
@@ -336,3 +322,27 @@ def test_runs_of_one_second_keep_the_date_in_their_names(tmp_path):
         (tmp_path / names[-1]).mkdir()
     assert len(set(names)) == 4
     assert all(re.fullmatch(r"char_lm-\d{8}-\d{6}(_[234])?", name) for name in names), names
+
+
+def test_a_resume_is_refused_if_the_weights_of_the_model_folder_changed(tiny_run, tmp_path):
+    model = save_tiny_model(tmp_path / "llama", "llama")
+    changes = {"model.init": "pretrained", "model.model_name_or_path": model, "profile": "finetune", "tuning.r": 2}
+    folder, outcome = tiny_run("adapter", {**changes, "training.max_steps": 2})
+    assert outcome.exit_code == EXIT_DONE
+    weights = load_file(model / "model.safetensors")
+    weights["model.norm.weight"] += 1.0
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    again = carry_out(open_again(folder))
+    assert again.exit_code == EXIT_BAD_INPUT and "the model changed since this run began" in str(again.problems[0])
+
+
+@pytest.mark.full
+def test_a_text_sample_of_short_rows_stays_within_the_positions_of_the_model(tiny_run, tmp_path):
+    changes = {
+        "model.init": "pretrained", "model.model_name_or_path": save_tiny_model(tmp_path / "g", "gpt2", n_positions=8),
+        "task.type": "causal_lm", "tuning.method": "full", "data.max_length": 8, "logging.sample_steps": 2,
+        "training.max_steps": 4,
+    }  # fmt: skip
+    folder, outcome = tiny_run("short", changes)
+    assert outcome.exit_code == EXIT_DONE, outcome
+    assert len(of_kind(folder, TextSampled)) == 2

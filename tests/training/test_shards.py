@@ -1,4 +1,4 @@
-"""Tensors leave the device and come back one file of bounded size after the other, with nothing lost on the way."""
+"""Checkpoints of a run: written in files of bounded size, resumed to the bit, and passed over if they are damaged."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from tests.trained_runs import stopping_after
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.files import shards
-from tui_trainer.runs import controls
 from tui_trainer.runs.events import RunProblem, RunStarted
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import checkpoint
 from tui_trainer.training import checkpoint as checkpoint_tensors
+from tui_trainer.training.checkpoint_folder import newest_whole, steps_saved
 from tui_trainer.training.session import Session
 
 LIMIT_BYTES = 9000
@@ -32,27 +33,20 @@ def small_shards(monkeypatch):
 
 @pytest.fixture
 def stop_after(monkeypatch):
-    """`stop_after(step)`: the run is asked to stop there; `stop_after(0)`: no more."""
-    asked, take = [0], Session.take_step
-
-    def take_and_ask(self, step):
-        take(self, step)
-        if step == asked[0]:
-            controls.request(self.job.folder.control, "stop")
-
-    monkeypatch.setattr(Session, "take_step", take_and_ask)
-    return lambda step: asked.__setitem__(0, step)
+    """`stop_after(step)`: the next run is asked to stop after that step; 0: it is not."""
+    take = Session.take_step
+    return lambda step: monkeypatch.setattr(Session, "take_step", stopping_after(step) if step else take)
 
 
 class Meter:
-    """Bytes of tensors that a writer has on the host at one time: those that it was given and that still live."""
+    """Counts the bytes of tensors that a writer has on the host at one time."""
 
     def __init__(self, monkeypatch) -> None:
         self.alive = self.most = self.files = 0
         to_host, save = checkpoint_tensors._on_host, checkpoint_tensors.save_file
 
         def on_host(tensors, names):
-            # As from a card: a copy, also on a machine where device and host are one.
+            # Tensors of a card are copied to the host. Without a card, copy them as well.
             return {name: self._counted(tensor.clone()) for name, tensor in to_host(tensors, names).items()}
 
         def save_file(tensors, *args, **kwargs):
@@ -82,7 +76,7 @@ def test_the_host_never_holds_more_than_one_shard_while_a_checkpoint_is_saved(sm
     assert meter.alive == 0
 
 
-def test_a_run_resumed_from_shards_is_the_one_that_never_stopped_to_the_bit(small_shards, tiny_run, stop_after):
+def test_a_run_is_resumed_from_shards_to_the_bit(small_shards, tiny_run, stop_after):
     dropout = {"model.scratch.attention_dropout": 0.2}
     whole, _ = tiny_run("whole", dropout)
     stop_after(6)
@@ -96,9 +90,11 @@ def test_a_run_resumed_from_shards_is_the_one_that_never_stopped_to_the_bit(smal
         assert all(one.read_bytes() == other.read_bytes() for one, other in zip(ours, others, strict=True))
 
 
-def test_a_damaged_or_missing_shard_makes_the_checkpoint_before_it_count(small_shards, tiny_run, stop_after):
+def test_a_run_with_a_damaged_checkpoint_is_resumed_from_the_one_before_to_the_bit(small_shards, tiny_run, stop_after):
+    changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}
+    whole, _ = tiny_run("whole", changes)
     stop_after(8)
-    folder, _ = tiny_run("one", {"checkpoint.save_steps": 4})
+    folder, _ = tiny_run("damaged", changes)
     newest = sorted((folder.checkpoints / "step-8").glob("optimizer-*"))
     newest[1].unlink()
     stop_after(0)
@@ -108,19 +104,36 @@ def test_a_damaged_or_missing_shard_makes_the_checkpoint_before_it_count(small_s
     assert damage.kind == "checkpoint damaged" and newest[1].name in damage.message
     assert "the run goes on from step 4;" in damage.hint
     assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 4]
+    assert tensors_in(folder.checkpoints / "step-10") == tensors_in(whole.checkpoints / "step-10")
 
 
-def test_a_damaged_checkpoint_that_was_the_only_one_begins_the_run_anew_and_says_so(tiny_run, stop_after):
-    stop_after(3)
-    folder, _ = tiny_run("one")
-    (folder.checkpoints / "step-3" / "model.safetensors").unlink()
-    stop_after(0)
+@pytest.mark.full
+def test_a_run_whose_two_newest_checkpoints_are_damaged_keeps_the_next_ones(tiny_run):
+    changes = {"checkpoint.save_steps": 2, "checkpoint.save_total_limit": 3}
+    folder, _ = tiny_run("damaged", changes)
+    assert steps_saved(folder.checkpoints) == [10, 8, 6]
+    for step in (10, 8):
+        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    (damage,) = [event for event in read_all(folder.journal) if isinstance(event, RunProblem)]
-    assert "the run begins anew, as none is left;" in damage.hint
+    assert steps_saved(folder.checkpoints) == [10, 8, 6]
+    assert newest_whole(folder.checkpoints, pytest.fail).step == 10
 
 
-def test_a_checkpoint_in_one_file_is_resumed_by_a_run_that_writes_shards(tiny_run, stop_after, monkeypatch):
+@pytest.mark.full
+def test_a_run_whose_checkpoints_are_all_damaged_restarts_beside_them(tiny_run):
+    folder, _ = tiny_run("damaged", {"checkpoint.save_steps": 5, "checkpoint.save_total_limit": 2})
+    for step in (10, 5):
+        (folder.checkpoints / f"step-{step}" / "position.json").write_text("{}")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    events = read_all(folder.journal)
+    assert "the run begins anew, as none is left;" in [one for one in events if isinstance(one, RunProblem)][-1].hint
+    assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 0]
+    names = sorted(path.name for path in folder.checkpoints.iterdir())
+    assert names == ["damaged-step-10", "damaged-step-5", "step-10", "step-5"]
+
+
+@pytest.mark.full
+def test_a_run_that_writes_shards_is_resumed_from_a_checkpoint_in_one_file(tiny_run, stop_after, monkeypatch):
     whole, _ = tiny_run("whole")
     stop_after(6)
     parted, _ = tiny_run("parted")
@@ -131,7 +144,8 @@ def test_a_checkpoint_in_one_file_is_resumed_by_a_run_that_writes_shards(tiny_ru
     assert tensors_in(parted.checkpoints / "step-10") == tensors_in(whole.checkpoints / "step-10")
 
 
-def test_transformers_loads_weights_that_lie_in_shards(small_shards, tiny_run):
+@pytest.mark.full
+def test_transformers_loads_the_shards(small_shards, tiny_run):
     folder, _ = tiny_run("one", {"training.max_steps": 1})
     saved = folder.checkpoints / "step-1"
     index = json.loads((saved / "model.safetensors.index.json").read_bytes())
@@ -158,7 +172,8 @@ def test_tensors_are_split_in_order_and_a_larger_one_has_a_file_of_its_own():
     assert shards.split({}, "model.safetensors", 10) == {"model.safetensors": []}
 
 
-def test_weights_that_are_not_those_of_the_model_are_named(small_shards, tiny_run, stop_after, monkeypatch):
+@pytest.mark.full
+def test_weights_of_another_model_are_refused(small_shards, tiny_run, stop_after, monkeypatch):
     stop_after(4)
     folder, _ = tiny_run("one")
     stop_after(0)

@@ -25,7 +25,7 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     pytest.importorskip("torchao.optim", reason="torchao is not installed")
 NAMES = tuple(name for name, spec in OPTIMIZERS.items() if spec.library == "torchao")
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+pytestmark = [pytest.mark.full, pytest.mark.filterwarnings("ignore::UserWarning")]
 
 
 def small_model(dtype=torch.float32) -> nn.Module:
@@ -50,7 +50,7 @@ def train(model, optimizer, steps, first=0):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", NAMES)
-def test_it_learns_and_goes_on_from_its_saved_state_to_the_bit(name, dtype):
+def test_it_learns_and_resumes_from_its_saved_state_to_the_bit(name, dtype):
     model = small_model(dtype)
     optimizer = optimizer_of(model, name)
     losses, _ = train(model, optimizer, 4)
@@ -79,12 +79,12 @@ def test_compiling_before_the_first_step_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_state_takes_what_is_planned(name):
+def test_its_state_takes_the_planned_bytes(name):
     model = nn.Linear(1024, 512, bias=False)
     optimizer = optimizer_of(model, name)
-    train_step = model(torch.ones(1, 1024)).sum()
-    train_step.backward()
-    optimizer.apply(train_step.detach(), lr=0.01, max_grad_norm=0.0)
+    loss = model(torch.ones(1, 1024)).sum()
+    loss.backward()
+    optimizer.apply(loss.detach(), lr=0.01, max_grad_norm=0.0)
     taken = sum(tensor.nbytes for tensor in optimizer.tensors().values())
     shape: ModelShape = SimpleNamespace()  # type: ignore[assignment]
     planned = state_bytes(shape, TrainingSetup(optim=name), 1024 * 512)

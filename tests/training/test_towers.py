@@ -1,4 +1,4 @@
-"""Checkpoints with towers for images: their language model is trained on text, everything else stays as it was."""
+"""Models with towers for images: their language model is trained on text, and the towers do not change."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ TOWERS_OF = {
 
 @pytest.fixture(scope="module")
 def bases(tmp_path_factory) -> Path:
-    place = tmp_path_factory.mktemp("towers")
+    folder = tmp_path_factory.mktemp("towers")
     for family in TOWERS:
-        save_tiny_model_with_towers(place / family, family)
-    return place
+        save_tiny_model_with_towers(folder / family, family)
+    return folder
 
 
 def trained_run(base: Path, place: Path, task: str = "causal_lm", **changes: Any) -> RunFolder:
-    """Four rows, all of them in each step: their order does not matter."""
+    """Train on four rows. All of them are in each step, so their order does not matter."""
     data = place / "rows.jsonl"
     rows: list[dict[str, Any]] = [{"text": text} for text in texts(4)]
     if task == "chat":
@@ -110,7 +110,7 @@ def losses_of(folder: RunFolder) -> list[float]:
 
 
 def bare_losses(family: str, base: Path) -> list[float]:
-    """A loop over the text model alone: its layers, the head, AdamW."""
+    """Return the losses of a plain loop over the layers and the head of the language model."""
     model = tiny_model_with_towers(family)
     _, layers = language_model(model)
     head, tokenizer = model.get_output_embeddings(), AutoTokenizer.from_pretrained(base)
@@ -145,7 +145,7 @@ def assert_towers_are_the_same(family: str, before: Path, after: Path) -> None:
 
 
 def image_processor(family: str) -> Any:
-    """That of the family, for images as its tiny tower takes them."""
+    """Return the processor of the family for images of the size that its tiny tower takes."""
     if family == "gemma3":
         return Gemma3ImageProcessorPil(size={"height": 16, "width": 16})
     if family == "mistral3":
@@ -153,9 +153,11 @@ def image_processor(family: str) -> Any:
     return Qwen2VLImageProcessorPil(min_pixels=256, max_pixels=256, patch_size=4)
 
 
-def asked_about_an_image(folder: Path, family: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """(logits, what the towers put out for an image) of the model and the processor in a folder, as transformers loads
-    both. Not with `AutoImageProcessor`, which needs torchvision in transformers 5.17."""
+def answer_about_an_image(folder: Path, family: str) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """Return the logits and the outputs of the towers for an image, with the model and processor in a folder.
+
+    `AutoImageProcessor` is not used, because it needs torchvision in transformers 5.17.
+    """
     dots = np.random.default_rng(0).integers(0, 256, (32, 32, 3), dtype=np.uint8)
     inputs = type(image_processor(family)).from_pretrained(folder)(images=Image.fromarray(dots), return_tensors="pt")
     model = AutoModelForImageTextToText.from_pretrained(folder).eval()
@@ -167,7 +169,7 @@ def asked_about_an_image(folder: Path, family: str) -> tuple[torch.Tensor, list[
 
     for tower in tower_modules(model).values():
         tower.register_forward_hook(keep)
-    # An image of any of them is four tokens.
+    # In each family an image is four tokens.
     ids = torch.tensor([[1, 40, 5, 3, 3, 3, 3, 6, 41, 42]])
     marks = {"mm_token_type_ids": (ids == 3).long()} if "image_grid_thw" in inputs else {}
     inputs.pop("num_crops", None)
@@ -188,8 +190,9 @@ def image_features(model: Any, family: str) -> torch.Tensor:
     return found if isinstance(found, torch.Tensor) else torch.cat(list(found))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", TOWERS)
-def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_towers_do_not(family, bases, tmp_path):
+def test_the_language_model_learns_like_a_plain_loop_and_the_towers_do_not_change(family, bases, tmp_path):
     base = bases / family
     folder = trained_run(base, tmp_path, **{"tuning.method": "full"})
     losses = losses_of(folder)
@@ -197,7 +200,7 @@ def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_tower
     assert losses[-1] < losses[0]
     assert_towers_are_the_same(family, base, folder.model)
     assert (folder.model / "preprocessor_config.json").read_bytes() == (base / "preprocessor_config.json").read_bytes()
-    # The class for Qwen 3.5 sets the normalizer by itself, so that not all files are the same to the byte.
+    # The tokenizer class of Qwen 3.5 sets a normalizer, so not all files are equal to the byte.
     one, other = (AutoTokenizer.from_pretrained(place).backend_tokenizer.to_str() for place in (base, folder.model))
     assert one == other
     told = json.loads((folder.model / "config.json").read_text())
@@ -205,7 +208,7 @@ def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_tower
     before, after = (AutoModelForImageTextToText.from_pretrained(place).eval() for place in (base, folder.model))
     with torch.no_grad():
         assert torch.equal(image_features(before, family), image_features(after, family))
-    # Resumed from its middle it ends with the same bytes.
+    # A run resumed from its middle ends with the same weights.
     whole = stored(folder.model)
     shutil.rmtree(folder.model)
     shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
@@ -215,6 +218,7 @@ def test_all_weights_of_the_language_model_learn_as_a_bare_loop_has_it_and_tower
     assert Writer(folder).answer("3 plus 4", Sampling(max_new_tokens=4, temperature=0, seed=0)) is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", TOWERS)
 def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transformers(family, bases, tmp_path):
     base = bases / family
@@ -246,11 +250,12 @@ def test_an_adapter_learns_a_conversation_is_resumed_merged_and_loaded_by_transf
     assert "AutoModelForImageTextToText" in (folder.model / "README.md").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", TOWERS)
-def test_an_image_is_answered_as_before_where_the_language_model_did_not_change(family, tmp_path):
+def test_answers_about_an_image_change_only_with_the_language_model(family, tmp_path):
     base = save_tiny_model_with_towers(tmp_path / family, family)
     image_processor(family).save_pretrained(base)
-    before, towers = asked_about_an_image(base, family)
+    before, towers = answer_about_an_image(base, family)
     assert towers
     still = {"training.learning_rate": 1e-12, "training.max_steps": 1}
     for name, changes in (("still", still), ("moved", {})):
@@ -258,16 +263,17 @@ def test_an_image_is_answered_as_before_where_the_language_model_did_not_change(
         merged = tmp_path / f"merged-{name}"
         merged.mkdir()
         find_format("merged").write(TrainedModel.of(folder), merged, lambda *told: None)
-        after, again = asked_about_an_image(merged, family)
+        after, again = answer_about_an_image(merged, family)
         assert all(torch.equal(one, two) for one, two in zip(towers, again, strict=True))
         assert torch.equal(before, after) == (name == "still")
     whole = trained_run(base, tmp_path, **{"tuning.method": "full", "output.name": "whole"})
-    after, again = asked_about_an_image(whole.model, family)
+    after, again = answer_about_an_image(whole.model, family)
     assert all(torch.equal(one, two) for one, two in zip(towers, again, strict=True)) and not torch.equal(before, after)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", PACKED_TOWERS)
-def test_packed_rows_learn_what_padded_ones_do(family, bases, tmp_path):
+def test_packed_rows_have_the_losses_of_padded_rows(family, bases, tmp_path):
     padded, packed = (
         trained_run(bases / family, tmp_path, **{"tuning.method": "full", "data.packing": packing, "output.name": name})
         for name, packing in (("padded", "false"), ("packed", "true"))
@@ -278,8 +284,9 @@ def test_packed_rows_learn_what_padded_ones_do(family, bases, tmp_path):
     assert all(torch.allclose(tensor, two[name], atol=1e-4) for name, tensor in one.items())
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("family", TOWERS)
-def test_the_language_model_alone_is_a_text_model_with_the_logits_of_the_whole(family, bases, tmp_path):
+def test_the_language_model_alone_is_a_text_model_with_the_same_logits(family, bases, tmp_path):
     base = bases / family
     alone = load_pretrained(base, ModelSection(text_only=True), torch.float32).eval()
     assert not tower_modules(alone) and type(alone).__name__ == TEXT_CLASSES[family]
@@ -293,7 +300,7 @@ def test_the_language_model_alone_is_a_text_model_with_the_logits_of_the_whole(f
     assert losses == pytest.approx(bare_losses(family, base), abs=1e-5)
     plan = read_plan(folder)
     assert plan.parameters.value == alone.num_parameters() and not plan.model_shape().towers
-    # transformers loads what is left behind, which is the whole model's but for its towers.
+    # transformers loads the saved text model, whose logits are those of the whole model.
     again = AutoModelForCausalLM.from_pretrained(folder.model).eval()
     assert type(again) is type(alone)
     assert not any(is_of_tower(name, TOWERS_OF[family]) for name in stored(folder.model))
@@ -302,7 +309,7 @@ def test_the_language_model_alone_is_a_text_model_with_the_logits_of_the_whole(f
         wanted = AutoModelForImageTextToText.from_pretrained(beside.model).eval()(input_ids=ids).logits
         torch.testing.assert_close(again(input_ids=ids).logits, wanted, atol=1e-3, rtol=1e-3)
     assert not (folder.model / "preprocessor_config.json").exists()
-    # Resumed from its middle it ends with the same bytes.
+    # A run resumed from its middle ends with the same weights.
     whole = (folder.model / "model.safetensors").read_bytes()
     shutil.rmtree(folder.model)
     shutil.rmtree(folder.checkpoints / f"step-{STEPS}")
@@ -313,9 +320,10 @@ def test_the_language_model_alone_is_a_text_model_with_the_logits_of_the_whole(f
         assert "towers" not in format_of(other).reason_against(trained)
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", first_by_default(TOWERS))
-def test_compiled_layers_are_those_of_the_language_model(family, bases, tmp_path):
+def test_only_layers_of_the_language_model_are_compiled(family, bases, tmp_path):
     settings = {"tuning.method": "full", "training.max_steps": 2}
     plain = trained_run(bases / family, tmp_path, **settings)
     with counted_compilations(carried_out=False):
@@ -327,9 +335,16 @@ def test_compiled_layers_are_those_of_the_language_model(family, bases, tmp_path
     assert losses_of(folder) == pytest.approx(losses_of(plain), abs=1e-5)
 
 
-@pytest.mark.parametrize("names", ["all-linear", "q_proj, fc1, qkv, gate_proj", "self_attn.k_proj"])
-@pytest.mark.parametrize("family", TOWERS)
-def test_no_target_hits_a_tower_or_a_projector(family, names):
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.full] * (name != "gemma3")) for name in TOWERS]
+)
+def test_no_target_matches_a_tower_or_a_projector(family, subtests):
+    for names in ("all-linear", "q_proj, fc1, qkv, gate_proj", "self_attn.k_proj"):
+        with subtests.test(names):
+            assert_targets_are_in_the_language_model(family, names)
+
+
+def assert_targets_are_in_the_language_model(family, names):
     model = tiny_model_with_towers(family)
     outside = {id(part) for tower in tower_modules(model).values() for part in tower.modules()}
     inside, _ = language_model(model)
@@ -345,8 +360,8 @@ def test_no_target_hits_a_tower_or_a_projector(family, names):
         assert len(layers) == 2 * 7 + (family == "qwen3_5")
 
 
-def test_rows_of_text_need_no_marks_of_images():
-    """Gemma 3 takes them as `token_type_ids`: without any, as with those that say that all is text."""
+def test_rows_of_text_need_no_token_types():
+    """Gemma 3 marks images by `token_type_ids`; without them all tokens are text."""
     model = tiny_model_with_towers("gemma3").train()
     ids = torch.arange(6, 46).reshape(2, 20)
     plain = model(input_ids=ids).logits
@@ -354,31 +369,28 @@ def test_rows_of_text_need_no_marks_of_images():
     torch.testing.assert_close(plain, marked, atol=1e-6, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
+@pytest.mark.full
+def test_untested_settings_are_refused(bases, tmp_path, subtests):
+    rows = [
         ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which was not tried with gemma3'),
         ({"distributed.strategy": "deepspeed-2"}, 'is "deepspeed-2", which was not tried with gemma3'),
         ({"model.text_only": "true", "tuning.method": "lora"}, "the text model is in no folder before it is trained"),
         ({"task.type": "sequence_classification"}, "learns to continue texts and nothing else"),
-    ],
-)
-def test_what_was_not_tried_is_refused_with_its_setting(change, words, bases, tmp_path):
-    with pytest.raises(ConfigError) as caught:
-        trained_run(bases / "gemma3", tmp_path, **change)
-    assert words in str(caught.value)
+    ]
+    for change, words in rows:
+        with subtests.test(str(change)):
+            with pytest.raises(ConfigError) as caught:
+                trained_run(bases / "gemma3", tmp_path, **change)
+            assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("model.towers", "card", 'is "card", and llama has no towers for images'),
-        ("model.text_only", "true", "which reads text only"),
-    ],
-)
-def test_settings_of_towers_are_refused_where_there_are_none(key, value, words, tmp_path):
+def test_settings_of_towers_are_refused_for_a_model_without_any(tmp_path):
     base = save_tiny_model(tmp_path / "base", "llama")
-    with pytest.raises(ConfigError, match=words):
-        trained_run(base, tmp_path, **{key: value})
-    with pytest.raises(ConfigError, match="the model has no towers" if key == "model.towers" else key):
-        trained_run(Path(), tmp_path, **{key: value, "model.init": "scratch", "model.model_name_or_path": ""})
+    for key, value, words, scratch in (
+        ("model.towers", "card", 'is "card", and llama has no towers for images', "the model has no towers"),
+        ("model.text_only", "true", "which reads text only", "model.text_only"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            trained_run(base, tmp_path, **{key: value})
+        with pytest.raises(ConfigError, match=scratch):
+            trained_run(Path(), tmp_path, **{key: value, "model.init": "scratch", "model.model_name_or_path": ""})

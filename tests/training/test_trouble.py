@@ -1,4 +1,4 @@
-"""Disks that fill, files that cannot be removed, evaluations that are cut short: nothing good is lost."""
+"""Full disks, files that cannot be removed, texts that cannot be written: no good weights are lost."""
 
 import math
 from importlib.metadata import version
@@ -7,12 +7,13 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
+from tests.trained_runs import stopping_after
+from tests.training.finished_runs import of_kind
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.reporting.facts import facts_of
-from tui_trainer.runs import controls
-from tui_trainer.runs.events import EvalDone, RunFinished, RunProblem, RunStarted, TextSampled
+from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted, TextSampled
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint, checkpoint_folder, session
@@ -22,10 +23,6 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.session import Session
 
 PATIENT = {"training.max_steps": 12, "evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 5}
-
-
-def of_kind(folder, kind):
-    return [event for event in read_all(folder.journal) if isinstance(event, kind)]
 
 
 @pytest.fixture
@@ -43,19 +40,9 @@ def saves_fail_at(monkeypatch):
     return steps
 
 
-def test_the_best_is_only_what_is_on_the_disk(tiny_run, saves_fail_at):
-    whole, _ = tiny_run("whole", PATIENT)
-    best = min(of_kind(whole, EvalDone), key=lambda event: event.loss).step
-    saves_fail_at.add(best)
-    folder, outcome = tiny_run("failing", PATIENT)
-    assert outcome.exit_code == EXIT_DONE
-    assert "No space left" in of_kind(folder, RunProblem)[0].message
-    assert (folder.model / "model.safetensors").is_file()
-
-
 @pytest.fixture
 def held_out_losses(monkeypatch):
-    """`held_out_losses += [3.0, 2.0]`: what the evaluations find, one after the other."""
+    """`held_out_losses += [3.0, 2.0]`: the losses of the evaluations, one after the other."""
     losses: list[float] = []
     monkeypatch.setattr(
         session,
@@ -68,10 +55,9 @@ def held_out_losses(monkeypatch):
 @pytest.mark.parametrize(
     ("losses", "unsaved", "weights_step", "held_out"),
     [
-        ([3.0, 2.0, 4.0, 4.5], {4}, "step 2 (the best evaluation)", "3.0000"),
-        ([3.0, 2.0, math.nan, math.nan], {2, 4}, "step 8", "nan"),
+        pytest.param([3.0, 2.0, 4.0, 4.5], {4}, "step 2 (the best evaluation)", "3.0000", id="another best"),
+        pytest.param([3.0, 2.0, math.nan, math.nan], {2, 4}, "step 8", "nan", id="no best", marks=pytest.mark.full),
     ],
-    ids=["another best", "no best"],
 )
 def test_card_and_report_name_the_weights_that_the_model_has(
     losses, unsaved, weights_step, held_out, tiny_run, saves_fail_at, held_out_losses
@@ -87,7 +73,7 @@ def test_card_and_report_name_the_weights_that_the_model_has(
     assert f"| weights of | {weights_step} |" in card and f"| held out | {held_out} |" in card
 
 
-def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_run, monkeypatch):
+def test_a_damaged_best_checkpoint_is_reported_and_the_last_weights_are_kept(tiny_run, monkeypatch):
     losses = iter([1.0, *[2.0] * 10])
     judge = Position.judge
 
@@ -110,16 +96,9 @@ def test_a_damaged_best_checkpoint_is_told_and_the_last_weights_are_kept(tiny_ru
     assert all(torch.equal(a, b) for a, b in zip(final.parameters(), last.parameters(), strict=True))
 
 
-def test_a_stop_that_cannot_save_does_not_say_that_it_did(tiny_run, saves_fail_at, monkeypatch):
+def test_a_stop_that_cannot_save_fails(tiny_run, saves_fail_at, monkeypatch):
     saves_fail_at.add(5)
-    take = Session.take_step
-
-    def stop_at_five(self, step):
-        take(self, step)
-        if step == 5:
-            controls.request(self.job.folder.control, "stop")
-
-    monkeypatch.setattr(Session, "take_step", stop_at_five)
+    monkeypatch.setattr(Session, "take_step", stopping_after(5))
     folder, outcome = tiny_run("full", {"checkpoint.save_steps": 3})
     assert outcome.exit_code == EXIT_FAILED
     assert "step 5" in outcome.failure
@@ -127,6 +106,7 @@ def test_a_stop_that_cannot_save_does_not_say_that_it_did(tiny_run, saves_fail_a
     assert fold(read_all(folder.journal)).status == "failed"
 
 
+@pytest.mark.full
 def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(tiny_run, monkeypatch):
     def busy(path):
         raise OSError(16, "Device or resource busy")
@@ -138,7 +118,8 @@ def test_an_old_checkpoint_that_cannot_be_removed_does_not_end_the_run(tiny_run,
     assert steps_saved(folder.checkpoints) == [10, 9, 6, 3]
 
 
-def test_a_tokenizer_that_cannot_be_written_is_a_failed_save_and_no_more(tiny_run, monkeypatch):
+@pytest.mark.full
+def test_a_tokenizer_that_cannot_be_written_is_only_a_failed_save(tiny_run, monkeypatch):
     save, failures = PreTrainedTokenizerFast.save_pretrained, []
 
     def failing(self, *args, **kwargs):
@@ -154,7 +135,8 @@ def test_a_tokenizer_that_cannot_be_written_is_a_failed_save_and_no_more(tiny_ru
     assert steps_saved(folder.checkpoints) == [10, 9]
 
 
-def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_says_how_to_go_on(tiny_run, monkeypatch):
+@pytest.mark.full
+def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_command_to_resume(tiny_run, monkeypatch):
     save = PreTrainedTokenizerFast.save_pretrained
 
     def failing(self, folder, **more):
@@ -170,61 +152,8 @@ def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_says_how_to_g
     assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
 
 
-def test_a_stop_cuts_an_evaluation_short_and_the_resumed_run_makes_it_up(tiny_run, monkeypatch):
-    changes = {"evaluation.eval_steps": 4, "evaluation.per_device_eval_batch_size": 1, "checkpoint.save_steps": 4}
-    whole, _ = tiny_run("whole", changes)
-    evaluate = Session.evaluate
-
-    def stop_first(self, *, scheduled):
-        if self.position.step == 4:
-            controls.request(self.job.folder.control, "stop")
-        evaluate(self, scheduled=scheduled)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Session, "evaluate", stop_first)
-        folder, outcome = tiny_run("stopped", changes)
-    assert outcome.exit_code == EXIT_STOPPED
-    assert of_kind(folder, EvalDone) == []
-    assert of_kind(folder, RunFinished)[0].step == 4
-
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    wanted = [(event.step, event.loss_sum, event.best) for event in of_kind(whole, EvalDone)]
-    assert [event[0] for event in wanted] == [4, 8, 10]
-    assert [(event.step, event.loss_sum, event.best) for event in of_kind(folder, EvalDone)] == wanted
-
-
-def test_asking_for_an_evaluation_without_held_out_text_says_so(tiny_run, monkeypatch):
-    take = Session.take_step
-
-    def ask_at_three(self, step):
-        take(self, step)
-        if step == 3:
-            controls.request(self.job.folder.control, "evaluate")
-
-    monkeypatch.setattr(Session, "take_step", ask_at_three)
-    folder, outcome = tiny_run("none", {"data.eval_fraction": 0, "evaluation.eval_steps": 2})
-    assert outcome.exit_code == EXIT_DONE
-    assert [problem.kind for problem in of_kind(folder, RunProblem)] == ["nothing to evaluate"]
-
-
-def test_requests_made_while_the_data_is_prepared_wait_for_the_first_step(tiny_run):
-    folder, outcome = tiny_run("early", before=lambda run: controls.request(run.folder.control, "save"))
-    assert outcome.exit_code == EXIT_DONE
-    assert steps_saved(folder.checkpoints) == [10]
-    assert "ControlApplied" in folder.journal.read_text()
-
-
-def test_a_run_on_a_relative_glob_is_resumed(tiny_run, tmp_path, monkeypatch):
-    (tmp_path / "texts").mkdir()
-    for name in ("a", "b", "c"):
-        (tmp_path / "texts" / f"{name}.txt").write_text(f"{name} is a letter, and not a number at all.\n" * 20)
-    folder, _ = tiny_run("glob", {"data.path": "texts/*.txt"})
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-
-
-def test_what_a_resume_at_the_end_reports_is_what_the_run_learnt(tiny_run):
+@pytest.mark.full
+def test_resuming_a_finished_run_reports_its_results_again(tiny_run):
     folder, _ = tiny_run("whole")
     before = of_kind(folder, RunFinished)[0]
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
@@ -234,7 +163,8 @@ def test_what_a_resume_at_the_end_reports_is_what_the_run_learnt(tiny_run):
     assert of_kind(folder, RunStarted)[1].resumed_from_step == 10
 
 
-def test_other_libraries_on_resume_are_told(tiny_run, monkeypatch):
+@pytest.mark.full
+def test_resuming_with_other_versions_of_libraries_is_reported(tiny_run, monkeypatch):
     folder, _ = tiny_run("old")
     folder.plan.write_text(folder.plan.read_text().replace(f'"torch": "{version("torch")}"', '"torch": "2.9.0"'))
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
@@ -262,7 +192,7 @@ SAMPLING = {"training.max_steps": 6, "logging.sample_steps": 2}
 
 
 def failing_generate(monkeypatch, error):
-    """The second text cannot be written; says how often one was asked for."""
+    """Make the second text fail; return a list with an entry for each text that was asked for."""
     asked = []
     generate = LlamaForCausalLM.generate
 
@@ -277,15 +207,15 @@ def failing_generate(monkeypatch, error):
     return asked
 
 
-@pytest.mark.parametrize(
-    ("error", "words"),
-    [
-        (ValueError("`max_new_tokens` is odd\nhere"), "could not write a text: ValueError: `max_new_tokens` is odd"),
-        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "not enough memory to write a text"),
-    ],
-    ids=["value", "gpu memory"],
-)
-def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(
+TEXT_ERRORS = [
+    (ValueError("`max_new_tokens` is odd\nhere"), "could not write a text: ValueError: `max_new_tokens` is odd"),
+    (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "not enough memory to write a text"),
+]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(("error", "words"), TEXT_ERRORS, ids=["value", "memory"])
+def test_a_text_that_cannot_be_written_is_reported_and_changes_no_weight(
     reference_run, tiny_run, monkeypatch, error, words
 ):
     whole = reference_run(SAMPLING)
@@ -295,11 +225,11 @@ def test_a_text_that_cannot_be_written_is_told_and_changes_no_weight(
     (problem,) = of_kind(folder, RunProblem)
     assert (problem.kind, problem.step) == ("no text", 4) and words in problem.message and problem.hint
     assert len(asked) == 3 and [event.step for event in of_kind(folder, TextSampled)] == [2, 6]
-    weights = [(run.model / "model.safetensors").read_bytes() for run in (whole, folder)]
-    assert weights[0] == weights[1]
+    assert (whole.model / "model.safetensors").read_bytes() == (folder.model / "model.safetensors").read_bytes()
 
 
-def test_an_error_inside_a_kernel_ends_the_run_as_before(tiny_run, monkeypatch):
+@pytest.mark.full
+def test_an_error_inside_a_kernel_ends_the_run(tiny_run, monkeypatch):
     failing_generate(monkeypatch, RuntimeError("CUDA error: device-side assert triggered"))
     folder, outcome = tiny_run("broken", SAMPLING)
     assert outcome.exit_code == EXIT_FAILED and "device-side assert" in outcome.failure

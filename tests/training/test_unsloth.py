@@ -1,4 +1,4 @@
-"""Runs that train with Unsloth, in an environment of its own: another Python, which has a stand-in for it."""
+"""Runs that train with Unsloth in its own environment: another Python with a stand-in for the library."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from tui_trainer.models import unsloth
 from tui_trainer.runs.events import EvalDone, PlanMade, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 
+pytestmark = pytest.mark.full
 STAND_IN = Path(__file__).with_name("unsloth_stand_in.py")
 
 
@@ -67,7 +68,7 @@ def losses(folder: Path) -> tuple[list[float], list[float]]:
 
 
 @pytest.mark.parametrize(("family", "attention"), [("gemma2", "eager"), ("llama", "sdpa")])
-def test_a_model_with_a_soft_cap_of_its_scores_gets_attention_that_knows_it(family, attention, tmp_path, monkeypatch):
+def test_a_model_with_capped_scores_gets_an_attention_that_supports_them(family, attention, tmp_path, monkeypatch):
     model, settings = tiny_model(family), asked(tmp_path)
     model.config._attn_implementation = "sdpa"
     loader = SimpleNamespace(from_pretrained=lambda **_: (model, None))
@@ -77,8 +78,8 @@ def test_a_model_with_a_soft_cap_of_its_scores_gets_attention_that_knows_it(fami
     assert loaded.config._attn_implementation == attention
 
 
-def test_modules_that_unsloth_computes_are_counted_by_whose_code_their_forward_pass_is():
-    """A class's, a single module's, and one that is wrapped; those of torch and transformers are none of them."""
+def test_modules_with_a_forward_pass_of_unsloth_are_counted():
+    """The forward pass may belong to a class or a module, and may be wrapped."""
     model = tiny_model("llama")
     modules = len(list(model.modules()))
     assert unsloth.own_modules(model) == (0, modules)
@@ -93,7 +94,7 @@ def test_modules_that_unsloth_computes_are_counted_by_whose_code_their_forward_p
 
 
 @pytest.mark.e2e
-def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path):
+def test_it_trains_in_its_environment_with_the_same_losses(made, tmp_path):
     """The stand-in computes what transformers does, so each loss is equal."""
     wanted = asked(tmp_path, tuning__method="lora", training__max_steps=6, output__name="one", checkpoint__save_steps=2)
     assert main(["--no-ui", *words_of(wanted)]) == 0
@@ -113,7 +114,7 @@ def test_it_trains_in_its_environment_and_learns_the_same(made, tmp_path):
 
 
 @pytest.mark.e2e
-def test_a_rehearsal_is_held_there(made, tmp_path, capsys):
+def test_a_rehearsal_runs_in_its_environment(made, tmp_path, capsys):
     wanted = asked(tmp_path, tuning__method="lora", training__max_steps=20)
     assert main(["rehearse", *words_of(wanted), "--gpu", "none", "--json"]) == 0
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
@@ -121,29 +122,29 @@ def test_a_rehearsal_is_held_there(made, tmp_path, capsys):
     assert (tmp_path / "packages" / "loaded").exists()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
-        ("task.type", "sequence_classification", 'is "sequence_classification", which does not go with'),
-        ("model.init", "scratch", "set it to .pretrained., or model.provider = transformers"),
-        ("model.kernels", "liger", 'is "liger"'),
-        ("model.attn_implementation", "eager", 'is "eager"'),
-        ("tuning.use_dora", "true", "set it to false"),
-        ("training.torch_compile", "true", "set it to false"),
-        ("data.packing", "true", "set it to .auto."),
-        ("distributed.processes", 2, "is 2"),
-        ("distributed.nodes", 2, "is 2"),
-        ("distributed.cpu_offload", "true", "set it to false"),
-    ],
-)
-def test_what_it_cannot_do_is_refused_before_it_starts(made, tmp_path, key, value, words):
-    settings = asked(tmp_path) | {key: value}
-    loaded = load_config(Request(assignments=tuple(f"{name}={one}" for name, one in settings.items())))
-    with pytest.raises(ConfigError, match=words):
-        estimated_plan(loaded)
+REFUSED = [
+    ("task.type", "sequence_classification", 'is "sequence_classification", which does not go with'),
+    ("model.init", "scratch", "set it to .pretrained., or model.provider = transformers"),
+    ("model.kernels", "liger", 'is "liger"'),
+    ("model.attn_implementation", "eager", 'is "eager"'),
+    ("tuning.use_dora", "true", "set it to false"),
+    ("training.torch_compile", "true", "set it to false"),
+    ("data.packing", "true", "set it to .auto."),
+    ("distributed.processes", 2, "is 2"),
+    ("distributed.nodes", 2, "is 2"),
+    ("distributed.cpu_offload", "true", "set it to false"),
+]
 
 
-def test_a_plan_is_that_of_one_process_with_rows_apart(made, tmp_path):
+def test_settings_that_it_does_not_support_are_refused_before_the_start(made, tmp_path, subtests):
+    for key, value, words in REFUSED:
+        settings = asked(tmp_path) | {key: value}
+        loaded = load_config(Request(assignments=tuple(f"{name}={one}" for name, one in settings.items())))
+        with subtests.test(key), pytest.raises(ConfigError, match=words):
+            estimated_plan(loaded)
+
+
+def test_its_plan_has_one_process_and_padded_rows(made, tmp_path):
     settings = asked(tmp_path) | {"data.packing": "auto", "distributed.processes": "auto"}
     loaded = load_config(Request(assignments=tuple(f"{name}={one}" for name, one in settings.items())))
     plan = estimated_plan(loaded)
@@ -152,8 +153,8 @@ def test_a_plan_is_that_of_one_process_with_rows_apart(made, tmp_path):
     assert start_problems(loaded) == []
 
 
-def test_without_an_environment_the_command_that_makes_it_is_named(made, tmp_path, monkeypatch, capsys):
-    """None, one of another version of the program, and one whose Python is gone; for a new run and one that goes on."""
+def test_without_its_environment_the_command_that_makes_it_is_named(made, tmp_path, monkeypatch, capsys):
+    """The environment may be of another version of the program, without its Python, or missing."""
     wanted = words_of(asked(tmp_path))
     for breaks in (
         lambda: monkeypatch.setattr(unsloth, "requirements", lambda: ["unsloth", "another"]),
@@ -168,7 +169,7 @@ def test_without_an_environment_the_command_that_makes_it_is_named(made, tmp_pat
 
 
 class Uv:
-    """In the place of uv: makes what it is asked for, or fails."""
+    """Stands in for uv: makes an environment, or fails."""
 
     def __init__(self, monkeypatch, fails=""):
         self.commands, self.fails = [], fails
@@ -198,7 +199,7 @@ def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home,
     assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
 
 
-def test_a_failed_install_leaves_the_one_that_was_there(private_home, monkeypatch, capsys):
+def test_a_failed_install_keeps_the_previous_environment(private_home, monkeypatch, capsys):
     Uv(monkeypatch)
     assert main(["install", "unsloth", "--yes"]) == 0
     Uv(monkeypatch, fails="pip")
@@ -208,7 +209,7 @@ def test_a_failed_install_leaves_the_one_that_was_there(private_home, monkeypatc
     assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
 
 
-def test_bad_words_of_install(private_home, monkeypatch, capsys):
+def test_install_names_a_misspelt_library_and_a_missing_uv(private_home, monkeypatch, capsys):
     assert main(["install", "unslot"]) == 2
     assert "did you mean unsloth?" in capsys.readouterr().err
     monkeypatch.setattr(environment.shutil, "which", lambda name: None)

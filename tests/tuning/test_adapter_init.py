@@ -1,4 +1,4 @@
-"""Adapters that begin as a part of the weights: the same output as before, and saved for the weights as they were."""
+"""Adapters initialised from the weights: the output does not change, and what is saved fits the original weights."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import torch
 from peft import LoraConfig, PeftModel, get_peft_model
 from peft.tuners.lora import LoraLayer
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM
 
-from tests.tiny_models import save_tiny_model
-from tests.tuning.test_lora import IDS, trained
+from tests.tuning.test_lora import logits, trained
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import CheckpointError
 from tui_trainer.training.together import fill, whole
@@ -23,19 +21,6 @@ INITS = ("pissa", "pissa_niter_4", "olora")
 pytestmark = pytest.mark.versions  # it calls methods of peft's layers
 
 
-@pytest.fixture
-def base(tmp_path):
-    """`base(family)`: a model from a folder, the same each time."""
-
-    def load(family="llama", dtype=torch.float32):
-        folder = tmp_path / family
-        if not folder.exists():
-            save_tiny_model(folder, family)
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-
-    return load
-
-
 def adapted(model, init, *, decomposed=True, **settings):
     tuning = TuningSection(method="lora", r=4, init_lora_weights=init, **settings)
     made = METHOD.apply(model, tuning, seed=7, autocast=False)
@@ -44,31 +29,28 @@ def adapted(model, init, *, decomposed=True, **settings):
     return made
 
 
-def logits(model):
-    with torch.no_grad():
-        return model.eval()(input_ids=IDS).logits.float()
-
-
-@pytest.mark.parametrize("init", INITS)
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_the_output_is_that_of_the_model_and_the_weights_are_others(init, family, base):
-    before = base(family)
-    model = adapted(base(family), init)
-    torch.testing.assert_close(logits(model), logits(before), atol=1e-5, rtol=1e-5)
-    inside = dict(model.get_base_model().named_parameters())
-    changed = [
-        name
-        for name, weight in before.named_parameters()
-        if (left := inside.get(name.replace(".weight", ".base_layer.weight"))) is not None
-        and (left - weight).norm() > 1e-2 * weight.norm()
-    ]
-    assert len(changed) == len(taken_out_of(model)) == {"llama": 14, "gpt2": 8}[family]
-    assert all(p.dtype == torch.float32 and p.is_contiguous() for p in model.parameters() if p.requires_grad)
-    assert all(p.untyped_storage().nbytes() == p.nbytes for p in model.parameters() if p.requires_grad)
+def test_the_output_does_not_change_and_the_weights_do(base, subtests):
+    for family, matrices in (("llama", 14), ("gpt2", 8)):
+        before = base(family)
+        for init in INITS:
+            with subtests.test(f"{init} of {family}"):
+                model = adapted(base(family), init)
+                torch.testing.assert_close(logits(model), logits(before), atol=1e-5, rtol=1e-5)
+                inside = dict(model.get_base_model().named_parameters())
+                changed = [
+                    name
+                    for name, weight in before.named_parameters()
+                    if (left := inside.get(name.replace(".weight", ".base_layer.weight"))) is not None
+                    and (left - weight).norm() > 1e-2 * weight.norm()
+                ]
+                assert len(changed) == len(taken_out_of(model)) == matrices
+                trained = [weight for weight in model.parameters() if weight.requires_grad]
+                assert all(p.dtype == torch.float32 and p.is_contiguous() for p in trained)
+                assert all(p.untyped_storage().nbytes() == p.nbytes for p in trained)
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])  # a fast SVD begins with random numbers
-def test_it_begins_as_peft_has_it(init, base):
+def test_adapters_begin_with_the_numbers_of_peft(init, base):
     ours = adapted(base(), init)
     torch.manual_seed(7)
     kinds = {"task_type": "CAUSAL_LM", "r": 4, "lora_alpha": 32, "target_modules": "all-linear"}
@@ -77,19 +59,20 @@ def test_it_begins_as_peft_has_it(init, base):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, msg=name)
 
 
-@pytest.mark.parametrize("init", INITS)
-@pytest.mark.parametrize("settings", [{}, {"use_rslora": True, "lora_alpha": 7.0}], ids=["plain", "rslora"])
-def test_what_is_saved_fits_the_weights_as_they_were(init, settings, base, tmp_path):
-    model = trained(adapted(base(), init, **settings), rate=0.02)
-    METHOD.save_model(model, tmp_path / "adapter")
-    fields = json.loads((tmp_path / "adapter/adapter_config.json").read_bytes())
-    assert (fields["r"], fields["init_lora_weights"]) == (8, True)
-    again = PeftModel.from_pretrained(base(), tmp_path / "adapter")
-    [scaling] = {layer.scaling["default"] for layer in again.modules() if isinstance(layer, LoraLayer)}
-    assert scaling == pytest.approx(7 / 2 if settings else 32 / 4)
-    torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
-    assert (logits(base()) - logits(model)).abs().max() > 1e-2, "it has learnt something"
-    torch.testing.assert_close(logits(again.merge_and_unload()), logits(model), atol=1e-4, rtol=1e-4)
+def test_what_is_saved_fits_the_original_weights(base, tmp_path, subtests):
+    rslora = {"use_rslora": True, "lora_alpha": 7.0}
+    for init, settings in (("pissa", {}), ("olora", rslora)):
+        with subtests.test(f"{init} {settings}"):
+            model = trained(adapted(base(), init, **settings), rate=0.02)
+            METHOD.save_model(model, tmp_path / init)
+            fields = json.loads((tmp_path / init / "adapter_config.json").read_bytes())
+            assert (fields["r"], fields["init_lora_weights"]) == (8, True)
+            again = PeftModel.from_pretrained(base(), tmp_path / init)
+            [scaling] = {layer.scaling["default"] for layer in again.modules() if isinstance(layer, LoraLayer)}
+            assert scaling == pytest.approx(7 / 2 if settings else 32 / 4)
+            torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
+            assert (logits(base()) - logits(model)).abs().max() > 1e-2, "it has learnt something"
+            torch.testing.assert_close(logits(again.merge_and_unload()), logits(model), atol=1e-4, rtol=1e-4)
 
 
 def test_modules_that_train_as_a_whole_are_saved_as_well(base, tmp_path):
@@ -100,7 +83,7 @@ def test_modules_that_train_as_a_whole_are_saved_as_well(base, tmp_path):
     torch.testing.assert_close(logits(again), logits(model), atol=1e-4, rtol=1e-4)
 
 
-def test_weights_of_16_bits_lose_no_more_than_their_rounding(base, tmp_path):
+def test_saving_for_16_bit_weights_loses_no_more_than_their_rounding(base, tmp_path):
     model = trained(adapted(base(dtype=torch.bfloat16), "pissa"), rate=0.02)
     METHOD.save_model(model, tmp_path / "adapter")
     again = PeftModel.from_pretrained(base(dtype=torch.bfloat16), tmp_path / "adapter")
@@ -109,11 +92,11 @@ def test_weights_of_16_bits_lose_no_more_than_their_rounding(base, tmp_path):
 
 
 @pytest.mark.parametrize("init", INITS)
-def test_a_checkpoint_puts_the_changed_weights_back_to_the_bit(init, base):
+def test_a_checkpoint_restores_the_changed_weights_to_the_bit(init, base):
     model = trained(adapted(base(), init), rate=0.02)
     tensors = {name: whole(tensor).clone() for name, tensor in METHOD.saved(model).items()}
     other = adapted(base(), init, decomposed=False)
-    for _ in range(2):  # as a run that goes back to its best evaluation
+    for _ in range(2):  # a run that returns to its best evaluation loads a second time
         for name, tensor in METHOD.saved(other).items():
             assert tensor.shape == tensors[name].shape
             fill(tensor, tensors[name])
@@ -125,7 +108,7 @@ def test_a_checkpoint_puts_the_changed_weights_back_to_the_bit(init, base):
             fill(tensor, tensors[name] + 1)
 
 
-def test_gaussian_adapters_leave_the_weights_and_the_output(base, tmp_path):
+def test_gaussian_adapters_do_not_change_the_weights_or_the_output(base, tmp_path):
     model = METHOD.apply(
         base(), TuningSection(method="lora", r=4, init_lora_weights="gaussian"), seed=7, autocast=False
     )

@@ -1,6 +1,6 @@
-"""LoRA: what moves, what is saved, and that plain peft and transformers take it."""
+"""LoRA: what moves, what is saved, what a plan counts, and that plain peft and transformers load the result."""
 
-from types import SimpleNamespace
+import copy
 
 import pytest
 import torch
@@ -8,26 +8,18 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from tests.tiny_models import TRAINED, save_tiny_model
-from tui_trainer.config.sections import Config, ModelSection, TaskSection, TuningSection
-from tui_trainer.training.final_model import _use
+from tests.models.headed import CASES, headed
+from tests.tiny_models import TRAINED, tiny_model
+from tui_trainer.config.sections import TuningSection
+from tui_trainer.data.batching.collate import collate
+from tui_trainer.losses.micro_batch import micro_batch
+from tui_trainer.losses.next_token import NextTokenLoss
+from tui_trainer.models.shape import shape_of
+from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.lora import METHOD
 
 IDS = torch.arange(3, 43).reshape(2, 20)
-
-
-@pytest.fixture
-def base(tmp_path):
-    """`base(family)`: a model from a folder, so that an adapter can name what it belongs to."""
-
-    def load(family="llama", dtype=torch.float32, **changes):
-        folder = tmp_path / family
-        if not folder.exists():
-            save_tiny_model(folder, family, **changes)
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
-
-    return load
 
 
 def adapted(model, *, autocast=False, **settings):
@@ -35,7 +27,7 @@ def adapted(model, *, autocast=False, **settings):
 
 
 def trained(model, steps=4, rate=0.05):
-    """A few steps with a high rate, so that every trained weight has moved."""
+    """Train for a few steps with a high rate, so that every trained weight has moved."""
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=rate)
     for _ in range(steps):
         model(input_ids=IDS, labels=IDS).loss.backward()
@@ -49,40 +41,30 @@ def logits(model):
         return model.eval()(input_ids=IDS).logits
 
 
-@pytest.mark.parametrize("family", TRAINED)
-def test_an_adapter_that_was_saved_loads_with_plain_peft(family, base, tmp_path):
+def assert_loads_with_plain_peft(family, base, folder):
     model = trained(adapted(base(family)))
-    METHOD.save_model(model, tmp_path / "adapter")
-    again = PeftModel.from_pretrained(base(family), tmp_path / "adapter")
+    METHOD.save_model(model, folder)
+    again = PeftModel.from_pretrained(base(family), folder)
     assert torch.equal(logits(again), logits(model))
     assert (logits(base(family)) - logits(model)).abs().max() > 1e-2, "it has learnt something"
+    return model
+
+
+def test_a_saved_adapter_is_loaded_by_plain_peft_and_by_transformers(base, tmp_path):
+    model = assert_loads_with_plain_peft("llama", base, tmp_path / "adapter")
+    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")), logits(model))
     assert not (tmp_path / "adapter" / "README.md").exists()
 
 
-def test_the_code_on_the_card_of_an_adapter_loads_it(base, tmp_path):
-    model = trained(adapted(base()))
-    METHOD.save_model(model, tmp_path / "adapter")
-    wanted = logits(model)
-    section = ModelSection(model_name_or_path=str(tmp_path / "llama"))
-    config = Config(model=section, tuning=TuningSection(method="lora"), task=TaskSection(type="causal_lm"))
-    card = "\n".join(_use(SimpleNamespace(config=config)))
-    code = card.partition("```python\n")[2].partition("```")[0]
-    found: dict = {}
-    code = code.replace("path/of/this/folder", str(tmp_path / "adapter"))
-    exec(code.replace("path/of/the/base/model", str(tmp_path / "llama")), found)
-    torch.testing.assert_close(logits(found["model"]), wanted, atol=1e-5, rtol=1e-5)
-    whole = config.model_copy(update={"tuning": TuningSection(method="full")})
-    assert _use(SimpleNamespace(config=whole)) == []
+@pytest.mark.full
+def test_saved_adapters_of_other_families_are_loaded_by_plain_peft(base, tmp_path, subtests):
+    for family in set(TRAINED) - {"llama"}:
+        with subtests.test(family):
+            assert_loads_with_plain_peft(family, base, tmp_path / f"adapter-{family}")
 
 
-def test_transformers_alone_finds_the_base_of_an_adapter(base, tmp_path):
-    model = trained(adapted(base()))
-    METHOD.save_model(model, tmp_path / "adapter")
-    assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path / "adapter")), logits(model))
-
-
-@pytest.mark.parametrize("saved", ["embed_tokens", "embed_tokens, lm_head"])
-def test_a_tied_embedding_that_is_trained_stays_tied_through_save_reload_and_merge(saved, base, tmp_path):
+@pytest.mark.parametrize("saved", ["embed_tokens", pytest.param("embed_tokens, lm_head", marks=pytest.mark.full)])
+def test_a_trained_tied_embedding_stays_tied_through_save_reload_and_merge(saved, base, tmp_path):
     model = adapted(base(tie_word_embeddings=True), modules_to_save=saved)
     assert model.get_input_embeddings().weight is model.get_output_embeddings().weight
     before = model.get_input_embeddings().weight.clone()
@@ -93,11 +75,11 @@ def test_a_tied_embedding_that_is_trained_stays_tied_through_save_reload_and_mer
     assert torch.equal(logits(reloaded), wanted)
     merged = reloaded.merge_and_unload()
     merged.save_pretrained(tmp_path / "merged")
-    for found in (merged, AutoModelForCausalLM.from_pretrained(tmp_path / "merged")):
-        torch.testing.assert_close(logits(found), wanted, atol=1e-4, rtol=1e-4)
+    for again in (merged, AutoModelForCausalLM.from_pretrained(tmp_path / "merged")):
+        torch.testing.assert_close(logits(again), wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_a_checkpoint_of_a_tied_embedding_holds_it_once_for_each_name(base, tmp_path):
+def test_a_checkpoint_of_a_tied_embedding_shares_its_memory_under_both_names(base, tmp_path):
     model = trained(adapted(base(tie_word_embeddings=True), modules_to_save="embed_tokens"))
     weights = METHOD.weights(model)
     embeddings = [name for name in weights if "lora" not in name]
@@ -109,7 +91,7 @@ def test_a_checkpoint_of_a_tied_embedding_holds_it_once_for_each_name(base, tmp_
     assert torch.equal(logits(other), logits(model))
 
 
-def test_only_adapters_and_saved_modules_move_the_first_in_fp32_the_others_as_the_model(base):
+def test_only_adapters_in_fp32_and_saved_modules_in_the_dtype_of_the_model_train(base):
     model = adapted(base(dtype=torch.bfloat16), modules_to_save="embed_tokens", autocast=True)
     moving = {name: p.dtype for name, p in model.named_parameters() if p.requires_grad}
     assert {p for name, p in moving.items() if "lora_" in name} == {torch.float32}
@@ -118,14 +100,17 @@ def test_only_adapters_and_saved_modules_move_the_first_in_fp32_the_others_as_th
     assert {p.dtype for p in model.parameters() if not p.requires_grad} == {torch.bfloat16}
 
 
-def test_weights_are_the_models_own_and_can_be_put_back(base):
-    model = adapted(base())
-    kept = {name: tensor.clone() for name, tensor in METHOD.weights(model).items()}
-    untouched = logits(model)
-    trained(model)
-    for name, tensor in METHOD.weights(model).items():
-        tensor.copy_(kept[name])
-    assert torch.equal(logits(model), untouched)
+def test_saved_modules_get_gradients_inside_a_16_bit_model(subtests):
+    batch = micro_batch(collate([IDS[0].numpy().astype("int32")], 0))
+    for family, saved in (("llama", "embed_tokens"), ("llama", "lm_head"), ("gpt2", "wte")):
+        for autocast in (True, False):
+            base = tiny_model(family, tie_word_embeddings=False).bfloat16()
+            model = adapted(base, modules_to_save=saved, autocast=autocast).train()
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                NextTokenLoss(model)(batch).backward()
+            moving = [w for name, w in model.named_parameters() if "modules_to_save" in name and w.requires_grad]
+            with subtests.test(f"{saved} of {family}, autocast {autocast}"):
+                assert moving and all(weight.grad.abs().sum() > 0 for weight in moving)
 
 
 def test_under_autocast_no_second_copy_of_the_inputs_is_kept(base):
@@ -147,20 +132,16 @@ def test_under_autocast_no_second_copy_of_the_inputs_is_kept(base):
     assert kept_bytes(autocast=True) < 0.95 * kept_bytes(autocast=False)
 
 
-def test_dropout_and_scales_reach_peft(base):
+def test_settings_reach_peft(base):
     plain = adapted(base(), lora_alpha=8.0)
     stabilised = adapted(base(), lora_alpha=8.0, use_rslora=True, use_dora=True, lora_dropout=0.3)
     layer, other = (model.base_model.model.model.layers[0].self_attn.q_proj for model in (plain, stabilised))
-    assert layer.scaling["default"] == 2.0
-    assert other.scaling["default"] == 4.0
+    assert (layer.scaling["default"], other.scaling["default"]) == (2.0, 4.0)
     assert other.use_dora["default"]
     assert other.lora_dropout["default"].p == 0.3
-    assert plain.peft_config["default"].lora_alpha == 8 and type(plain.peft_config["default"].lora_alpha) is int
-
-
-def test_named_targets_alone_get_an_adapter(base):
-    model = adapted(base(), target_modules="q_proj, v_proj")
-    names = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, _ in model.named_parameters() if "lora_" in name}
+    assert type(plain.peft_config["default"].lora_alpha) is int, "a whole number is saved as one"
+    targeted = adapted(base(), target_modules="q_proj, v_proj")
+    names = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name, _ in targeted.named_parameters() if "lora_" in name}
     assert names == {"q_proj", "v_proj"}
 
 
@@ -181,3 +162,65 @@ def test_full_tuning_keeps_a_shared_weight_once(base, tmp_path):
               metadata={"format": "pt"})  # fmt: skip
     assert torch.equal(logits(AutoModelForCausalLM.from_pretrained(tmp_path)), logits(model))
     assert load_file(tmp_path / full.weights_file).keys() == weights.keys()
+
+
+# Models that classify or answer ---------------------------------------------------------------------------------------
+
+
+def trained_parameters(model):
+    """Return the parameters of adapters, those of modules that are trained as a whole, and the names of the latter."""
+    counts = {name: weight.numel() for name, weight in model.named_parameters() if weight.requires_grad}
+    whole = {name: count for name, count in counts.items() if "modules_to_save" in name}
+    modules = {name.split(".modules_to_save")[0].rpartition(".")[2] for name in whole}
+    return sum(counts.values()) - sum(whole.values()), sum(whole.values()), modules
+
+
+def assert_all_linear_trains_what_a_plan_counts(variant, head):
+    tiny = headed(variant, head)
+    shape = shape_of(tiny.config, head=head)
+    adapters, saved, modules = trained_parameters(adapted(copy.deepcopy(tiny.model)))
+    whole = head_modules(shape)
+    assert adapters == lora_parameters(shape, match_targets(shape, "all-linear"), 4) > 0
+    assert saved == saved_module_parameters(shape, ",".join(whole))
+    assert modules == set(whole)
+
+
+COMMON = ("bert", "roberta", "gpt2", "t5")
+
+
+def test_all_linear_trains_what_a_plan_counts_and_the_whole_head(subtests):
+    for variant, head in CASES:
+        if variant in COMMON:
+            with subtests.test(f"{variant} {head}"):
+                assert_all_linear_trains_what_a_plan_counts(variant, head)
+
+
+@pytest.mark.full
+def test_all_linear_trains_what_a_plan_counts_for_other_families(subtests):
+    for variant, head in CASES:
+        if variant not in COMMON:
+            with subtests.test(f"{variant} {head}"):
+                assert_all_linear_trains_what_a_plan_counts(variant, head)
+
+
+def test_a_target_name_that_the_head_has_too_adapts_the_body_only():
+    for variant in ("bert", "roberta"):
+        tiny = headed(variant, "sequence_classification")
+        shape = shape_of(tiny.config, head="sequence_classification")
+        adapters, saved, _ = trained_parameters(adapted(copy.deepcopy(tiny.model), target_modules="dense"))
+        assert adapters == lora_parameters(shape, match_targets(shape, "dense"), 4)
+        assert saved == saved_module_parameters(shape, ",".join(head_modules(shape)))
+
+
+def test_the_head_is_saved_with_the_adapter_and_loaded_by_plain_peft(tmp_path):
+    tiny = headed("distilbert", "sequence_classification")
+    model = adapted(copy.deepcopy(tiny.model))
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.requires_grad:
+                weight.add_(0.1)
+    assert any("pre_classifier" in name for name in METHOD.weights(model))
+    METHOD.save_model(model, tmp_path)
+    again = PeftModel.from_pretrained(copy.deepcopy(tiny.model), tmp_path)
+    torch.testing.assert_close(logits(model), logits(again), atol=1e-6, rtol=0)
+    assert not torch.allclose(logits(model), logits(copy.deepcopy(tiny.model)), atol=1e-3)

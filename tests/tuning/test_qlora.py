@@ -1,8 +1,7 @@
-"""QLoRA: what is packed into 4 bits, what is not, and that the adapter goes beside the model in 16 bits.
+"""QLoRA: what is packed into 4 bits, what is not, and that the adapter is loaded beside the model in 16 bits.
 
-bitsandbytes packs on a CPU as well, so where it is installed none of this needs a GPU. Layers are 64 wide: outside of
-training, on a CPU with AVX512-BF16, it takes a row to be whole blocks of 64 weights, and their number to be whole 32s,
-and fails at others (0.50).
+bitsandbytes packs on a CPU as well, so none of this needs a GPU. Layers are 64 wide: outside of training, on a CPU with
+AVX512-BF16, bitsandbytes 0.50 fails unless a row is whole blocks of 64 weights and the rows are a multiple of 32.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.qlora import METHOD
 
-# bitsandbytes itself, which the older versions come with.
 pytestmark = pytest.mark.versions
 IDS = torch.arange(3, 43).reshape(2, 20)
 PACKED = "Params4bit"
@@ -112,10 +110,10 @@ def trained(model, steps=6):
     return model.eval()
 
 
-@pytest.mark.parametrize("family", TRAINED)
-def test_the_matrices_of_the_layers_are_packed_as_the_plan_counts_them_and_nothing_else(
-    family, folder_of, bitsandbytes
-):
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.full] * (name != "llama")) for name in TRAINED]
+)
+def test_only_the_matrices_of_the_layers_are_packed_as_the_plan_counts_them(family, folder_of, bitsandbytes):
     model = packed_model(folder_of(family), torch.bfloat16)
     shape, four_bits = shape_and_bits(settings(folder_of(family)))
     packed = packed_names(model)
@@ -128,16 +126,7 @@ def test_the_matrices_of_the_layers_are_packed_as_the_plan_counts_them_and_nothi
     assert all(type(weight).__name__ != PACKED for weight in ends)
 
 
-@pytest.mark.parametrize(
-    ("family", "head"),
-    [
-        (family, head)
-        for family in ("bert", "roberta", "distilbert", "llama", "gpt2")
-        for head in CLASSIFYING
-        if not is_unfit(family, head)
-    ],
-)
-def test_a_classifiers_new_head_is_not_packed_and_trains_with_the_adapters(family, head, folder_of, bitsandbytes):
+def assert_head_trains_unpacked(family, head, folder_of):
     folder = folder_of(family)
     model = packed_model(folder, head=head)
     shape, four_bits = shape_and_bits(settings(folder), head)
@@ -158,8 +147,22 @@ def test_a_classifiers_new_head_is_not_packed_and_trains_with_the_adapters(famil
     assert all(not torch.equal(before[name], moving[name]) for name in heads)
 
 
+def test_a_new_head_of_a_classifier_is_not_packed_and_trains_with_the_adapters(folder_of, bitsandbytes):
+    assert_head_trains_unpacked("bert", "sequence_classification", folder_of)
+
+
+@pytest.mark.full
+def test_no_new_head_of_any_family_is_packed(folder_of, bitsandbytes, subtests):
+    for family in ("bert", "roberta", "distilbert", "llama", "gpt2"):
+        for head in CLASSIFYING:
+            if not is_unfit(family, head):
+                with subtests.test(f"{family} {head}"):
+                    assert_head_trains_unpacked(family, head, folder_of)
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("family", PACKED_TOWERS)
-def test_of_a_model_with_towers_the_language_model_alone_is_packed_and_adapted(family, bitsandbytes, tmp_path):
+def test_in_a_model_with_towers_only_the_language_model_is_packed_and_adapted(family, bitsandbytes, tmp_path):
     wide = {**_WIDE, "num_attention_heads": 8, "num_key_value_heads": 4}
     folder = save_tiny_model_with_towers(tmp_path / family, family, **wide)
     model = packed_model(folder, torch.bfloat16)
@@ -184,7 +187,7 @@ def test_of_a_model_with_towers_the_language_model_alone_is_packed_and_adapted(f
     assert loss_of(merged).item() < first - 0.5 * (first - last)
 
 
-def test_what_is_trained_as_a_whole_is_left_in_16_bits(folder_of, bitsandbytes):
+def test_modules_that_are_trained_as_a_whole_stay_in_16_bits(folder_of, bitsandbytes):
     folder = folder_of("qwen2")
     more = {"modules_to_save": "down_proj", "target_modules": "q_proj"}
     model = packed_model(folder, torch.bfloat16, **more)
@@ -202,16 +205,16 @@ def test_no_frozen_weight_is_cast_and_adapters_are_fp32(folder_of, bitsandbytes)
 
 
 @pytest.mark.filterwarnings("ignore:fan_in_fan_out is set")  # peft corrects it for GPT-2's layers, which lie crosswise
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-def test_an_adapter_loads_with_plain_peft_beside_the_model_in_full_and_merges_there(
+@pytest.mark.parametrize("family", ["llama", pytest.param("gpt2", marks=pytest.mark.full)])
+def test_an_adapter_is_loaded_by_plain_peft_beside_the_unpacked_model_and_merged(
     family, folder_of, bitsandbytes, tmp_path
 ):
     model = adapted(packed_model(folder_of(family)))
     before = loss_of(model).item()
     after = loss_of(trained(model)).item()
     METHOD.save_model(model, tmp_path / "adapter")
-    told = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
-    assert told["base_model_name_or_path"] == str(folder_of(family))
+    fields = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert fields["base_model_name_or_path"] == str(folder_of(family))
     whole = AutoModelForCausalLM.from_pretrained(folder_of(family), dtype=torch.float32)
     again = PeftModel.from_pretrained(whole, tmp_path / "adapter").eval()
     stored = load_file(tmp_path / "adapter" / METHOD.weights_file)
@@ -248,7 +251,7 @@ def test_a_packed_weight_takes_the_bits_that_are_planned(double, bits, bitsandby
     assert 8 * found / 1024**2 == pytest.approx(bits, rel=0.001)
 
 
-def test_the_settings_reach_bitsandbytes(folder_of, bitsandbytes):
+def test_settings_reach_bitsandbytes(folder_of, bitsandbytes):
     chosen = {
         "bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": False, "bnb_4bit_compute_dtype": "float32",
     }  # fmt: skip
@@ -258,7 +261,7 @@ def test_the_settings_reach_bitsandbytes(folder_of, bitsandbytes):
     assert (two.weight.quant_type, two.weight.compress_statistics, two.compute_dtype) == ("fp4", False, torch.float32)
 
 
-def test_a_number_that_is_not_finite_is_refused_before_it_is_packed(tmp_path):
+def test_weights_that_are_not_finite_are_refused_before_they_are_packed(tmp_path):
     folder = save_tiny_model(tmp_path / "llama", "llama")
     refuse_poisoned_files(folder)
     weights = load_file(folder / "model.safetensors")
@@ -269,13 +272,13 @@ def test_a_number_that_is_not_finite_is_refused_before_it_is_packed(tmp_path):
         refuse_poisoned_files(folder)
     with pytest.raises(ConfigError, match="not finite"):
         load_pretrained(folder, ModelSection(), torch.float32, four_bits=FourBits())
-
-
-def test_the_same_in_pickled_files(tmp_path):
-    weights = {"a.weight": torch.ones(2, 2), "b.weight": torch.full((2,), float("inf"))}
-    torch.save(weights, tmp_path / "pytorch_model.bin")
+    pickled = tmp_path / "pickled"
+    pickled.mkdir()
+    torch.save(
+        {"a.weight": torch.ones(2, 2), "b.weight": torch.full((2,), float("inf"))}, pickled / "pytorch_model.bin"
+    )
     with pytest.raises(ConfigError, match=r"b\.weight"):
-        refuse_poisoned_files(tmp_path)
+        refuse_poisoned_files(pickled)
 
 
 def test_only_qlora_has_weights_in_4_bits(folder_of):
@@ -285,9 +288,9 @@ def test_only_qlora_has_weights_in_4_bits(folder_of):
     assert find_method("qlora") is METHOD and METHOD.weights_file == find_method("lora").weights_file
 
 
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen2", marks=pytest.mark.full)])
 def test_new_tokens_train_beside_weights_in_four_bits(bitsandbytes, folder_of, family, tmp_path):
-    """Tables are never packed: their new rows are, train and load as those of LoRA."""
+    """The tables of tokens are never packed: their new rows train and are loaded as those of LoRA."""
     config = settings(folder_of(family))
     shape = find_model(str(folder_of(family))).shape
     model = load_pretrained(folder_of(family), config.model, torch.float32, four_bits=FourBits.of(config, shape))

@@ -1,4 +1,4 @@
-"""Training of some layers: what is frozen stays to the byte, has no state and no copy, and the plan counts the rest."""
+"""Training of some layers: frozen weights stay to the byte, without state or copy, and the plan counts the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
-from tests.tiny_models import ENCODERS, TOWERS, TRAINED, save_tiny_model, tiny_model_with_towers
+from tests.tiny_models import TOWERS, TRAINED, save_tiny_model, tiny_model_with_towers
 from tests.trained_runs import train
 from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import Config, TuningSection
@@ -37,9 +37,7 @@ def model_of(tmp_path):
     return make
 
 
-@pytest.mark.parametrize("family", TRAINED)
-@pytest.mark.parametrize("wanted", ["last 1", "first 1", "norm|ln_", "wte|embed_tokens"])
-def test_a_plan_counts_what_a_run_trains(family, wanted, model_of, tmp_path):
+def assert_plan_counts_what_trains(family, wanted, model_of, tmp_path):
     model = METHOD.apply(model_of(family), TuningSection(trainable_layers=wanted), seed=1, autocast=False)
     config = json.loads((tmp_path / family / "config.json").read_text())
     planned = planned_part(config, CAUSAL, 0, wanted)
@@ -48,13 +46,31 @@ def test_a_plan_counts_what_a_run_trains(family, wanted, model_of, tmp_path):
     assert planned.parameters == sum(p.numel() for p in trained.values()) < sum(p.numel() for p in model.parameters())
     model(input_ids=IDS, labels=IDS).loss.backward()
     assert {name for name, p in model.named_parameters() if p.grad is not None} == trained.keys()
-    layers = {"last 1": 1, "first 1": 2}.get(wanted, 2)
-    assert planned.backward_layers == layers
+    assert planned.backward_layers == (1 if wanted == "last 1" else 2)
     assert planned.trains_output == (wanted[0] == "w" and (family == "gpt2" or model.config.tie_word_embeddings))
 
 
-@pytest.mark.parametrize("family", TOWERS)
-def test_beside_towers_layers_are_those_of_the_language_model(family):
+PARTS = ("last 1", "first 1", "norm|ln_", "wte|embed_tokens")
+
+
+def test_a_plan_counts_what_a_run_trains(model_of, tmp_path, subtests):
+    for wanted in PARTS:
+        with subtests.test(wanted):
+            assert_plan_counts_what_trains("llama", wanted, model_of, tmp_path)
+
+
+@pytest.mark.full
+def test_a_plan_counts_what_a_run_trains_for_other_families(model_of, tmp_path, subtests):
+    for family in set(TRAINED) - {"llama"}:
+        for wanted in PARTS:
+            with subtests.test(f"{wanted} of {family}"):
+                assert_plan_counts_what_trains(family, wanted, model_of, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(name, marks=[pytest.mark.full] * (name != "gemma3")) for name in TOWERS]
+)
+def test_beside_towers_only_layers_of_the_language_model_train(family):
     model = tiny_model_with_towers(family)
     names = trained_names(model, "last 1")
     assert names and all(".language_model.layers.1." in name for name in names)
@@ -63,9 +79,14 @@ def test_beside_towers_layers_are_those_of_the_language_model(family):
         trained_names(model, "visual|vision_tower")
 
 
-@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "modernbert", "electra"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        *(pytest.param(name, marks=pytest.mark.full) for name in ("roberta", "distilbert", "modernbert", "electra")),
+    ],
+)
 def test_the_head_of_a_classifier_always_trains(family, model_of):
-    assert family in ENCODERS
     model = model_of(family, "sequence_classification")
     names = trained_names(model, "last 1")
     own = [name for name, _ in model.named_parameters() if not name.startswith(f"{model.base_model_prefix}.")]
@@ -75,26 +96,27 @@ def test_the_head_of_a_classifier_always_trains(family, model_of):
     }
 
 
-@pytest.mark.parametrize(
-    ("family", "wanted", "words"),
-    [
+def test_a_choice_of_no_layer_or_of_all_is_refused(tmp_path, subtests):
+    rows = [
         ("llama", "last 2", "names 2 of 2 layers"),
         ("llama", "layers.7.", "fits no weight of the model: layers.7."),
         ("llama", ".", "fits all weights"),
         ("llama", "(", "is no pattern of names"),
         ("t5", "last 1", "this model has 2 lists of them"),
-    ],
-)
-def test_what_fits_nothing_or_all_is_refused(family, wanted, words, tmp_path):
-    folder = save_tiny_model(tmp_path / family, family)
-    head = "seq2seq_lm" if family == "t5" else CAUSAL
-    with pytest.raises(ConfigError, match=r"tuning\.trainable_layers") as refused:
-        planned_part(json.loads((folder / "config.json").read_text()), head, 0, wanted)
-    assert words in str(refused.value)
+    ]
+    configs = {}
+    for family in ("llama", "t5"):
+        configs[family] = json.loads((save_tiny_model(tmp_path / family, family) / "config.json").read_text())
+    for family, wanted, words in rows:
+        head = "seq2seq_lm" if family == "t5" else CAUSAL
+        with subtests.test(f"{wanted} of {family}"):
+            with pytest.raises(ConfigError, match=r"tuning\.trainable_layers") as refused:
+                planned_part(configs[family], head, 0, wanted)
+            assert words in str(refused.value)
 
 
 @pytest.mark.parametrize(("wanted", "layers"), [("last 2", 2), ("last 4", 4), ("first 1", 8)])
-def test_only_layers_that_gradients_go_through_keep_something(wanted, layers):
+def test_activations_are_saved_only_for_layers_that_gradients_reach(wanted, layers):
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 8, "num_attention_heads": 4}
 
     def kept_bytes(trainable_layers):
@@ -118,15 +140,15 @@ def test_only_layers_that_gradients_go_through_keep_something(wanted, layers):
         return sum(found.values())
 
     share = kept_bytes(wanted) / kept_bytes("")
-    # What is frozen within them keeps less.
+    # The frozen weights within them save less.
     assert layers / 8 * 0.7 < share < layers / 8 + 0.02
 
 
-@pytest.mark.parametrize("method", ["lora", "qlora"])
-def test_another_method_that_is_advised_drops_the_layers_that_were_chosen(method):
+def test_advice_of_another_method_drops_the_chosen_layers():
     chosen = Config(tuning=TuningSection(method="full", trainable_layers="last 2"))
-    assert other_method(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
-    assert other_method(Config(), method) == {"tuning.method": method}
+    for method in ("lora", "qlora"):
+        assert other_method(chosen, method) == {"tuning.method": method, "tuning.trainable_layers": ""}
+        assert other_method(Config(), method) == {"tuning.method": method}
 
 
 def settings(tmp_path, family="llama", **changes):
@@ -142,12 +164,14 @@ def settings(tmp_path, family="llama", **changes):
 @pytest.mark.parametrize(
     ("family", "changes"),
     [
-        ("llama", {}),
         ("llama", {"training.gradient_checkpointing": "true", "training.loss_chunk_tokens": 16}),
-        ("qwen2", {"tuning.trainable_layers": "lm_head", "training.loss_chunk_tokens": 16}),
+        pytest.param("llama", {}, marks=pytest.mark.full),
+        pytest.param(
+            "qwen2", {"tuning.trainable_layers": "lm_head", "training.loss_chunk_tokens": 16}, marks=pytest.mark.full
+        ),
     ],
 )
-def test_what_is_frozen_stays_and_has_no_state_and_no_copy(family, changes, tmp_path):
+def test_frozen_weights_stay_and_have_no_state_and_no_copy(family, changes, tmp_path):
     run = train(tmp_path, "causal_lm", settings(tmp_path, family, **changes))
     before, after = (AutoModelForCausalLM.from_pretrained(path).state_dict() for path in (tmp_path / family, run.model))
     wanted = changes.get("tuning.trainable_layers", "layers.1.")
@@ -161,7 +185,7 @@ def test_what_is_frozen_stays_and_has_no_state_and_no_copy(family, changes, tmp_
     assert plan.training_setup.backward_layers == (0 if wanted == "lm_head" else 1)
 
 
-def test_it_goes_on_from_a_checkpoint_to_the_bit_and_a_checkpoint_is_tried(tmp_path):
+def test_a_run_is_resumed_to_the_bit_and_its_checkpoint_can_be_tried(tmp_path):
     (tmp_path / "whole").mkdir()
     run = train(tmp_path / "whole", "causal_lm", settings(tmp_path))
     whole, losses = load_file(run.model / "model.safetensors"), list(fold(read_all(run.journal)).losses)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from tests.ui.screens import Screens, open_screens
 from tui_trainer.advice.checklist import Finding
 from tui_trainer.advice.contract import Rule, Verdict
 from tui_trainer.config.changes import Change
@@ -26,6 +29,9 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.ui import app as app_module
+from tui_trainer.ui.keymap import Keymap
+from tui_trainer.ui.spans import UNICODE, Glyphs
 from tui_trainer.ui.watch import WatchedRun
 from tui_trainer.ui.workbench import Workbench
 
@@ -162,9 +168,7 @@ class NewsRun(CannedRun):
 
 
 def stand_still(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No tick comes between a key and its picture, the clock stands, no colour is taken from the environment, and the
-    runs are these."""
-    monkeypatch.setattr("tui_trainer.ui.app.TICK_SECONDS", 1e6)
+    """The clock stands, no colour is taken from the environment, and the runs are these."""
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setattr("tui_trainer.ui.screens.runs._now", lambda: NOW)
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: RUNS)
@@ -205,6 +209,25 @@ class CannedBench(Workbench):
         )  # fmt: skip
         return Gauges(cpu_share=0.6, memory_used_bytes=12 * GIB, memory_bytes=64 * GIB,
                       disk_used_bytes=182 * GIB, disk_bytes=252 * GIB, gpus=cards)  # fmt: skip
+
+
+@asynccontextmanager
+async def open_canned(
+    hardware: Hardware = CPU,
+    glyphs: Glyphs = UNICODE,
+    *,
+    size: tuple[int, int] = (80, 24),
+    run: WatchedRun | None = None,
+    bench: Workbench | None = None,
+    keymap: Keymap | None = None,
+) -> AsyncIterator[Screens]:
+    """The program on a made-up machine. Its clock stands: only `app.tick()` moves it."""
+    bench = bench or CannedBench(lambda: Request(), hardware, glyphs)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app_module, "TICK_SECONDS", 1e6)
+        async with open_screens(bench=bench, size=size, keymap=keymap) as screens:
+            bench.run = run
+            yield screens
 
 
 LORA = {"device": "cuda:0", "base_model": "TinyLlama/TinyLlama-1.1B", "lora_rank": 16, "trained_parameters": 6_700}

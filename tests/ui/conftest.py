@@ -19,6 +19,7 @@ from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
 
 from tests.programs import Program, journals, start_program
+from tests.ui.fake_program import FakeProgram
 
 KEYS = {
     "enter": "\r", "escape": "\x1b", "tab": "\t", "up": "\x1b[A", "down": "\x1b[B", "right": "\x1b[C",
@@ -305,3 +306,11 @@ def small_config(tmp_path: Path) -> Callable[..., str]:
     """Writes the config of a run of seconds, a few milliseconds to a step with 8 rows: `small_config(steps=400)`."""
 
     return partial(write_small_config, tmp_path)
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeProgram]:
+    """Stands for the program wherever screens begin one of its commands."""
+    made = FakeProgram(tmp_path / "program", monkeypatch)
+    yield made
+    made.close()

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import Any
+
+import pytest
+import textual.app
+import textual.pilot
 
 from tests.ui.pictures import picture, screen_text
 from tui_trainer.config.load import Request
@@ -16,14 +21,21 @@ from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import Workbench
 
-PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.02
+PATIENCE_SECONDS, LOOK_SECONDS = 240.0, 0.04
+_ROUNDS = 3
+
+
+async def _yield_to_the_loop(*_: float) -> None:
+    """In place of Textual's wait until the process is idle, which compares clocks: never where work goes on behind."""
+    for _ in range(_ROUNDS):
+        await asyncio.sleep(0)
 
 
 class Screens:
     """The running application.
 
-    A key is taken before the next one is pressed. What it draws may come later: a page has to come together, and much
-    is worked out behind the screens. So text is waited for, with `shows`.
+    A key is handled and drawn before the next one is pressed. What it starts may come later: a page has to come
+    together, and much is worked out behind the screens. So wait for text with `shows`.
     """
 
     def __init__(self, app: TrainerApp, pilot: Any) -> None:
@@ -43,8 +55,15 @@ class Screens:
 
     async def press(self, *keys: str) -> None:
         """Press keys by their names: `press("2", "/", *"rate", "enter")`."""
-        if keys:
-            await self.pilot.press(*keys)
+        for key in keys:
+            await self.pilot.press(key)
+            await self.drawn()
+
+    async def drawn(self) -> None:
+        """Wait until every widget has handled its messages, and those that follow from them."""
+        for _ in range(_ROUNDS):
+            if self.app.is_running:
+                await self.pilot.pause()
 
     async def until(self, ready: Callable[[], object]) -> None:
         for _ in range(int(PATIENCE_SECONDS / LOOK_SECONDS)):
@@ -64,6 +83,17 @@ class Screens:
         missing = [one for one in words if one not in self.text]
         raise AssertionError(f"{missing} did not come, or {gone!r} stayed:\n{self.text}")
 
+    async def ticks(self, *words: str, gone: str = "") -> str:
+        """The text once it has all of `words` and not `gone`, while the clock of the program moves on."""
+
+        def is_shown() -> bool:
+            self.app.tick()
+            text = self.text
+            return all(one in text for one in words) and not (gone and gone in text)
+
+        await self.until(is_shown)
+        return self.text
+
     async def settled(self) -> str:
         """The text once nothing is worked on behind the screens, and the picture stays."""
         background, before = self.bench.background, ""
@@ -81,10 +111,11 @@ class Screens:
         await self.shows(text)
         x, y = next((line.find(text), y) for y, line in enumerate(self.lines) if text in line)
         await self.pilot.click(offset=(x + 1, y), times=times)
+        await self.drawn()
 
     async def resize(self, width: int, height: int) -> None:
         await self.pilot.resize_terminal(width, height)
-        await self.pilot.pause()
+        await self.drawn()
 
 
 @asynccontextmanager
@@ -103,9 +134,12 @@ async def open_screens(
     app = TrainerApp(bench, keymap or Keymap())
     # Textual hides a page for 50 ms while it comes together for the first time: no test has to wait for that.
     app.delay_update = lambda delay=0.0: None
-    async with app.run_test(notifications=True, size=size) as pilot:
-        screens = Screens(app, pilot)
-        await screens.until(lambda: ready(bench) or app.crash)
-        await pilot.pause()
-        yield screens
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (textual.app, textual.pilot):
+            patch.setattr(module, "wait_for_idle", _yield_to_the_loop)
+        async with app.run_test(notifications=True, size=size) as pilot:
+            screens = Screens(app, pilot)
+            await screens.until(lambda: ready(bench) or app.crash)
+            await screens.drawn()
+            yield screens
     assert not app.crash

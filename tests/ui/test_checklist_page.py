@@ -4,27 +4,19 @@ from __future__ import annotations
 
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from textual.events import MouseScrollDown
 
-from tests.ui.canned import CPU, CannedBench, made_up_rule
+from tests.ui.canned import CannedRun, made_up_rule, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tui_trainer.advice.checklist import Finding
 from tui_trainer.advice.contract import Verdict
 from tui_trainer.advice.measured_gains import Gain
-from tui_trainer.bench import rehearsal as config_process
 from tui_trainer.config.changes import Change
-from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+pytestmark = pytest.mark.full
 
 
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:
@@ -51,17 +43,11 @@ def many() -> list[Finding]:
 @asynccontextmanager
 async def shown(size=(80, 24), findings=None):
     """The screen with these findings."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+    async with open_canned(size=size) as screens:
         screens.bench._checked(many() if findings is None else findings)
         await screens.press("3")
         await screens.shows("finding")
         yield screens
-
-
-@asynccontextmanager
-async def opened(size=(80, 24), findings=None):
-    async with shown(size, findings) as screens:
-        yield screens.app, screens.pilot
 
 
 def pointed(screens) -> str:
@@ -154,82 +140,42 @@ async def test_a_finding_that_does_not_fit_says_so_and_stands_beside_the_list_on
         await screens.shows("1.23 times as fast (measured here 2026-11-23, 3 pairs, +-1 %)")
 
 
-class FakeMeasuring:
-    """A process as it is told to be."""
-
-    def __init__(self, loaded, names, gpu) -> None:
-        self.names, self.part, self.reason, self.exit_code = tuple(names), "loading", "", None
-        self.alive, self.is_cancelled, self.check = True, False, ""
-
-    def poll(self) -> bool:
-        ended = self.exit_code is not None
-        self.alive = not ended
-        return ended
-
-    def cancel(self) -> None:
-        self.is_cancelled, self.exit_code = True, 3
-
-
-@pytest.fixture
-def measuring(monkeypatch):
-    begun: list[FakeMeasuring] = []
-
-    def begin(loaded, names, gpu):
-        begun.append(FakeMeasuring(loaded, names, gpu))
-        return begun[-1]
-
-    monkeypatch.setattr(config_process, "GainProcess", begin)
-    return begun
-
-
 @in_event_loop
-async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(measuring, monkeypatch):
+async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(program):
     async with shown() as screens:
-        app, asked_anew = screens.app, []
-        monkeypatch.setattr(screens.bench, "config_changed", lambda: asked_anew.append(True))
         await screens.press("m")
         await screens.shows("measure: there is nothing to switch here")
+        program.says("tui-trainer: check 03: round 1 of 3: as it is")
         await screens.press("down", "down", "m")
-        assert [one.names for one in measuring] == [("check 03",)]
-        measuring[0].check, measuring[0].part = "check 03", "check 03: round 1 of 3: as it is"
-        app.tick()
-        await screens.shows("measuring: check 03: round 1 of 3: as it is")
-        measuring[0].part = f"check 03: round 1 of 3: as proposed: {'a.setting = 1, ' * 9}"
-        app.tick()
-        await screens.shows("checks \u2500", "measuring: check 03: round 1 of 3: as proposed: a.setting")
+        await screens.ticks("measuring: check 03: round 1 of 3: as it is")
         await screens.press("down", "up", "m")
         await screens.shows("one at a time: Esc ends what is being measured")
-        measuring[0].part, measuring[0].exit_code = "check 03: 1.80 times as fast", 0
-        app.tick()
-        await screens.shows("check 03: 1.80 times as fast", gone="measuring")
-        assert asked_anew and len(measuring) == 1
-
+        program.end("tui-trainer: check 03: 1.80 times as fast")
+        await screens.ticks("check 03: 1.80 times as fast", gone="measuring")
+        program.says(f"tui-trainer: check 05: round 1 of 3: as proposed: {'a.setting = 1, ' * 9}")
         await screens.press("M")
-        assert measuring[1].names == ("all",)
+        await screens.ticks("checks \u2500", "measuring: check 05: round 1 of 3: as proposed: a.setting")
         await screens.press("escape")
-        app.tick()
-        await screens.shows("what was measured until then is kept")
-        assert measuring[1].is_cancelled
+        await screens.ticks("what was measured until then is kept")
         await screens.press("M")
-        measuring[2].reason, measuring[2].exit_code = "chat trains on this machine: both would be slower", 2
-        app.tick()
-        await screens.shows("not measured: chat trains on this machine: both would be slower")
+        program.end("tui-trainer: chat trains on this machine: both would be slower", code=2)
+        await screens.ticks("not measured: chat trains on this machine: both would be slower")
+        assert [line.partition("--measure=")[2] for line in program.commands] == ["check 03", "all", "all"]
 
 
 @in_event_loop
-async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_begins_ends_it(measuring, monkeypatch):
+async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_begins_ends_it(program):
     async with shown((120, 24)) as screens:
-        bench = screens.bench
-        bench.rehearsals.process = SimpleNamespace(alive=True, poll=lambda: False, cancel=print, let_go=print)
-        await screens.press("M")
+        await screens.press("2", "d")
+        await screens.ticks("loading libraries ...")
+        await screens.press("escape", "3", "M")
         await screens.shows("measure all: a rehearsal goes on: one at a time")
-        bench.rehearsals.process = None
+        program.end()
+        await screens.ticks("not rehearsed")
         await screens.press("M")
-        monkeypatch.setattr(type(bench), "run_is_alive", True)
-        monkeypatch.setattr(bench, "poll_run", lambda: False)
-        bench.measuring.poll()
-        assert measuring[0].is_cancelled
-        bench.notice = None
-        await screens.press("M")
+        await screens.ticks("measuring: loading libraries")
+        screens.bench.run = CannedRun(trained(60), True)
+        await screens.until(lambda: screens.app.tick() or not screens.bench.measuring.alive)
+        await screens.press("escape", "M")
         await screens.shows("measure all: a run trains: both would be slower")
-        assert len(measuring) == 1
+        assert len(program.commands) == 2

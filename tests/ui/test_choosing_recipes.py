@@ -15,6 +15,8 @@ from tui_trainer.tasks import find_task
 from tui_trainer.ui.screens.config_dialogs import RecipeDialog
 from tui_trainer.ui.widgets.lists import LineList
 
+pytestmark = pytest.mark.full
+
 LABELS, ANSWERS = find_task("sequence_classification").title, find_task("question_answering").title
 
 

@@ -1,27 +1,28 @@
-"""The registry's actions in the palette: all of them in order, and the best match first."""
+"""The command palette: it finds everything that has a name, the best match first, and goes there."""
 
 from __future__ import annotations
+
+from threading import Event
 
 import pytest
 from textual.fuzzy import FuzzySearch
 
-from tests.ui.canned import CPU, CannedBench
+from tests.runs.journals import end, run_of, start, steps
+from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.palette import actions_here, found
-from tui_trainer.ui.spans import UNICODE
+from tui_trainer.ui.palette import Command, actions_here, found
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+def test_the_search_is_fuzzy_and_what_is_elsewhere_needs_letters():
+    commands = [Command("Setting: training.adam_beta2", "", list, elsewhere=True), Command("Config: undo", "", list)]
+    assert [one.name for one, _ in found(commands, "adb2", FuzzySearch())] == ["Setting: training.adam_beta2"]
+    assert [one.name for one, _ in found(commands, "", FuzzySearch())] == ["Config: undo"]
 
 
 @in_event_loop
 async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
         search = FuzzySearch()
@@ -44,15 +45,60 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
         await screens.shows("Choose a recipe", "It changes")
 
 
+async def take(screens, letters: str, first: str) -> None:
+    await screens.press("ctrl+p", *letters)
+    await screens.shows(first)
+    await screens.settled()
+    # The best is the first of the list, below the frame of what is typed.
+    rows = [line for line in screens.lines if ": " in line]
+    assert first in rows[0], screens.text
+    await screens.press("enter")
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_settings_actions_recipes_runs_themes_and_guides_are_found_and_lead_there(tmp_path):
+    run_of(tmp_path / "runs", "chat-20261120", start(20), *steps(1, 20), end(20))
+    async with open_canned(size=(100, 30)) as screens:
+        for letters, first, *words in (
+            ("learning_rate", "Setting: training.learning_rate", "Enter edit", "\u2500\u2500 training.learning_rate"),
+            ("adam_beta2", "Setting: training.adam_beta2", "Enter edit", "\u2500\u2500 training.adam_beta2"),
+            ("config recipes", "Config: recipes", "Choose a recipe"),
+            ("recipe topics", "Recipe: ", "Choose a recipe"),
+            ("checklist only open", "Checklist: only open", "only open"),
+            ("chat-2026", "Run: chat-20261120", "chat-20261120  finished"),
+            ("theme dracula", "Theme: dracula"),
+            ("guide exit codes", "Guide: While it runs: Exit codes", "Esc close", "While it runs"),
+        ):
+            await screens.press("1")
+            await screens.shows("computes")
+            await take(screens, letters, first)
+            await screens.shows(*words)
+            await screens.press("escape")
+        assert screens.app.theme == "dracula"
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_a_disk_that_does_not_answer_takes_no_other_kind_away(monkeypatch):
+    answers = Event()
+    monkeypatch.setattr("tui_trainer.runs.registry.known_runs", lambda: answers.wait(60) and [])
+    async with open_canned() as screens:
+        await screens.press("ctrl+p", *"theme nord")
+        await screens.shows("Theme: nord")
+        await screens.press("enter")
+        await screens.until(lambda: screens.app.theme == "nord")
+        answers.set()
+
+
+@pytest.mark.full
 @in_event_loop
 async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without_a_match():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
-        for keys in (":", "pageup"), ("x", "escape"), (":", "pagedown", "pagedown"), ("enter", "enter"):
-            screens.app.simulate_key(keys[0])
-            for key in keys[1:]:
-                screens.app.simulate_key(key)
+        for key in (":", "pageup", "x", "escape", ":", "pagedown", "pagedown", "enter", "enter"):
+            screens.app.simulate_key(key)
         await screens.settled()
         await screens.press("escape", "escape", ":", *"zzqqxx", "pageup", "pagedown", "enter")
         await screens.shows("nothing has these letters")
@@ -60,23 +106,24 @@ async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without
         assert screens.app.dialog is None
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_theme_is_shown_while_it_is_chosen_and_the_one_before_comes_back():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         before = screens.app.theme
-        await screens.press("T", *"nord")
-        await screens.shows("nord")
-        assert screens.app.theme == "nord"
-        await screens.press("escape")
-        assert screens.app.theme == before
-        await screens.press("T", *"nord", "enter")
-        assert screens.app.theme == "nord"
+        for last, expected in (("escape", before), ("enter", "nord")):
+            await screens.press("T", *"nord")
+            await screens.shows("nord")
+            await screens.until(lambda: screens.app.theme == "nord")
+            await screens.press(last)
+            await screens.until(lambda expected=expected: screens.app.theme == expected)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_lie_on_its_keys(monkeypatch):
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         for page in range(5):
             screens.bench.go(page)
             screens.bench.tell_end((page + 1) % 5, f"news {page}", "good")
@@ -88,10 +135,11 @@ async def test_it_opens_on_every_screen_while_a_toast_is_shown_which_does_not_li
         assert screens.bench.unseen == {0}, "each was seen afterwards but for the last"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_it(monkeypatch):
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         await screens.press("2", "?")
         await screens.shows("To the setting above.")
         for number in range(5):
@@ -100,5 +148,4 @@ async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_i
         assert "chat is evaluated" not in await screens.settled()
         await screens.press("escape")
         await screens.until(lambda: screens.app.dialog is None)
-        screens.app.tick()
-        await screens.shows("evaluated, 2", "evaluated, 4", "5 Runs \u25cf", gone="evaluated, 1")
+        await screens.ticks("evaluated, 2", "evaluated, 4", "5 Runs \u25cf", gone="evaluated, 1")

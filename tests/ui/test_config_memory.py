@@ -8,6 +8,8 @@ from pathlib import Path
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.fit import MemoryBudget
+from tui_trainer.planning.planned import estimated
+from tui_trainer.planning.summary import moved_words
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui.screens.config_view import OTHERS, REST, MemoryUse, memory_budget, memory_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
@@ -66,3 +68,14 @@ def test_the_memory_is_that_of_the_card_that_the_plan_names(tiny_config):
     with_cards = replace(machine, gpus=cards)
     on_card = memory_budget(planning.make(loaded, with_cards, facts), with_cards, 7 * GIB)
     assert (on_card.total_bytes, on_card.free_bytes, on_card.where) == (141 * GIB, 120 * GIB, "the GPU")
+
+
+def test_a_plan_whose_step_takes_another_time_names_the_reason_but_not_where_the_steps_are_others(tiny_config):
+    machine = Hardware(cpu_name="Test CPU", usable_cores=2, memory_bytes=16 * GIB, memory_available_bytes=8 * GIB,
+                       platform="Linux", python_version="3.11")  # fmt: skip
+    facts = DataFacts(rows=9, eval_rows=2, tokens=999, eval_tokens=99, vocabulary=50, exact=True, reason="made up")
+    plan = planning.make(tiny_config("a"), machine, facts)
+    reason = "measured here, from 1 measured run of such steps"
+    before, now = (plan.model_copy(update={"step_seconds": estimated(seconds, reason)}) for seconds in (0.138, 0.914))
+    assert moved_words(before, now) == f"a step is planned at 914 ms, and not 138 ms: {reason}"
+    assert moved_words(before, before) == moved_words(before, now.model_copy(update={"shape_key": "others"})) == ""

@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest
 from textual.events import Key, Paste
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tui_trainer.config.explain import groups
-from tui_trainer.config.load import Request, all_settings
+from tui_trainer.config.load import all_settings
 from tui_trainer.config.save import document_text
 from tui_trainer.config.sections import Config
 from tui_trainer.data.sources.hub import names_in_the_cache
 from tui_trainer.launching.drafts import Draft
-from tui_trainer.planning.planned import estimated
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.tasks import find_task, task_names
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_dialogs as config_files
 from tui_trainer.ui.spans import UNICODE
@@ -31,15 +27,10 @@ MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler
 SETTINGS = [setting for _, _, members in groups() for setting in members]
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @asynccontextmanager
 async def opened(size=(80, 24)):
     """The screen, `value(key)` of a setting, and `press("/ =rate enter")`, which waits for the picture."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=size) as screens:
+    async with open_canned(size=size) as screens:
         await screens.press("2")
         await screens.shows("Enter edit")
 
@@ -62,6 +53,7 @@ def first_row(text: str) -> str:
     return line.strip("\u25b8\u2717\u25cf ").split()[0]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_differs_can_be_shown():
     every = len(SETTINGS)
@@ -144,6 +136,7 @@ async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
             assert value("data.packing") == expected, "a switch that may be auto has three choices"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_keys_change_a_value_reset_it_and_say_where_they_end():
     async with opened() as (screens, value, press):
@@ -169,6 +162,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         assert first_row(shown) == "num_attention_heads" and "/ qqq" not in shown
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypatch):
     for name in ("corpus-a", "corpus-b", "hf/hub/datasets--org--conversations", "hf/hub/models--org--x"):
@@ -189,6 +183,7 @@ async def test_tab_completes_paths_and_data_sets_of_the_cache(tmp_path, monkeypa
         assert str(value("data.path")).startswith("sample:")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_mouse_chooses_edits_and_ends_an_editor():
     async with opened() as (screens, _, _):
@@ -201,41 +196,7 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
         assert first_row(screens.text) == "name"
 
 
-@in_event_loop
-async def test_a_recipe_is_chosen_with_a_preview_of_what_changes():
-    async with opened((120, 50)) as (screens, value, press):
-        shown = await press("p")
-        for _ in range(60):
-            if "\u25b8 char-lm" in shown:
-                break
-            shown = await press("down")
-        await screens.shows("char-lm", "It changes 12 settings", "max_chars", "2 settings of yours")
-        await press("space")
-        await screens.shows("your own values go", gone="settings of yours")
-        await press("space enter")
-        await screens.shows("recipe char-lm", gone="It changes")
-        assert value(RATE) == 2e-3
-        await press("u p escape")
-        assert screens.bench.document.recipe_name == "quickstart"
-
-
-@in_event_loop
-async def test_the_plan_says_where_its_time_comes_from_and_why_it_moved(monkeypatch):
-    reason = "measured here, from 1 measured run of such steps"
-    async with opened((200, 50)) as (screens, _, _):
-        bench = screens.bench
-        monkeypatch.setattr(bench, "_check", lambda document: None)
-        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.138, "by numpy")}))
-        bench.notice = None
-        bench._planned(bench.plan.model_copy(update={"step_seconds": estimated(0.914, reason)}))
-        text = await screens.shows(f"a step is planned at 914 ms, and not 138 ms: {reason}")
-        assert f"a step takes 914 ms: {reason}" in text
-        bench.notice = None
-        other = {"step_seconds": estimated(0.5, reason), "shape_key": "of other steps"}
-        bench._planned(bench.plan.model_copy(update=other))
-        assert bench.notice is None, "other steps take another time"
-
-
+@pytest.mark.full
 @in_event_loop
 async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_groups_and_the_file():
     async with opened((200, 50)) as (screens, _, press):
@@ -250,16 +211,7 @@ async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_grou
         await screens.shows("learning_rate", gone="Saved as")
 
 
-@in_event_loop
-async def test_text_of_the_editor_is_saved_and_read_back(tmp_path, monkeypatch):
-    async with opened() as (screens, value, press):
-        monkeypatch.setattr(config_files, "edit_text_in", lambda app, command, text: text + "[data]\nmax_chars = 77\n")
-        await press("e")
-        assert value("data.max_chars") == 77
-        await press("s enter")
-        assert "max_chars = 77" in Path("tui-trainer.toml").read_text() and not screens.bench.has_unsaved_edits
-
-
+@pytest.mark.full
 @in_event_loop
 async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_with_marks(monkeypatch):
     opened_with: list[str] = []
@@ -331,6 +283,7 @@ async def test_undo_and_redo_name_what_they_did():
             await screens.shows(f"redid {words}")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (120, 35), (200, 50)])
 @in_event_loop
 async def test_a_long_value_has_all_cells_that_its_preset_leaves(width, height):
@@ -348,6 +301,7 @@ async def test_a_long_value_has_all_cells_that_its_preset_leaves(width, height):
         assert field.size.width >= cells - 3, "all of the row, also where a preset stood"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_where_it_cannot_be_saved_that_is_said_and_a_restored_edit_names_the_key_that_takes_it_back(
     tmp_path, monkeypatch
@@ -372,6 +326,7 @@ async def test_where_it_cannot_be_saved_that_is_said_and_a_restored_edit_names_t
         await screens.shows("1 edit restored; z takes it back")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypatch):
     for kind in ("recipes", "hardware"):
@@ -387,6 +342,7 @@ async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypa
         await screens.until(lambda: "is not valid TOML" in " ".join(screens.text.split()))
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_the_run_does_not_read_is_folded_says_why_and_is_found_and_a_change_brings_it_back():
     async with opened() as (screens, _, press):

@@ -2,88 +2,117 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 from rich.cells import cell_len
 from textual.events import Paste
 
-from tests.ui.bare_app import all_pages, seen
+from tests.ui.canned import CPU, open_canned
+from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
 from tui_trainer.ui.help import HelpDialog
 from tui_trainer.ui.keymap import ACTIONS, Keymap
-from tui_trainer.ui.run_dialogs import DoctorDialog
+from tui_trainer.ui.spans import ASCII, UNICODE
 
 
-def inside(text: str) -> list[str]:
-    """The lines between the frame and the keys, without the scroll bar."""
-    return [line.strip("\u2502\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588 ") for line in text.splitlines()[1:-3]]
+def box(screens) -> list[str]:
+    """The lines of the dialog, between its frame."""
+    region = screens.app.dialog.query_one("#box").region
+    assert screens.app.dialog.region.contains_region(region), "it stays on the screen"
+    rows = [line[region.x : region.right] for line in screens.lines[region.y + 1 : region.bottom - 1]]
+    return [row.strip("|\u2502\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588 ") for row in rows]
 
 
-@pytest.mark.parametrize(("key", "does"), [("enter", ["go on"]), ("q", ["q"]), ("escape", []), ("ctrl+q", [])])
-def test_a_question_closes_with_an_answer_or_without_and_stays_for_any_other_key(key, does):
+@in_event_loop
+async def test_a_question_closes_with_an_answer_or_without_and_stays_for_any_other_key():
     done: list[str] = []
     answers = [(one, words, lambda words=words: done.append(words)) for one, words in (("enter", "go on"), ("q", "q"))]
-    dialog = ChoiceDialog("[bold]Sure?[/] [x", [[("There is something to ask.", "text")]], answers)
-    first, *others, last = seen(dialog, "x", "up", key, ascii_only=key == "q")
-    for words in ("[bold]Sure?[/] [x", "There is something to ask.", "Enter go on", "q q", "Esc back"):
-        assert words in first
-    assert others == [first] * 2 and last == "" and done == does
-    assert key != "q" or first.isascii()
+    async with open_canned(CPU, ASCII) as screens:
+        for key, expected in (("enter", ["go on"]), ("q", ["q"]), ("escape", []), ("ctrl+q", [])):
+            screens.app.open(ChoiceDialog("[bold]Sure?[/] [x", [[("There is something to ask.", "text")]], answers))
+            first = await screens.shows("[bold]Sure?[/] [x", "There is something to ask.", "Enter go on", "Esc back")
+            await screens.press("x", "up")
+            assert screens.text == first and first.isascii()
+            await screens.press(key)
+            await screens.shows("? help", gone="something to ask")
+            assert done == expected
+            done.clear()
 
 
-@pytest.mark.parametrize("size", [(200, 50), (60, 20)])
-def test_a_question_of_many_long_lines_stays_on_the_screen_and_scrolls_with_its_keys_in_sight(size):
+@in_event_loop
+async def test_a_question_of_many_long_lines_stays_on_the_screen_and_scrolls_with_its_keys_in_sight():
     lines = [[(f"line {n} " + "long " * 60, "text")] for n in range(30)]
-    dialog = ChoiceDialog("Sure?", lines, [("enter", "go on", lambda: None)])
-    first, second, last = seen(dialog, "down", "end", size=size)
-    assert "line 0 " in first and "line 29" not in first and "line 29" in last and "line 0 " not in last
-    assert all("Enter go on" in text for text in (first, second, last))
-    assert inside(first)[1:] == inside(second)[:-1], "one line down"
-    assert max(map(cell_len, first.splitlines())) <= 100, "nobody reads lines of 200 cells"
+    async with open_canned() as screens:
+        for size in ((200, 50), (60, 20)):
+            await screens.resize(*size)
+            screens.app.open(ChoiceDialog("Sure?", lines, [("enter", "go on", lambda: None)]))
+            await screens.shows("line 0 ", "Enter go on", gone="line 29")
+            await screens.settled()
+            first = box(screens)
+            await screens.press("down")
+            await screens.settled()
+            assert box(screens)[:-3] == first[1:-2], "one line down"
+            assert max(map(cell_len, first)) <= 100, "nobody reads lines of 200 cells"
+            await screens.press("end")
+            await screens.shows("line 29", "Enter go on", gone="line 0 ")
+            await screens.press("escape")
 
 
-def test_a_text_is_edited_refused_with_the_reason_pasted_harmless_and_handed_over():
+@in_event_loop
+async def test_a_text_is_edited_refused_with_the_reason_pasted_harmless_and_handed_over():
     got: list[str] = []
 
     def take(text: str) -> str:
         got.append(text)
         return "write the name of a file " * 9 if text == "k jtwo" else ""
 
-    dialog = TextDialog("Save as", [[("A word \u6f22 about it.", "dim")]], "one two", take)
-    paste = Paste("\x1b]0;owned\x07-one\r\n-two\n")
-    texts = seen(dialog, "home", "k", "space", "ctrl+right", "ctrl+w", "j", "enter", "end", paste, "enter")
-    assert all(words in texts[0] for words in ("Save as", "about it.", "one two", "Enter ok", "Esc back"))
-    assert texts[7].count("write the") > 1 and texts[7].count("file") == 9, "the reason is wrapped and whole"
-    assert "\x1b" not in texts[9] and "owned" in texts[9] and texts[-1] == ""
-    assert got[0] == "k jtwo" and got[1].startswith("k jtwo") and got[1].isprintable() and "-one" in got[1]
+    async with open_canned() as screens:
+        screens.app.open(TextDialog("Save as", [[("A word \u6f22 about it.", "dim")]], "one two", take))
+        await screens.shows("Save as", "about it.", "one two", "Enter ok", "Esc back")
+        await screens.press("home", "k", "space", "ctrl+right", "ctrl+w", "j", "enter")
+        await screens.shows("write the name")
+        text = " ".join(box(screens))
+        assert text.count("write the") > 1 and text.count("file") == 9, "the reason is wrapped and whole"
+        await screens.press("end")
+        screens.app.post_message(Paste("\x1b]0;owned\x07-one\r\n-two\n"))
+        assert "\x1b" not in await screens.shows("owned")
+        await screens.press("enter")
+        await screens.shows("? help", gone="Save as")
+        assert got[0] == "k jtwo" and got[1].startswith("k jtwo") and got[1].isprintable() and "-one" in got[1]
+        screens.app.open(TextDialog("Save as", [], "x", lambda text: pytest.fail("it was left")))
+        await screens.press("q")
+        await screens.shows("xq"), "q is a letter here"
+        await screens.press("escape")
+        await screens.shows("? help", gone="Save as")
 
 
-def test_leaving_a_text_hands_nothing_over():
-    dialog = TextDialog("Save as", [], "x", lambda text: pytest.fail("it was left"))
-    _, typed, left = seen(dialog, "q", "escape")
-    assert "xq" in typed, "q is a letter here"
-    assert left == ""
-
-
-def test_the_help_can_be_scrolled_to_every_action_and_closes_with_what_opened_it():
-    for place in ("config", "runs"):
-        text = " ".join(all_pages(HelpDialog(Keymap(), place), ascii_only=True).replace("|", " ").split())
-        swept = 0
-        for action in ACTIONS:
-            if action.place in (place, "app"):
-                # Long sentences are wrapped: their first words stand on one line.
-                assert " ".join(action.help.split()[:4]) in text, action.id
-                swept += 1
-        assert swept >= 20 and text.isascii() and "Up k" in text
-    top, second, back, end, still, closed = seen(HelpDialog(Keymap(), "config"), "j", "k", "G", "pagedown", "?")
-    assert inside(top)[1:] == inside(second)[:-1] and back == top and still == end
-    assert "Leave." not in top and closed == ""
-
-
-def test_the_doctors_keys_are_those_of_what_he_says_now():
-    run = SimpleNamespace(doctor=SimpleNamespace(verdict=None))
-    dialog = DoctorDialog(None, run)
-    assert dialog.keys == (("escape", "close"),)
-    run.doctor.verdict = SimpleNamespace(fix={"training.seed": 1})
-    assert dialog.keys == (("a", "apply to the config"), ("escape", "close"))
+@pytest.mark.full
+@in_event_loop
+async def test_the_help_can_be_scrolled_to_every_action_and_closes_with_what_opened_it():
+    async with open_canned(CPU, ASCII) as screens:
+        for place in ("config", "runs"):
+            screens.app.open(HelpDialog(Keymap(), place))
+            await screens.shows("Keys")
+            rows, before = [], None
+            while box(screens) != before:
+                before = box(screens)
+                rows += before
+                await screens.press("pagedown")
+            text = " ".join(" ".join(rows).split())
+            expected = [one for one in ACTIONS if one.place in (place, "app")]
+            assert len(expected) >= 20 and text.isascii() and "Up k" in text
+            # Long sentences are wrapped: their first words stand on one line.
+            assert [one.id for one in expected if " ".join(one.help.split()[:4]) not in text] == []
+            await screens.press("?")
+            await screens.shows("? help", gone="Esc close")
+    async with open_canned(CPU, UNICODE) as screens:
+        await screens.press("2", "?")
+        await screens.shows("Keys", gone="Leave.")
+        top = box(screens)
+        await screens.press("j")
+        assert box(screens)[:-3] == top[1:-2], "one line down"
+        await screens.press("k")
+        assert box(screens) == top
+        await screens.press("G")
+        end = box(screens)
+        await screens.press("pagedown")
+        assert box(screens) == end != top

@@ -5,17 +5,17 @@ from __future__ import annotations
 import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
-from tests.ui.canned import CannedBench
+from tests.hardware.test_trial import GOOD
+from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.page import machine_summary
+from tui_trainer.ui.screens import hardware as page_module
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of, width_of
 from tui_trainer.ui.widgets.gauge import CPU_TARGET, Gauge, curve_lines, gauge_line, target_bar
 
@@ -99,28 +99,18 @@ SAID = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
 @asynccontextmanager
 async def shown(hardware: Hardware, size=(80, 24)):
-    async with open_screens(bench=CannedBench(lambda: Request(), hardware, UNICODE), size=size) as screens:
+    async with open_canned(hardware, size=size) as screens:
         await screens.settled()
         yield screens
-
-
-@asynccontextmanager
-async def opened(hardware: Hardware, size=(80, 24)):
-    async with shown(hardware, size) as screens:
-        yield screens.app, screens.pilot
 
 
 def body(screens) -> list[str]:
     return screens.lines[1:-1]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch):
     async with shown(MACHINES["one"], (80, 80)) as screens:
@@ -141,6 +131,7 @@ async def test_every_machine_is_described_in_as_many_columns_as_fit(monkeypatch)
         probe_module.probe.cache_clear()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_scrolling_shows_every_line_and_says_what_is_left():
     async with shown(MACHINES["eight"]) as screens:
@@ -164,6 +155,7 @@ async def test_scrolling_shows_every_line_and_says_what_is_left():
         await screens.shows("not here   peft, datasets", gone="more below")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monkeypatch):
     now = 1000.0
@@ -213,3 +205,35 @@ def test_a_gauge_shows_its_target_its_curve_and_dashes_for_what_is_not_reported(
     for width in (40, 58, 120):
         line = gauge_line(gauge, {"any": [0.5] * 60}, width, UNICODE, most_parts=60)
         assert width_of(line) == width and "12.0/31.2 GiB" in text_of([line]) and "60 %" in text_of([line])
+
+
+def shows_a_trial(monkeypatch, kept=None, tried=None) -> None:
+    """What was tried here before, and what trying finds now."""
+    monkeypatch.setattr(page_module, "kept_trial", lambda hardware, chosen: kept)
+    monkeypatch.setattr(page_module, "try_machine", tried or (lambda *_: {**GOOD, "problems": []}))
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_the_machine_is_tried_with_a_key_and_what_is_wrong_has_its_remedy(monkeypatch):
+    shows_a_trial(monkeypatch)
+    async with shown(MACHINES["eight"], (200, 50)) as screens:
+        await screens.shows("m tries computing")
+        await screens.press("m")
+        await screens.shows("tried, not guessed", "TFLOP/s", "tokens/s", "2026-11-23 10:00")
+    problem = {"severity": "warn", "sentence": "bf16 matmuls reach 100 of 989", "remedy": "nvidia-smi -q"}
+    shows_a_trial(monkeypatch, kept={**GOOD, "problems": [problem]})
+    async with shown(MACHINES["eight"], (200, 50)) as screens:
+        await screens.shows("bf16 matmuls reach 100 of 989", "nvidia-smi -q")
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatch):
+    go_on = Event()
+    shows_a_trial(monkeypatch, tried=lambda *_: go_on.wait(60) and {**GOOD, "problems": []})
+    async with shown(MACHINES["eight"], (200, 50)) as screens:
+        await screens.press("m", "c")
+        go_on.set()
+        await screens.settled()
+        await screens.shows("m tries computing", gone="tried, not guessed")

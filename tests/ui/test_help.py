@@ -5,20 +5,12 @@ from __future__ import annotations
 import pytest
 from textual.widgets import Markdown
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.lines.guides import guides, sections
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.help import page_of
 from tui_trainer.ui.keymap import PLACES, TITLES
-from tui_trainer.ui.spans import ASCII, UNICODE
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
+from tui_trainer.ui.spans import ASCII
 
 
 def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_has_one():
@@ -32,11 +24,11 @@ def test_every_line_of_every_guide_is_in_one_of_its_sections_and_every_screen_ha
     assert [page_of(place).title for place in PLACES[1:]] == [TITLES[place] for place in PLACES[1:]]
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
+@pytest.mark.full
 @in_event_loop
-async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_guides(glyphs, monkeypatch):
+async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_guides(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=(100, 40)) as screens:
+    async with open_canned(CPU, ASCII, size=(100, 40)) as screens:
         await screens.press("3", "?")
         await screens.shows("Keys", "Change the config as this check proposes.", "Esc close")
         await screens.press("G")
@@ -51,14 +43,15 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.shows("Guide: While it runs: Exit codes")
         await screens.press("enter")
         text = await screens.shows("While it runs: attach, pause, stop, resume", "Exit codes")
-        assert screens.app.screen is shown and (glyphs is UNICODE or (text.isascii() and "?" not in text))
+        assert screens.app.screen is shown and text.isascii() and "?" not in text
         await screens.press("?")
         await screens.shows("3 Checklist", gone="Esc close")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_link_of_a_guide_leads_to_its_section_and_one_elsewhere_does_nothing():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(100, 40)) as screens:
+    async with open_canned(size=(100, 40)) as screens:
         await screens.press("1", "?")
         dialog = screens.app.screen
         for href, section in (

@@ -13,18 +13,16 @@ import pytest
 import tomli_w
 from textual.events import Paste
 
-from tests.ui.canned import CPU, GIB, LORA, CannedBench, CannedRun, made_up, made_up_rule, trained
+from tests.ui.canned import GIB, LORA, CannedRun, made_up, made_up_rule, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import Screens, open_screens
+from tests.ui.screens import Screens
 from tui_trainer.advice.checklist import Finding
 from tui_trainer.advice.contract import Verdict
-from tui_trainer.config.load import Request
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.runs import events as e
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import app as app_module
-from tui_trainer.ui.spans import UNICODE
 
 ESC, BEL, ST = "\x1b", "\x07", "\x1b\\"
 # What follows ESC [ : cursor, clearing, scrolling, modes, reports, colours, window operations.
@@ -157,13 +155,14 @@ def recipes(tmp_path, monkeypatch) -> int:
     return len(TEXTS)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypatch):
     texts = cycle(TEXTS)
     runs = [made_up(text[:200], "finished", 500, 1.4, path=Path("/data") / f"{n}", task=text, model=text)
             for n, text in enumerate(TEXTS)]  # fmt: skip
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: runs)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), size=(120, 40)) as screens:
+    async with open_canned(size=(120, 40)) as screens:
         app, bench = screens.app, screens.bench
         for _ in range(5):
             machine = hardware_of(texts)

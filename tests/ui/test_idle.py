@@ -6,14 +6,15 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, CannedBench, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.spans import UNICODE
 from tui_trainer.ui.workbench import UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS
+
+pytestmark = pytest.mark.full
 
 
 class Bench(CannedBench):
@@ -30,7 +31,6 @@ class Bench(CannedBench):
 def now(monkeypatch) -> list[float]:
     """The time, and the clock moves only by `app.tick()`."""
     time = [100.0]
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
     monkeypatch.setattr(app_module, "UNATTENDED_TICK_SECONDS", 2e6)
     monkeypatch.setattr("tui_trainer.ui.workbench.monotonic", lambda: time[0])
     return time
@@ -38,7 +38,7 @@ def now(monkeypatch) -> list[float]:
 
 @asynccontextmanager
 async def opened():
-    async with open_screens(bench=Bench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned(bench=Bench(lambda: Request(), CPU, UNICODE)) as screens:
         screens.app.tick()
         yield screens
 

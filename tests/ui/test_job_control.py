@@ -13,6 +13,8 @@ import pytest
 
 from tests.faults.terminal_sweep import STRAY
 
+pytestmark = pytest.mark.full
+
 # The program becomes a job of a shell: it has the terminal until it stops, then the shell reads `fg` or `bg`.
 AS_A_JOB = """
 import os, signal

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.jump import JumpDialog
-from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.spans import ASCII
 
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
-def opened(glyphs=UNICODE, size=(80, 24)):
-    return open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs), size=size)
+pytestmark = pytest.mark.full
 
 
 async def jump_to(screens, text: str) -> None:
@@ -40,7 +30,7 @@ async def jump_to(screens, text: str) -> None:
 
 @in_event_loop
 async def test_screens_rows_and_keys_are_pressed_by_a_letter():
-    async with opened() as screens:
+    async with open_canned() as screens:
         await jump_to(screens, "3 Checklist")
         await screens.until(lambda: screens.app.page.place == "checklist")
         await screens.settled()
@@ -61,7 +51,7 @@ async def test_screens_rows_and_keys_are_pressed_by_a_letter():
 
 @in_event_loop
 async def test_what_a_dialog_offers_is_pressed_too_and_what_is_typed_stays_text():
-    async with opened() as screens:
+    async with open_canned() as screens:
         await screens.press("2", "p")
         await screens.shows("Choose a recipe")
         await jump_to(screens, "Esc back")
@@ -70,10 +60,9 @@ async def test_what_a_dialog_offers_is_pressed_too_and_what_is_typed_stays_text(
         assert screens.app.page.filter_field.value == "f"
 
 
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII], ids=["unicode", "ascii"])
 @in_event_loop
-async def test_escape_and_a_letter_of_nothing_leave(glyphs):
-    async with opened(glyphs) as screens:
+async def test_escape_and_a_letter_of_nothing_leave():
+    async with open_canned(CPU, ASCII) as screens:
         for key in ("escape", "9"):
             before = await screens.settled()
             await screens.press("f")
@@ -85,7 +74,7 @@ async def test_escape_and_a_letter_of_nothing_leave(glyphs):
 
 @in_event_loop
 async def test_more_spots_than_letters_have_two_letters_each():
-    async with opened(size=(200, 70)) as screens:
+    async with open_canned(size=(200, 70)) as screens:
         await screens.press("2")
         await screens.settled()
         await screens.press("f")

@@ -66,6 +66,7 @@ def test_a_run_is_watched_without_screens_and_ctrl_c_ends_only_the_watching(tmp_
     assert ended.returncode == 3 and "stopped at step" in ended.stdout
 
 
+@pytest.mark.full
 def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
     opened = open_new(tiny_config("own", {"training.max_steps": 1_000_000}))
     opened.folder.control.mkdir()

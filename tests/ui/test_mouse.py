@@ -11,14 +11,8 @@ from tests.ui.canned import CPU, DONE, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui import terminal
 from tui_trainer.ui.spans import UNICODE
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
 
 
 def bench() -> CannedBench:
@@ -51,6 +45,7 @@ async def test_titles_keys_of_the_last_line_and_answers_are_clicked():
         await screens.shows("Enter edit", gone="change settings")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
     async with open_screens(bench=bench()) as screens:
@@ -66,6 +61,7 @@ async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
         await screens.shows("Find a page of a guide")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monkeypatch, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
@@ -88,6 +84,7 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
         await screens.shows("Try the model")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_click_marks_a_curve_and_two_draw_it_alone(monkeypatch, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
@@ -105,6 +102,7 @@ async def test_a_click_marks_a_curve_and_two_draw_it_alone(monkeypatch, tmp_path
         await screens.shows("\u2500\u2500 tokens/s ", gone="\u2500\u2500 loss ")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_click():
     async with open_screens(bench=bench(), size=(200, 50)) as screens:
@@ -122,6 +120,7 @@ async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_clic
         await screens.shows("evaluation.eval_steps")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_wheel_shows_what_has_no_room_beside_the_chart():
     canned = bench()
@@ -134,6 +133,7 @@ async def test_the_wheel_shows_what_has_no_room_beside_the_chart():
         await screens.shows("\u2500\u2500 switched on ", "above", gone="more below")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_no_line_of_a_toast_lies_below_the_last_one():
     async with open_screens(bench=bench(), size=(120, 35)) as screens:
@@ -143,6 +143,7 @@ async def test_no_line_of_a_toast_lies_below_the_last_one():
             await screens.shows("the screen is in", "x" * (cells - 19))
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_is_selected_is_copied_and_without_a_selection_ctrl_c_only_says_how_to_leave():
     async with open_screens(bench=bench()) as screens:
@@ -169,6 +170,7 @@ def test_tmux_has_a_mouse_only_where_its_user_said_so(tmp_path, monkeypatch, ans
     assert terminal.has_mouse({}) is True
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(monkeypatch):
     written: list[str] = []
@@ -178,9 +180,9 @@ async def test_a_terminal_that_is_not_looked_at_is_told_once_when_a_run_ended(mo
         screens.bench.run = run = CannedRun(trained(3), True)
         for focused in (True, False):
             run.alive, app.app_focus = True, focused
-            app._notify_of_the_end()
+            app.tick()
             run.alive = False
-            app._notify_of_the_end()
-            app._notify_of_the_end()
+            app.tick()
+            app.tick()
         told = [text for text in written if text.startswith("\x1b]9;")]
         assert told == ["\x1b]9;quickstart-20261120-180238: training\x07"], "once, and only where nobody looks"

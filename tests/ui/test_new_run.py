@@ -45,6 +45,7 @@ def test_tables_come_before_texts_and_folders_and_samples_last(folder):
     assert values(models_here()) == ["./my-bert", FROM_SCRATCH]
 
 
+@pytest.mark.full
 def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
     run, outcome = tiny_run("first")
     assert outcome.exit_code == 0
@@ -63,19 +64,16 @@ def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):
     assert first_rows("none.csv").refusal and not first_rows("none.csv").rows
 
 
-@pytest.mark.parametrize(
-    ("columns", "rows", "width", "widths"),
-    [
+def test_columns_share_the_width():
+    for columns, rows, width, widths in (
         (("a", "b"), [("x" * 100, "yes")], 60, [56, 3]),
         (("a", "b"), [("x" * 100, "y" * 100)], 81, [40, 40]),
         (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 50, [2, 40, 6]),
         (("id", "text", "more"), [("1", "x" * 100, "y" * 100)], 46, [2, 40]),
         (("text",), [], 10, [4]),
         ((), [], 10, []),
-    ],
-)
-def test_columns_share_the_width(columns, rows, width, widths):
-    assert column_widths(columns, rows, width) == widths
+    ):
+        assert column_widths(columns, rows, width) == widths
 
 
 @in_event_loop
@@ -97,6 +95,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.until(lambda: "data.path" not in screens.bench.document.own_values())
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_from_scratch_says_which_columns_it_does_not_read(folder):
     async with open_screens(size=(80, 24)) as screens:
@@ -104,6 +103,7 @@ async def test_from_scratch_says_which_columns_it_does_not_read(folder):
         await screens.shows("task char_lm", "columns: text", "not read: label; p on Config has recipes")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(folder):
     async with open_screens() as screens:
@@ -119,6 +119,7 @@ async def test_what_was_set_for_another_run_goes_and_where_runs_are_kept_stays(f
         assert "training.max_steps" not in own and "output.name" not in own and own["output.runs_dir"] == runs
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_does_not_go_together_is_said_before_it_is_taken(folder):
     rows = [json.dumps({"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}]})]
@@ -135,6 +136,7 @@ async def test_what_does_not_go_together_is_said_before_it_is_taken(folder):
         await screens.shows("1 Hardware", gone="2 of 2")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_start(folder):
     lines = ["title,body,kind,text"]
@@ -221,6 +223,7 @@ MOST_KEYS = 12
 TEMPLATES = Path(str(models.__file__)).parent / "chat_templates"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("write", "family", "task"),
     [
@@ -258,6 +261,7 @@ def test_own_data_and_model_train_after_at_most_twelve_keys(write, family, task,
     assert keys <= MOST_KEYS
 
 
+@pytest.mark.full
 def test_data_of_a_run_before_and_the_same_file_here_are_one(folder, tiny_run):
     config = tiny_run("first")[0].config
     config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
@@ -265,6 +269,7 @@ def test_data_of_a_run_before_and_the_same_file_here_are_one(folder, tiny_run):
     assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["of the run first"] == [found[0].note]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_folder_is_offered_once_however_its_path_is_written(folder):
     async with open_screens() as screens:

@@ -5,22 +5,15 @@ from __future__ import annotations
 import os
 import re
 import signal
-import time
 from pathlib import Path
 
 import pytest
 
-STALLED_SECONDS = 20.0
-# Steps for the same CPU time, and the share of the time in which the training may wait for something else than a core.
-# Cores that share caches with other programs differ by a quarter; a writer that never stops trying takes half of one.
-LEAST_SHARE_WHILE_STALLED, MOST_HELD_UP = 0.55, 0.1
 # More than a pseudo-terminal and the writer hold together.
 PAGES_TURNED, MORE_BYTES_THAN_FIT, KEY_SECONDS = 30, 300_000, 0.12
 TOAST = "\u258c"
 LOG = ("straight to one", "straight to two", "from a child", "from its error", "from print")
 
-# Threads that train together wait for each other when other programs take their cores.
-ON_ONE_CORE = "import os; os.sched_setaffinity(0, {{sorted(os.sched_getaffinity(0))[{number}]}})"
 WRITES_INSIDE_A_STEP = r"""
 import faulthandler, os, subprocess
 from tui_trainer.runs.journal import JournalWriter
@@ -41,70 +34,32 @@ JournalWriter.append = append_and_write
 """
 
 
-class Stretch:
-    """A stretch of a run. What other programs take from this machine changes none of its figures."""
-
-    def __init__(self, terminal) -> None:
-        self._terminal = terminal
-        self._steps, self._times, self._began = len(terminal.steps), self._thread_times(), time.monotonic()
-
-    def end(self) -> tuple[float, float]:
-        """Steps for a second of CPU time; the share of the time in which the busiest thread did not want a core."""
-        seconds, times = time.monotonic() - self._began, self._thread_times()
-        spent = [
-            (ran - self._times.get(thread, (0.0, 0.0))[0], waited - self._times.get(thread, (0.0, 0.0))[1])
-            for thread, (ran, waited) in times.items()
-        ]
-        steps = len(self._terminal.steps) - self._steps
-        return steps / sum(ran for ran, _ in spent), 1 - sum(max(spent)) / seconds
-
-    def _thread_times(self) -> dict[str, tuple[float, float]]:
-        """Seconds on a core and seconds of waiting for one."""
-        texts = {task.name: (task / "schedstat").read_text().split() for task in self._tasks()}
-        return {name: (int(ran) / 1e9, int(waited) / 1e9) for name, (ran, waited, _) in texts.items()}
-
-    def _tasks(self) -> list[Path]:
-        return list(Path(f"/proc/{self._terminal.process.pid}/task").iterdir())
-
-
 @pytest.mark.e2e
 def test_a_stalled_reader_costs_no_step_and_gets_the_whole_screen_later(open_terminal, small_config, tmp_path):
-    # Two of the same, side by side: whatever else this machine does meets both.
     config = small_config(steps=100_000, rows=32)
+    # Two of the same: what the one that is read sends is more than the other one's terminal can hold.
     read, stalled = (
-        open_terminal(
-            config,
-            size=(200, 50),
-            folder=name,
-            prelude=ON_ONE_CORE.format(number=number),
-            TUI_TRAINER_HOME=str(tmp_path / f"home of {name}"),
-        )
-        for name, number in (("read", 0), ("stalled", -1))
+        open_terminal(config, size=(200, 50), folder=name, TUI_TRAINER_HOME=str(tmp_path / f"home of {name}"))
+        for name in ("read", "stalled")
     )
     for terminal in (read, stalled):
         terminal.start_run()
     for terminal in (read, stalled):
         terminal.wait_for("of 100,000")
         terminal.wait_for_steps(20)
-    stretches = Stretch(read), Stretch(stalled)
     drawn_before = read.bytes_read, stalled.bytes_read
-    passed = 0.0
 
     def press(*keys: str) -> None:
-        nonlocal passed
         for key in keys:
             read.press_unread(key)
             stalled.press_unread(key)
-            passed += read.let_pass(KEY_SECONDS)
+            read.let_pass(KEY_SECONDS)
 
     # Whole pictures until none has room any more, small ones into the room that is left, and then a page that is new.
     while read.bytes_read - drawn_before[0] < MORE_BYTES_THAN_FIT:
         press("4", "ctrl+l", "2", "ctrl+l")
     press(*["down", "up"] * PAGES_TURNED, "3")
-    read.let_pass(STALLED_SECONDS - passed)
-    (speed, held_up), (stalled_speed, stalled_held_up) = (stretch.end() for stretch in stretches)
-    assert stalled_speed > LEAST_SHARE_WHILE_STALLED * speed > 0
-    assert stalled_held_up < held_up + MOST_HELD_UP
+    stalled.wait_for_steps(len(stalled.steps) + 200, reading=False)
     steps = stalled.steps
     assert steps == list(range(1, len(steps) + 1))
     os.kill(read.process.pid, signal.SIGTERM)
@@ -131,6 +86,7 @@ def test_sigterm_gets_through_while_nobody_reads(open_terminal, small_config):
     assert terminal.events[-1]["reason"] == "stopped"
 
 
+@pytest.mark.full
 def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_terminal, small_config, environment):
     terminal = open_terminal(small_config(steps=100_000), size=(120, 40), prelude=WRITES_INSIDE_A_STEP)
     terminal.start_run()

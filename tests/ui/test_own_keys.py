@@ -8,21 +8,13 @@ from pathlib import Path
 import pytest
 from textual.events import Key
 
-from tests.ui.canned import CPU, CannedBench, NewsRun, trained
+from tests.ui.canned import NewsRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.runs.events import PhaseChanged
-from tui_trainer.ui import app as app_module
 from tui_trainer.ui.app import TrainerApp
 from tui_trainer.ui.dialogs import footer_hints, hints_line
 from tui_trainer.ui.keymap import ACTIONS, Keymap, in_keys, keys_file, load_keymap
 from tui_trainer.ui.spans import UNICODE, text_of
-
-
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
 
 
 def written(text: str | bytes) -> Keymap:
@@ -40,7 +32,7 @@ def keys_of(keymap: Keymap, id: str) -> tuple[str, ...]:
 @asynccontextmanager
 async def opened(keymap: Keymap, page: str):
     """The screens with these keys, on the page that a key shows."""
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+    async with open_canned(keymap=keymap) as screens:
         await screens.press(page)
         await screens.settled()
         yield screens
@@ -79,6 +71,7 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
         await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_a_screen_goes_first():
     odd = ("\u00fc", " ", "ctrl+x", *"Z,;[\\'\"*%\u20ac", "f9", "pageup")
@@ -103,9 +96,8 @@ async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_
         assert "Leave?" not in await screens.settled() and not screens.ended
 
 
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
+def test_a_mistake_in_the_file_is_reported_and_changes_no_key(subtests):
+    for text, told in (
         ('"config.undoo" = "z"', "config.undo?"),
         ('"nothing.like.it" = "z"', "there is no action nothing.like.it"),
         ('"config.undo" = 5', "config.undo must be a key or a list of keys"),
@@ -115,12 +107,11 @@ async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_
         ("this is no TOML", "keys.toml cannot be read"),
         (b"\xff\xfe", "keys.toml cannot be read"),
         ("a = " + "[" * 9000, "keys.toml cannot be read"),
-    ],
-)
-def test_a_mistake_in_the_file_is_told_and_changes_no_key(text, told):
-    keymap = written(text)
-    assert len(keymap.problems) == 1 and told in keymap.problems[0]
-    assert keymap.actions == list(ACTIONS)
+    ):
+        with subtests.test(str(text[:40])):
+            keymap = written(text)
+            assert len(keymap.problems) == 1 and told in keymap.problems[0]
+            assert keymap.actions == list(ACTIONS)
 
 
 def test_one_mistake_does_not_take_the_other_keys_away():
@@ -128,12 +119,14 @@ def test_one_mistake_does_not_take_the_other_keys_away():
     assert keys_of(keymap, "config.undo") == ("z",) and len(keymap.problems) == 1
 
 
-@pytest.mark.parametrize("key", ["ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+[", "esc", "ctl+x", "\u0007"])
-def test_a_key_that_fails_or_is_none_is_refused_and_the_others_are_kept(key):
-    keymap = Keymap({"config.undo": (key, "z")})
-    assert keys_of(keymap, "config.undo") == ("z",)
-    assert keymap.find("config", key.lower(), None) is None
-    assert len(keymap.problems) == 1 and "config.undo" in keymap.problems[0] and keymap.problems[0].isprintable()
+def test_a_key_that_fails_or_is_none_is_refused_and_the_others_are_kept(subtests):
+    for key in ("ctrl+m", "ctrl+i", "ctrl+h", "ctrl+j", "ctrl+[", "esc", "ctl+x", "\u0007"):
+        with subtests.test(repr(key)):
+            keymap = Keymap({"config.undo": (key, "z")})
+            assert keys_of(keymap, "config.undo") == ("z",)
+            assert keymap.find("config", key.lower(), None) is None
+            [problem] = keymap.problems
+            assert "config.undo" in problem and problem.isprintable()
 
 
 def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
@@ -146,22 +139,15 @@ def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
     assert keymap.find("train", "upper_x", "X").id == "train.log"
 
 
-@pytest.mark.parametrize(
-    ("own", "loser"),
-    [
-        ({"config.undo": ("r",)}, "config.reset"),
-        ({"config.reset": ("u",)}, "config.undo"),
-        ({"config.undo": ("?",)}, "app.help"),
-        ({"app.quit": ("x",)}, "config.show_all"),
-    ],
-)
-def test_an_own_key_takes_a_key_from_another_action_and_that_is_told(own, loser):
-    keymap = Keymap(own)
-    ((winner, (key,)),) = own.items()
-    place = "config"
-    assert keymap.find(place, key, key).id == winner
-    assert key in keys_of(keymap, winner) and key not in keys_of(keymap, loser)
-    assert winner in keymap.problems[0] and loser in keymap.problems[0]
+def test_an_own_key_takes_a_key_from_another_action_and_that_is_reported():
+    for winner, key, loser in (
+        ("config.undo", "r", "config.reset"), ("config.reset", "u", "config.undo"), ("config.undo", "?", "app.help"),
+        ("app.quit", "x", "config.show_all"),
+    ):  # fmt: skip
+        keymap = Keymap({winner: (key,)})
+        assert keymap.find("config", key, key).id == winner
+        assert key in keys_of(keymap, winner) and key not in keys_of(keymap, loser)
+        assert winner in keymap.problems[0] and loser in keymap.problems[0]
 
 
 def test_two_actions_can_change_their_keys():
@@ -179,10 +165,11 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
     assert "s start" in line and "save" not in line and line.endswith("F1 help")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE), keymap=keymap) as screens:
+    async with open_canned(keymap=keymap) as screens:
         await screens.shows("1 of 2: keys.toml: there is no action config.undoo")
         await screens.press("down")
         await screens.shows("processor", gone="there is no action")
@@ -209,6 +196,7 @@ async def test_keys_that_come_at_once_are_carried_out_one_after_the_other():
         assert Path("my").exists(), "typed before the field was shown"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
     """A user who gives a letter to an action of all screens can still write it."""
@@ -225,9 +213,9 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         await screens.shows("To the run above."), "and does what it says when nobody types"
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
+def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
+    monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
+    for text, shown in (
         ("paused; go on with: tui-trainer ask chat resume", "paused; press p to go on"),
         ("before the first step; begin with: tui-trainer resume a.b", "before the first step; press p to begin"),
         ("step 3 is saved, `tui-trainer resume chat` goes on from it", "step 3 is saved, p on Runs goes on from it"),
@@ -243,25 +231,14 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         ("tui-trainer starts its processes itself", None),
         ("tui-trainer predict writes rows of similar length", None),
         ("`tui-trainer evaluate chat --data FILE` needs only the rows", None),
-    ],
-)  # fmt: skip
-def test_sentences_name_the_key_and_not_the_command(text, shown, monkeypatch):
-    monkeypatch.setattr("tui_trainer.ui.keymap.shown", Keymap())
-    assert in_keys(text) == (shown or text)
-
-
-def test_they_name_the_own_key(monkeypatch):
+    ):  # fmt: skip
+        with subtests.test(text):
+            assert in_keys(text) == (shown or text)
     monkeypatch.setattr("tui_trainer.ui.keymap.shown", written('"train.pause" = "z"\n'))
     assert in_keys("paused; go on with: tui-trainer ask chat resume") == "paused; press z to go on"
 
 
-def test_every_key_that_stands_for_a_command_is_one_of_the_registry():
-    from tui_trainer.ui.keymap import _DONE_HERE
-
-    known = {action.id for action in ACTIONS}
-    assert [action for _, action in _DONE_HERE if action not in known] == []
-
-
+@pytest.mark.full
 @in_event_loop
 async def test_notices_and_events_name_the_key():
     keymap = written('"train.pause" = "z"\n')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, trained
+from tests.ui.canned import CPU, CannedBench, CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
@@ -25,13 +25,12 @@ def test_without_a_file_the_terminal_keeps_its_colours():
     assert Preferences.load() == Preferences(theme="", bell=False)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "[]", "{", '{"theme": 7, "bell": "yes"}', "\x00", '{"more": 1, "curves": []}', "[" * 100_000]
-)
-def test_a_file_that_cannot_be_understood_changes_nothing(home, text):
+def test_a_file_that_cannot_be_understood_changes_nothing(home, subtests):
     home.mkdir()
-    (home / "screens.json").write_text(text)
-    assert Preferences.load() == Preferences()
+    for text in ("", "[]", "{", '{"theme": 7, "bell": "yes"}', "\x00", '{"more": 1, "curves": []}', "[" * 100_000):
+        with subtests.test(text[:40]):
+            (home / "screens.json").write_text(text)
+            assert Preferences.load() == Preferences()
 
 
 def test_a_state_folder_that_cannot_be_written_stops_nothing(home):
@@ -40,6 +39,7 @@ def test_a_state_folder_that_cannot_be_written_stops_nothing(home):
     assert Preferences.load() == Preferences()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
     def bench() -> CannedBench:
@@ -56,11 +56,12 @@ async def test_a_theme_is_chosen_by_keys_and_is_there_at_the_next_start():
         assert screens.app.theme == "nord"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_scale_of_losses_is_there_at_the_next_start():
     for is_log in (True, False):
         for key in ("y", ""):
-            async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+            async with open_canned() as screens:
                 screens.bench.run = CannedRun(trained(148), True)
                 await screens.press("4", *key)
                 await screens.until(lambda now=is_log: screens.app.page.chart.view.log == now)

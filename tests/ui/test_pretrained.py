@@ -8,23 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
-from peft import AutoPeftModelForCausalLM
-from transformers import AutoTokenizer
 
 from tests.tiny_models import save_tiny_model, texts
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.events import PlanMade, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.main import _tell_end
-from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.workbench import Workbench, fitted
 
 SETTINGS = (
     "data.max_length=32", "tuning.method=lora", "tuning.r=4", "training.max_steps=3", "training.effective_batch_size=4",
@@ -65,24 +59,23 @@ async def _trained(request: Request, *, saves: bool) -> Path:
         return screens.bench.run.folder.root
 
 
-def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(tmp_path):
+@pytest.mark.full
+@in_event_loop
+async def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_screens(tmp_path):
     model = save_tiny_model(tmp_path / "tiny-gpt2", "gpt2")
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(40)))
     request = Request(shortcuts={"model.model_name_or_path": str(model), "data.path": "notes.jsonl"})
     headless = load_config(request)
-    document = Workbench(lambda: request, probe(), UNICODE)._open_document()
-    document.take_fitted(*fitted(document.plain))
-    assert document.loaded is not None and document.problems == ()
-    assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
-    assert document.value("data.max_length") == 128 and not document.is_changed("data.max_length")
-    assert document.where("data.max_length") == "recipe finetune, but this gpt2 model has learnt 128 positions"
-
-    document.set("data.max_length", 256)
-    document.take_fitted(*fitted(document.plain))
-    assert "256 is above 128" in document.problems[0].message, "what a person writes is refused, not changed"
-    document.reset("data.max_length")
-    document.take_fitted(*fitted(document.plain))
-    assert document.problems == () and not document.is_unsaved
+    async with open_screens(request, size=(160, 50)) as screens:
+        document = screens.bench.document
+        assert document.problems == () and not document.is_changed("data.max_length")
+        assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
+        await screens.press("2", "/", *"data.max_length", "enter")
+        await screens.shows("recipe finetune, but this gpt2 model has learnt 128 positions")
+        await screens.press("enter", "ctrl+u", *"256", "enter")
+        await screens.shows("256 is above 128")
+        await screens.press("r")
+        await screens.shows("no problems", gone="256 is above 128")
 
 
 @pytest.mark.e2e
@@ -101,6 +94,10 @@ def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by
         (plan,) = [event for event in events if isinstance(event, PlanMade)]
         assert (plan.base_model, plan.lora_rank) == (str(tmp_path / "tiny-llama"), 4)
     assert losses[0] == losses[1] and len(losses[0]) == 3
+
+    import torch
+    from peft import AutoPeftModelForCausalLM
+    from transformers import AutoTokenizer
 
     tuned = AutoPeftModelForCausalLM.from_pretrained(from_file / "model")
     tokenizer = AutoTokenizer.from_pretrained(from_file / "model")

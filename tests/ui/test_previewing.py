@@ -4,53 +4,39 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 
 import pytest
 
 from tests.previews import PREVIEW
-from tests.ui.bare_app import seen
-from tests.ui.canned import CPU, CannedBench
+from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import DataError
 from tui_trainer.launching import preview as launching
-from tui_trainer.ui import app as app_module
-from tui_trainer.ui.screens.config_dialogs import PreviewDialog
-from tui_trainer.ui.spans import UNICODE, text_of
+from tui_trainer.ui.spans import ASCII, text_of
 
 
-@pytest.fixture(autouse=True)
-def no_clock(monkeypatch):
-    monkeypatch.setattr(app_module, "TICK_SECONDS", 1e6)
-
-
-class Loose:
-    """As much of a workbench as a dialog that is shown outside of the program."""
-
-    plan, glyphs = None, UNICODE
-    background = SimpleNamespace(do=lambda *_: None)
-
-
-class Made(PreviewDialog):
-    """A dialog whose preview is there at once."""
-
-    def __init__(self) -> None:
-        super().__init__(Loose(), None)
-        self._preview = PREVIEW
-
-
-def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_one_key_away():
-    keys = ["n", "n", "p", "down", "n", "a", *["pagedown"] * 3, "a"]
-    first, second, again, back, _, another, numbers, *others, samples = seen(Made(), *keys, size=(80, 14))
-    for text, number in ((first, 1), (second, 2), (again, 1), (back, 2), (another, 1), (samples, 1)):
-        assert f"sample {number} of 2" in text
-    assert "37 padding" in first and "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in first
-    assert "[[ An animal.{<eos>}]]" in seen(Made(), ascii_only=True)[0]
-    assert "900 to train, 90 held out, 20 left out" in numbers and "sample 1" not in numbers
-    assert "note: the conversations" not in numbers and "note: the conversations" in others[2]
+@in_event_loop
+async def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_one_key_away(monkeypatch):
+    monkeypatch.setattr(launching, "make_preview", lambda *_, **__: PREVIEW)
+    async with open_canned() as screens:
+        await screens.press("2", "v")
+        text = await screens.shows("sample 1 of 2", "37 padding")
+        assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in text
+        for key, words in (("n", "sample 2 of 2"), ("n", "sample 1 of 2"), ("p", "sample 2 of 2"),
+                           ("a", "900 to train, 90 held out, 20 left out")):  # fmt: skip
+            await screens.press(key)
+            await screens.shows(words)
+        assert "sample 2" not in screens.text
+        await screens.press("end")
+        await screens.shows("note: the conversations")
+        await screens.press("a")
+        await screens.shows("sample 2 of 2")
+    async with open_canned(CPU, ASCII) as screens:
+        await screens.press("2", "v")
+        await screens.shows("[[ An animal.{<eos>}]]")
 
 
 @in_event_loop
@@ -71,7 +57,7 @@ async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_
     def refuse(loaded, count, progress, *, gpu):
         raise DataError("the text is empty", where="rows.jsonl, line 9")
 
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         monkeypatch.setattr(launching, "make_preview", slow)
         await screens.press("2", "v")
         await screens.until(began.is_set)
@@ -89,6 +75,7 @@ async def test_the_screen_takes_keys_while_the_preview_is_made_closing_gives_it_
         await screens.shows("line 9: the text is empty")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
     async with open_screens() as screens:
@@ -102,6 +89,7 @@ async def test_the_preview_of_the_quickstart_makes_the_plan_exact():
         await screens.shows("Enter edit", gone="sample 2 of")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_bad_rows_are_told_in_the_same_words_by_plan_start_preview_and_lines(tmp_path, capsys):
     turns = [{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}]

@@ -12,16 +12,15 @@ from datetime import datetime
 
 import pytest
 
-from tests.ui.canned import CannedBench
+from tests.ui.canned import CannedBench, open_canned
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
 from tests.ui.test_hardware_page import CPU_ONLY, HOSTILE
-from tui_trainer.config.load import Request
 from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse
 from tui_trainer.ui import processes as room
 from tui_trainer.ui.processes import since_words
-from tui_trainer.ui.spans import UNICODE
 from tui_trainer.units import GIB, MIB
+
+pytestmark = pytest.mark.full
 
 
 def use(pid: int, cores: float, memory: int, **more) -> ProcessUse:
@@ -50,7 +49,7 @@ async def opened(monkeypatch, reader: ProcessReader | None = None, size=(100, 30
     monkeypatch.setattr(room, "_SECOND_LOOK_SECONDS", 0.05)
     if reader is not None:
         monkeypatch.setattr(room, "ProcessReader", lambda: reader)
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU_ONLY, UNICODE), size=size) as screens:
+    async with open_canned(CPU_ONLY, size=size) as screens:
         await screens.press("p")
         await screens.shows("k end it", "command", gone="looking ...")
         yield screens

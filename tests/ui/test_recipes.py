@@ -9,14 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import (
-    AutoModelForCausalLM,
-    AutoModelForQuestionAnswering,
-    AutoModelForSeq2SeqLM,
-    AutoModelForSequenceClassification,
-    AutoModelForTokenClassification,
-    AutoTokenizer,
-)
 
 pytestmark = pytest.mark.slow
 MOST_SECONDS = 900.0
@@ -36,12 +28,16 @@ class Recipe:
     predicts: Callable[[Path], str]
 
 
-def _loaded(kind: Any, folder: Path) -> tuple[Any, Any]:
-    return kind.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+def _loaded(kind: str, folder: Path) -> tuple[Any, Any]:
+    """The model by a class of transformers of this name, and its tokenizer."""
+    import transformers
+
+    model = getattr(transformers, kind).from_pretrained(folder)
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder)
 
 
 def _answers(folder: Path) -> str:
-    model, tokenizer = _loaded(AutoModelForCausalLM, folder)
+    model, tokenizer = _loaded("AutoModelForCausalLM", folder)
     question = [{"role": "user", "content": "What does os.getcwd do?"}]
     given = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_tensors="pt", return_dict=True)
     made = model.generate(**given, max_new_tokens=40, do_sample=False)
@@ -49,20 +45,20 @@ def _answers(folder: Path) -> str:
 
 
 def _names_a_topic(folder: Path) -> str:
-    model, tokenizer = _loaded(AutoModelForSequenceClassification, folder)
+    model, tokenizer = _loaded("AutoModelForSequenceClassification", folder)
     logits = model(**tokenizer("Return the sine of x, measured in radians.", return_tensors="pt")).logits
     return str(model.config.id2label[int(logits.argmax())])
 
 
 def _tags_words(folder: Path) -> str:
-    model, tokenizer = _loaded(AutoModelForTokenClassification, folder)
+    model, tokenizer = _loaded("AutoModelForTokenClassification", folder)
     given = tokenizer([["def", "load", "(", "path", ")", ":"]], is_split_into_words=True, return_tensors="pt")
     tags = {model.config.id2label[int(number)] for number in model(**given).logits[0].argmax(-1)}
     return ", ".join(sorted(tags - {"O"}))
 
 
 def _answers_a_question(folder: Path) -> str:
-    model, tokenizer = _loaded(AutoModelForQuestionAnswering, folder)
+    model, tokenizer = _loaded("AutoModelForQuestionAnswering", folder)
     encoded = tokenizer("What does it do?", "getcwd()\nReturn the path.", return_tensors="pt")
     found = model(**encoded)
     first, last = (int(logits[0].argmax()) for logits in (found.start_logits, found.end_logits))
@@ -70,7 +66,7 @@ def _answers_a_question(folder: Path) -> str:
 
 
 def _summarises(folder: Path) -> str:
-    model, tokenizer = _loaded(AutoModelForSeq2SeqLM, folder)
+    model, tokenizer = _loaded("AutoModelForSeq2SeqLM", folder)
     made = model.generate(**tokenizer("getcwd()", return_tensors="pt"), max_new_tokens=30, num_beams=1)
     return str(tokenizer.decode(made[0], skip_special_tokens=True))
 

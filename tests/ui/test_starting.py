@@ -8,16 +8,19 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.runs.journals import run_of, start, steps
+from tests.ui.canned import CPU, CannedBench, CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
-from tui_trainer.errors import EXIT_STOPPED, Problem
+from tui_trainer.errors import EXIT_STOPPED
 from tui_trainer.launching.drafts import draft_for
+from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.state import RunState
+from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import starting
-from tui_trainer.ui.dialogs import TextDialog
 from tui_trainer.ui.main import _afterwards
+from tui_trainer.ui.spans import UNICODE
 
 
 @pytest.fixture
@@ -32,41 +35,15 @@ def request_of_seconds(tmp_path: Path) -> Request:
     return Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
 
 
-class Busy:
-    """A run of this process that is alive, and cannot always be asked."""
-
-    is_ours = alive = True
-    refusals = ()
-    is_interrupted = False
-
-    def __init__(self, answers: list[str]) -> None:
-        self.answers, self.candidates = answers, []
-        self.state = RunState()
-        self.folder = SimpleNamespace(name="busy", root=Path("/nowhere"))
-        self.events, self.has_report = [], False
-
-    def ask(self, requested: str) -> str:
-        self.candidates.append(requested)
-        return self.answers.pop(0)
-
-    def look(self) -> None:
-        pass
-
-    def take(self) -> bool:
-        return False
-
-
 @in_event_loop
-async def test_an_error_in_background_work_ends_the_screens_with_a_report(request_of_seconds, monkeypatch):
-    def broken(*_, **__):
-        raise ZeroDivisionError("nobody expects this")
-
-    monkeypatch.setattr("tui_trainer.advice.gather.gather", broken)
+async def test_an_error_in_background_work_ends_the_screens_with_a_report():
     with pytest.raises(ZeroDivisionError):
-        async with open_screens(request_of_seconds) as screens:
+        async with open_canned() as screens:
+            screens.bench.background.do("work", lambda: 1 / 0, print)
             await screens.until(lambda: screens.ended)
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_can_be_saved_first(request_of_seconds):
     async with open_screens(request_of_seconds) as screens:
@@ -96,49 +73,57 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
 
 
 @in_event_loop
-async def test_one_run_at_a_time_and_a_stop_that_cannot_be_asked_for_is_asked_again(request_of_seconds, tmp_path):
-    async with open_screens(request_of_seconds) as screens:
-        bench = screens.bench
-        starting.offer_start(bench)
-        await screens.shows("Enter start")
-        bench.run = busy = Busy(["the disk is full", "the disk is full", "", "the disk is full"])
-        await screens.press("enter")
-        await screens.shows("one at a time")
-        starting.offer_resume(bench)
-        assert "one at a time" in bench.notice[0] and not list((tmp_path / "runs").glob("*"))
-        starting.stop_and_leave(bench)
-        await screens.until(lambda: bench.notice == ("the disk is full", "bad"))
-        bench.leave_when_over = False
-        for _ in range(5):
-            bench.tick()
-            await screens.settled()
-        assert busy.candidates == ["stop"] * 3
-        bench.ask_run("stop")
-        await screens.settled()
-        other = Busy([""])
-        bench.put_on_the_table(other)
-        bench.tick()
-        await screens.settled()
-        assert other.candidates == [], "it is not asked of another run"
-        bench.run = None
-
-        bench._planned_revision = -1
+async def test_one_run_at_a_time_also_where_one_began_after_the_question(tmp_path):
+    async with open_canned() as screens:
         await screens.press("t")
-        assert bench.start_wanted
-        await screens.press("2")
-        assert not bench.start_wanted, "the next key ends the wish"
-        bench._planned_revision = bench.document.revision
-        await screens.press("/")
-        refusals = [(Problem(message="the data is gone"),)]
-        bench.take_refusals = lambda: refusals.pop() if refusals else ()
-        screens.app.tick()
-        await screens.press(*"code")
-        await screens.shows("/ code", gone="the data is gone"), "a refusal waits until nobody types"
+        await screens.shows("Enter start")
+        screens.bench.run = CannedRun(trained(60), alive=True)
         await screens.press("enter")
+        await screens.shows("one at a time", gone="Enter start")
+        assert not list((tmp_path / "runs").glob("*"))
+
+
+@in_event_loop
+async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_never_of_another_run(tmp_path):
+    run, other = (run_of(tmp_path / "runs", name, start(100), *steps(1, 20)) for name in ("busy", "other"))
+    asked = Controls(run.control)
+    run.control.mkdir()
+    with RunLock(run.lock), RunLock(other.lock):
+        async with open_canned(size=(200, 50)) as screens:
+            bench = screens.bench
+            for folder in (run, other, run):
+                bench.attach_to(folder)
+                await screens.until(lambda folder=folder: bench.run and bench.run.folder == folder)
+                if folder == run:
+                    await screens.press("4", "S")
+                    await screens.shows("Save and stop?")
+                    await screens.press("enter")
+                    await screens.shows("cannot ask for stop")
+                screens.app.tick()
+                await screens.settled()
+            assert list(Controls(other.control).wanted()) == []
+            run.control.rmdir()
+            heard: list[str] = []
+            for _ in range(4):
+                screens.app.tick()
+                await screens.settled()
+                heard += [one.action for one in asked.wanted()]
+            assert heard == ["stop"], "once it could be asked for, it is not asked again"
+
+
+@in_event_loop
+async def test_a_question_of_the_program_waits_until_nobody_types():
+    async with open_canned() as screens:
+        await screens.press("2", "/")
+        screens.bench.ask_when_free(lambda: screens.app.ask("The run was refused", [], []))
+        await screens.press(*"code")
         screens.app.tick()
-        await screens.shows("The run was refused", "the data is gone")
+        await screens.shows("/ code", gone="The run was refused")
+        await screens.press("enter")
+        await screens.ticks("The run was refused")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_refused_leaves_nothing(
     request_of_seconds, tmp_path, monkeypatch
@@ -162,6 +147,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
         assert bench.run is None and not list((tmp_path / "runs").glob("*"))
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or_it_was_renamed(
     request_of_seconds, tmp_path, capsys
@@ -177,10 +163,9 @@ async def test_an_ended_run_is_told_in_the_shell_after_another_one_was_opened_or
         shutil.copytree(own.folder.root, tmp_path / "other")
         bench.attach_to(RunFolder(tmp_path / "other"))
         await screens.until(lambda: bench.run is not own)
-        await screens.press("5")
-        await screens.shows(own.folder.name[:20])
-        dialog = TextDialog("Rename", [], "", lambda _: None)
-        screens.app.pages["runs"]._rename(own.folder.root, "told-at-the-end", dialog)
+        await screens.press("5", "/", *own.folder.name, "enter")
+        await screens.shows("\u25b8 " + own.folder.name[:20])
+        await screens.press("N", "ctrl+u", *"told-at-the-end", "enter")
         await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
     assert _afterwards(screens.app, bench, signals, tmp_path) == EXIT_STOPPED
@@ -197,6 +182,7 @@ def request_of_a_model_elsewhere(request_of_seconds, tmp_path, monkeypatch) -> R
     return Request(assignments=settings, shortcuts={"model.model_name_or_path": "distilbert/distilgpt2"})
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the_start(
     request_of_a_model_elsewhere, tmp_path
@@ -212,11 +198,14 @@ async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the
         assert screens.bench.run is None and not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(("is_attaching", "asked"), [(False, ["A run is alive"]), (True, [])])
-def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(is_attaching, asked):
+@in_event_loop
+async def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(tmp_path):
     """`attach` reads the journal in the background, and the question would cover the run when it is there."""
-    headings = []
-    app = SimpleNamespace(ask=lambda heading, rows, answers: headings.append(heading))
-    bench = SimpleNamespace(run=None, is_attaching=is_attaching, app=app)
-    starting.offer_to_watch(bench, [RunFolder(Path("runs/one"))])
-    assert headings == asked
+    with RunLock(run_of(tmp_path / "runs", "one", start(100)).lock):
+        for is_attaching in (False, True):
+            bench = CannedBench(lambda: Request(), CPU, UNICODE)
+            bench.is_attaching = is_attaching
+            async with open_canned(bench=bench) as screens:
+                screens.app.find_living_runs()
+                text = await (screens.settled() if is_attaching else screens.shows("A run is alive"))
+                assert ("A run is alive" in text) != is_attaching

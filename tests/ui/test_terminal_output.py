@@ -13,6 +13,8 @@ import pytest
 from tui_trainer.terminal import standard_files
 from tui_trainer.terminal.standard_files import patient
 
+pytestmark = pytest.mark.full
+
 ROOM_CHARACTERS, PATIENCE_SECONDS = 300, 30
 
 

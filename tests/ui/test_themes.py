@@ -9,12 +9,12 @@ import pytest
 from textual.app import App
 from textual.color import Color, ColorParseError
 
-from tests.ui.canned import CPU, CannedBench, CannedRun, stand_still, trained
+from tests.ui.canned import CPU, CannedRun, open_canned, stand_still, trained
 from tests.ui.pictures import in_event_loop
-from tests.ui.screens import open_screens
-from tui_trainer.config.load import Request
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
+
+pytestmark = pytest.mark.full
 
 SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
 # A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
@@ -72,7 +72,7 @@ def _luminance(colour: Rgb) -> float:
 @in_event_loop
 async def test_no_cell_of_any_theme_on_any_screen_has_a_colour_from_elsewhere(glyphs):
     wrong, swept = [], 0
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, glyphs)) as screens:
+    async with open_canned(CPU, glyphs) as screens:
         screens.bench.run = CannedRun(trained(60), True)
         app = screens.app
         themes = [name for name, theme in app.available_themes.items() if not theme.ansi]
@@ -96,7 +96,7 @@ async def test_no_cell_of_any_theme_on_any_screen_has_a_colour_from_elsewhere(gl
 
 @in_event_loop
 async def test_a_theme_colours_what_lies_below_a_shade_at_once():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         screens.bench.run, app = CannedRun(trained(60), True), screens.app
         await screens.press("4", "S")
         await screens.shows("Save and stop?")
@@ -113,7 +113,7 @@ async def test_a_theme_colours_what_lies_below_a_shade_at_once():
 
 @in_event_loop
 async def test_in_the_terminals_own_colours_no_cell_has_a_background_but_the_chosen_ones():
-    async with open_screens(bench=CannedBench(lambda: Request(), CPU, UNICODE)) as screens:
+    async with open_canned() as screens:
         screens.bench.run = CannedRun(trained(60), True)
         assert screens.app.theme == TERMINAL_THEME
         for scene in SCENES:

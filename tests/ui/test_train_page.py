@@ -122,6 +122,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
         assert "GPU 90 %, 60.0 of 139.0 GiB" in text and "read at step 40" in text
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_run_that_stopped_early_says_one_thing_in_heading_bar_and_result():
     scheduled = {"loss_sum": 1.0, "tokens": 1, "seconds": 0.1, "scheduled": True}
@@ -143,6 +144,7 @@ async def test_a_run_that_stopped_early_says_one_thing_in_heading_bar_and_result
         )
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten_and_what_is_kept():
     scheduled = {"loss_sum": 1.0, "tokens": 1, "seconds": 0.1, "scheduled": True}
@@ -176,6 +178,7 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
         await screens.shows("plan", gone="keeps ")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_the_heading_has_the_name_that_the_run_has_now(tmp_path):
     """Its journal has the one that it began with."""
@@ -188,6 +191,7 @@ async def test_the_heading_has_the_name_that_the_run_has_now(tmp_path):
         await screens.shows("renamed  finished", gone="a  finished")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_what_was_beaten():
     to_beat = e.BaselinesMeasured(
@@ -239,6 +243,7 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         await screens.shows("step 251 of 500")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_events():
     async with opened(trained(248, **LORA), hardware=GPUS) as screens:
@@ -271,6 +276,7 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         assert "Finished after 500 steps" in text and "of the axis" not in text, "another run is shown whole"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
     log = ["plain", "a Warning of torch", "done"]
@@ -303,6 +309,7 @@ async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
         assert "words of events" not in text
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_second_curve_goes_as_soon_as_a_run_that_is_over_leaves_no_room_for_it(monkeypatch, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
@@ -316,6 +323,7 @@ async def test_a_second_curve_goes_as_soon_as_a_run_that_is_over_leaves_no_room_
         assert len(lines) == chart.region.height >= 3, "and no row of the first one is blank"
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(monkeypatch, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
@@ -362,6 +370,7 @@ async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(
         assert Preferences.load().curves["chat"] == ["learning rate"]
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_terminal_of_a_few_cells_ends_nothing():
     failed = [*trained(500), e.RunFailed(step=500, message="it failed " * 9)]
@@ -373,6 +382,7 @@ async def test_a_terminal_of_a_few_cells_ends_nothing():
         await screens.shows("Save as")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("size", "most_bytes"), [((80, 24), 3_000), in_the_sweep((200, 50), 10_000)])
 @in_event_loop
 async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_bytes, monkeypatch):

@@ -350,6 +350,7 @@ def a_model_never_seen(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config))
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_process_that_counts(waiting, tmp_path):
     (tmp_path / "rows.jsonl").write_text('{"text": "a sheep"}\n' * 9)

@@ -16,6 +16,7 @@ from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 
 
+@pytest.mark.full
 def test_everything_by_keyboard(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000))
     modes_before = termios.tcgetattr(terminal.master)
@@ -56,19 +57,6 @@ def test_everything_by_keyboard(open_terminal, small_config):
     assert applied == ["pause", "resume", "save", "stop"]
     assert events[-1]["event"] == "RunFinished" and events[-1]["reason"] == "stopped"
     assert terminal.steps == list(range(1, len(terminal.steps) + 1))
-
-
-def test_a_new_user_trains_after_two_keys(open_terminal):
-    terminal = open_terminal(
-        "--set", "training.max_steps=3", "--set", "data.max_chars=20000", "--set", "evaluation.max_eval_rows=8"
-    )
-    terminal.wait_for("t start")
-    terminal.press("t")
-    terminal.wait_for("Start quickstart?")
-    terminal.press("enter")
-    terminal.wait_for("finished", "try", seconds=120)
-    terminal.press("q")
-    assert terminal.wait_for_end() == 0
 
 
 @pytest.mark.e2e
@@ -152,6 +140,7 @@ def test_a_gain_is_measured_from_the_checklist_while_the_list_is_used(open_termi
     assert terminal.wait_for_end() == 0
 
 
+@pytest.mark.full
 def test_in_60x20_a_run_is_watched_paused_resumed_and_stopped(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(60, 20))
     terminal.start_run()

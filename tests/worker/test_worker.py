@@ -1,4 +1,4 @@
-"""A question to another process: how it is answered, cancelled, given up, and what is left of it."""
+"""Questions to another process: answers, failures, cancelling, and which processes are left."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tui_trainer.worker import asking
 from tui_trainer.worker.asking import Worker, WorkerFailed, ask
 from tui_trainer.worker.questions import OF_SHAPES, QUESTIONS
 
-# Before what all tests have in its place.
+# The real function, which a fixture of all tests replaces.
 _START = asking._start
 HEAVY = ("torch", "transformers", "datasets", "peft", "textual")
-# The first one takes a question, tells that it says nothing more, and does not end; the next one answers.
+# The first worker takes a question, closes its output and does not end; the next one answers.
 ENDS_WHEN_ASKED = """
 import os, pathlib, sys
 was_here = pathlib.Path(sys.argv[1])
@@ -33,7 +33,7 @@ if not was_here.exists():
 print('{"answer": 3}', flush=True)
 sys.stdin.read()
 """
-# Beside it a process of its own; both wait for ever. What it asks of this test is that somebody ends them.
+# A worker with a process of its own; both wait forever.
 WITH_A_PROCESS = """
 import os, subprocess, sys, time
 sys.stdin.readline()
@@ -41,7 +41,7 @@ other = subprocess.Popen(["sleep", "infinity"])
 print('{"progress": {"processes": [%d, %d]}}' % (os.getpid(), other.pid), flush=True)
 time.sleep(1e6)
 """
-# A program that asks such a worker, which watches it as every worker does.
+# A program that asks such a worker, which ends with the program as every worker does.
 ASKING = """
 import sys, threading
 from tui_trainer.worker import asking
@@ -51,7 +51,7 @@ command = asking._command
 asking._command = lambda *asked: ([sys.executable, "-c", worker], command(*asked)[1])
 asking.ask("dry_run", {}, progress=lambda told: print(*told["processes"], flush=True))
 """
-# It hands its question on to another program, as what trains with other libraries does.
+# A worker that becomes another program, as one does that trains with other libraries.
 BEGINS_ANEW = """
 import sys, types
 from tui_trainer.worker import answering, questions
@@ -78,7 +78,7 @@ class Slow(subprocess.Popen):
 
 @pytest.fixture
 def script(monkeypatch):
-    """Workers are processes that carry out this script."""
+    """`script(text, *arguments)`: workers are processes that run this text."""
     monkeypatch.setattr(asking, "_start", _START)
 
     def set_script(text: str, *arguments: object) -> None:
@@ -88,13 +88,13 @@ def script(monkeypatch):
     return set_script
 
 
-def test_one_that_is_slow_to_end_was_not_killed_for_its_memory(script, monkeypatch, tmp_path):
+def test_a_worker_that_is_slow_to_end_is_replaced(script, monkeypatch, tmp_path):
     script(ENDS_WHEN_ASKED, tmp_path / "was_here")
     monkeypatch.setattr(subprocess, "Popen", Slow)
     assert ask("dry_run", {}) == 3
 
 
-def test_a_fork_asks_a_process_of_its_own(script, monkeypatch):
+def test_a_forked_program_has_a_worker_of_its_own(script, monkeypatch):
     script("import os, sys\nfor line in sys.stdin: print(f'{{\"answer\": {os.getpid()}}}', flush=True)")
     worker = Worker("dry_run")
     try:
@@ -110,27 +110,28 @@ def test_a_fork_asks_a_process_of_its_own(script, monkeypatch):
         worker.close()
 
 
-@pytest.mark.parametrize(
-    ("text", "message", "reason", "is_killed"),
-    [
-        ("print('{\"failed\": \"no model\"}', flush=True)", "ended with: no model", "no model", False),
-        ("sys.exit('first\\nlast words')", "ended with: last words", "last words", False),
-        ("os.kill(os.getpid(), 9)", "was killed, as happens where memory is short",
-         "killed, as happens where memory is short", True),
-        ("os.kill(os.getpid(), 11)", "ended with: no reason given", "no reason given", False),
-        ("os._exit(0)", "ended with: no reason given", "no reason given", False),
-        ("time.sleep(1e6)", "took more than 1 s", "", False),
-    ],
-)  # fmt: skip
-def test_why_there_is_no_answer(script, text, message, reason, is_killed):
-    script(f"import os, sys, time\nsys.stdin.readline()\n{text}")
-    with pytest.raises(WorkerFailed) as failure:
-        ask("dry_run", {}, timeout_seconds=1 if "sleep" in text else None)
-    assert (str(failure.value), failure.value.reason, failure.value.is_killed) == (message, reason, is_killed)
+KILLED = "killed, as happens where memory is short"
+FAILURES = [
+    ('print(\'{"failed": "no model"}\', flush=True)', "ended with: no model", "no model", False),
+    ("sys.exit('first\\nlast words')", "ended with: last words", "last words", False),
+    ("os.kill(os.getpid(), 9)", f"was {KILLED}", KILLED, True),
+    ("os.kill(os.getpid(), 11)", "ended with: no reason given", "no reason given", False),
+    ("os._exit(0)", "ended with: no reason given", "no reason given", False),
+    ("time.sleep(1e6)", "took more than 1 s", "", False),
+]
+
+
+def test_a_missing_answer_is_reported_with_its_reason(script, subtests):
+    for text, message, reason, is_killed in FAILURES:
+        with subtests.test(text):
+            script(f"import os, sys, time\nsys.stdin.readline()\n{text}")
+            with pytest.raises(WorkerFailed) as failure:
+                ask("dry_run", {}, timeout_seconds=1 if "sleep" in text else None)
+            assert (str(failure.value), failure.value.reason, failure.value.is_killed) == (message, reason, is_killed)
 
 
 def has_ended(process: int) -> bool:
-    """Once it has: a process that nobody waits for any more is the kernel's, and one of another parent a zombie."""
+    """Return whether the process is gone or a zombie of another parent."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:
@@ -148,7 +149,7 @@ def wait_for_end(processes: list[int]) -> None:
         assert has_ended(process)
 
 
-def test_a_worker_computes_where_nobody_else_does_while_a_run_trains(script):
+def test_a_worker_has_the_lowest_priority_while_a_run_trains(script):
     script("import os, sys\nfor line in sys.stdin: print(f'{{\"answer\": {os.nice(0)}}}', flush=True)")
     begun_before, begun_within = Worker("dry_run"), Worker("dry_run")
     try:
@@ -161,18 +162,18 @@ def test_a_worker_computes_where_nobody_else_does_while_a_run_trains(script):
         begun_within.close()
 
 
-def test_a_cancel_ends_the_worker_and_what_it_has_started(script):
+def test_a_cancel_ends_the_worker_and_its_processes(script):
     script(WITH_A_PROCESS)
     processes: list[int] = []
     asked, failures = threading.Event(), []
 
-    def heard(told):
+    def on_progress(told):
         processes.extend(told["processes"])
         asked.set()
 
     def wait():
         try:
-            ask("dry_run", {}, progress=heard)
+            ask("dry_run", {}, progress=on_progress)
         except WorkerFailed as failure:
             failures.append(str(failure))
 
@@ -186,16 +187,16 @@ def test_a_cancel_ends_the_worker_and_what_it_has_started(script):
     assert len(processes) == 2
 
 
-def test_what_hears_the_progress_may_end_the_worker(script):
+def test_an_error_in_the_progress_callback_ends_the_worker(script):
     script(WITH_A_PROCESS)
     processes: list[int] = []
 
-    def heard(told):
+    def on_progress(told):
         processes.extend(told["processes"])
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        ask("dry_run", {}, progress=heard)
+        ask("dry_run", {}, progress=on_progress)
     wait_for_end(processes)
     assert len(processes) == 2
 
@@ -210,7 +211,7 @@ def test_a_program_that_is_killed_leaves_no_worker_behind():
     assert len(processes) == 2
 
 
-def test_the_thread_of_an_event_loop_never_waits_for_an_answer(script):
+def test_asking_from_the_thread_of_an_event_loop_is_refused(script):
     async def asked() -> None:
         ask("dry_run", {})
 
@@ -219,7 +220,7 @@ def test_the_thread_of_an_event_loop_never_waits_for_an_answer(script):
         asyncio.run(asked())
 
 
-def test_a_worker_that_begins_anew_as_another_program_is_asked_the_same(script):
+def test_a_worker_that_becomes_another_program_gets_the_same_question(script):
     script(BEGINS_ANEW, ANEW)
     told = []
     assert ask("dry_run", {"rows": 3}, progress=told.append) == [{"rows": 3}, "dry_run", "b"]
@@ -238,15 +239,17 @@ def loaded_by(done: subprocess.CompletedProcess[str]) -> set[str]:
     return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
 
 
-def test_every_question_has_a_function_and_the_table_loads_none_of_them():
+@pytest.mark.full
+def test_every_question_has_a_function():
     for name, place in QUESTIONS.items():
         module, _, function = place.partition(":")
         assert callable(getattr(import_module(module), function)), name
     assert set(OF_SHAPES) <= set(QUESTIONS) and len(QUESTIONS) >= 9
 
 
+@pytest.mark.full
 def test_the_entry_loads_only_what_its_question_needs():
-    """What tries disks and a loader needs no torch until it computes; that it is asked for loads nothing else."""
+    """The question `try_machine` needs no torch until it computes."""
     done = entry("try_machine", text=json.dumps({"question": "count_model", "input": {}}) + "\n")
     assert json.loads(done.stdout)["failed"].startswith("this worker answers try_machine, and not 'count_model'")
     ours = {name for name in loaded_by(done) if name.startswith("tui_trainer.")}
@@ -258,10 +261,11 @@ def test_the_entry_loads_only_what_its_question_needs():
     assert module in loaded and not [name for name in HEAVY if f"'{name}'" in loaded]
 
 
-@pytest.mark.parametrize("names", [[], ["no_such_question"]])
-def test_an_entry_without_a_known_question_names_those_there_are(names):
-    done = entry(*names)
-    assert done.returncode == 1 and "questions: count_model" in done.stderr
+@pytest.mark.full
+def test_an_entry_without_a_known_question_names_the_questions():
+    for names in ([], ["no_such_question"]):
+        done = entry(*names)
+        assert done.returncode == 1 and "questions: count_model" in done.stderr
 
 
 @pytest.mark.e2e

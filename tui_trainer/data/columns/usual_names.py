@@ -61,7 +61,7 @@ QUESTIONS = {
     "query": Question(),
     "problem": Question(),
     "human": Question(answers=SPEAKERS),
-    "user": Question(answers=(*SPEAKERS, *ANSWER_NAMES)),
+    "user": Question(answers=SPEAKERS),
     "input": Question(answers=("output", "response", "completion"), beside=(("context",), ())),
 }
 

@@ -1,30 +1,27 @@
-"""`check --fix` on what the guides began with, before their tips: what it writes trains, and less is open."""
+"""`check --fix` on the settings that the guides begin with, before their tips: the config that it writes trains."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 
 import pytest
 
-from tests.combinations import first_by_default
-from tests.importing import test_trains as imported
-from tests.importing.test_trains import data_of
+from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.advice.checklist import run_checks
 from tui_trainer.advice.gather import gather
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.hardware import probe as probing
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.journal import read_all
 
-stand_in, machine = imported.stand_in, imported.machine
+pytestmark = pytest.mark.full
+
 NARROW = {"model.scratch.hidden_size": 32, "model.scratch.num_hidden_layers": 1, "model.scratch.num_attention_heads": 2}
 
-# The baselines of the guides' tables, and what their texts say was changed: settings that they had before.
+# The baselines in the tables of the guides, each with the settings that its text says were changed afterwards.
 BEFORE = {
     "A: GPT-2, four rows at a time, no accumulation, one epoch's cache thrown away": (
         "causal_lm", "gpt2",
@@ -59,36 +56,33 @@ BEFORE = {
 }  # fmt: skip
 
 
-@pytest.fixture(autouse=True)
-def one_machine(machine, monkeypatch):
-    """The checks look at the machine that trains."""
-    facts = importlib.import_module("tui_trainer.launching.open_run").probe()
-    monkeypatch.setattr(importlib.import_module("tui_trainer.advice.gather"), "probe", lambda: facts)
-    assert facts != probing.probe() or not facts.gpus
-
-
-def literal(value):
-    return json.dumps(value)
-
-
-@pytest.mark.parametrize("name", first_by_default(BEFORE, 2), ids=[name[0] for name in BEFORE])
-def test_a_configuration_of_before_trains_once_it_is_fixed(name, stand_in, tmp_path, capsys):
-    task, family, settings = BEFORE[name]
-    base = {"task.type": task, "output.runs_dir": str(tmp_path / "runs"), "data.path": str(data_of(task, tmp_path))}
-    base |= {"model.model_name_or_path": str(stand_in(family))} if family else {"model.init": "scratch"}
-    before = tmp_path / "before.toml"
-    before.write_text("".join(f"{key} = {literal(value)}\n" for key, value in (base | settings).items()))
-    found = run_checks(gather(load_config(Request(config_file=before))))
-    fixed = tmp_path / "fixed.toml"
-    main(["check", str(before), "--fix", str(fixed)])
-    assert "wrote" in capsys.readouterr().out
-    again = run_checks(gather(load_config(Request(config_file=fixed))))
-    assert not [(f.name, f.verdict.evidence) for f in again if f.status in ("fail", "error")]
-    fixable = [finding.name for finding in found if finding.fix]
-    assert fixable, "what the guide began with has something to mend"
-    assert not [finding.name for finding in again if finding.fix]
-    steps = ("training.max_steps=2", "logging.sample_steps=0", "evaluation.max_eval_rows=4", "output.name=run")
-    run = open_new(load_config(Request(config_file=fixed, assignments=steps)))
-    assert carry_out(run).exit_code == 0
-    losses = [event.loss for event in read_all(run.folder.journal) if isinstance(event, StepDone)]
-    assert len(losses) == 2 and all(map(math.isfinite, losses))
+def test_a_config_that_a_guide_begins_with_trains_after_its_fixes(tmp_path, monkeypatch, subtests):
+    for name, (task, family, settings) in BEFORE.items():
+        folder = tmp_path / name[0]
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        with subtests.test(name):
+            rows = [{"text": text, "label": ("odd", "even")[n % 2]} for n, text in enumerate(texts(100))]
+            data = folder / "rows.jsonl"
+            if task != "sequence_classification":
+                rows = [{"text": row["text"]} for row in rows]
+            data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            base = {"task.type": task, "output.runs_dir": str(folder / "runs"), "data.path": str(data)}
+            if family:
+                longer = {"max_position_embeddings": 2048} if family == "llama" else {}
+                base["model.model_name_or_path"] = str(save_tiny_model(folder / family, family, **longer))
+            else:
+                base["model.init"] = "scratch"
+            before, fixed = folder / "before.toml", folder / "fixed.toml"
+            before.write_text("".join(f"{key} = {json.dumps(value)}\n" for key, value in (base | settings).items()))
+            findings = run_checks(gather(load_config(Request(config_file=before))))
+            assert [finding.name for finding in findings if finding.fix], "the guide begins with something to mend"
+            main(["check", str(before), "--fix", str(fixed)])
+            again = run_checks(gather(load_config(Request(config_file=fixed))))
+            assert [(one.name, one.verdict.evidence) for one in again if one.status in ("fail", "error")] == []
+            assert [finding.name for finding in again if finding.fix] == []
+            steps = ("training.max_steps=2", "logging.sample_steps=0", "evaluation.max_eval_rows=4", "output.name=run")
+            run = open_new(load_config(Request(config_file=fixed, assignments=steps)))
+            assert carry_out(run).exit_code == 0
+            losses = [event.loss for event in read_all(run.folder.journal) if isinstance(event, StepDone)]
+            assert len(losses) == 2 and all(map(math.isfinite, losses))

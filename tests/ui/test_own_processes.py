@@ -1,0 +1,402 @@
+"""Commands that screens begin: what is said first, progress, cancel, the result, and what is refused beside a run."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.runs.journals import end, run_of, start, steps
+from tests.ui.canned import CERTIFICATE_WORDS, CHOICES, RUNS, CannedRun, finding, open_canned, trained
+from tests.ui.pictures import in_event_loop
+from tui_trainer.downloading.environment import installation
+from tui_trainer.errors import InputError
+from tui_trainer.launching import export_process
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.ui.screens.runs import refusal
+from tui_trainer.units import MIB
+
+MICRO, ROWS, RATE = (
+    f"training.{name}" for name in ("per_device_train_batch_size", "effective_batch_size", "learning_rate")
+)
+REHEARSED = (
+    {"part": "loading"},
+    {"part": "loading", "seconds": 4.0},
+    {"part": "largest micro-batch"},
+    {"part": "largest micro-batch", "seconds": 2.0, "peak_memory_bytes": 300 * MIB, "rows": 2, "longest": 458,
+     "row": 18, "begins": "The sheep", "failed": "out of memory with 8 rows in a pass, not with 2"},
+    {"part": "typical steps"},
+)  # fmt: skip
+REHEARSAL = {
+    "is_ready": False, "faults": [{"part": "largest micro-batch", "message": "out of memory", "patch": {MICRO: 2}}],
+    "peak_memory_bytes": 300 * MIB, "planned_memory_bytes": 200 * MIB, "step_seconds": 0.5, "total_steps": 100,
+    "run_seconds": [60.0, 50.0, 70.0], "planned_seconds": 55.0, "disk_bytes": 5 * MIB, "disk_free_bytes": 900 * MIB,
+}  # fmt: skip
+
+
+@in_event_loop
+async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(program):
+    async with open_canned(size=(100, 40)) as screens:
+        program.says("a warning of a library", *REHEARSED)
+        await screens.press("2", "d")
+        await screens.ticks("FAILED: out of memory with 8 rows in a pass, not with 2", "300.0 MiB",
+                            "row 18, which begins 'The sheep'", "typical steps ...", "close, it goes on")  # fmt: skip
+        await screens.press("c")
+        await screens.ticks("cancelled; nothing is left of it")
+        await screens.press("enter")
+        await screens.ticks("typical steps ...")
+        program.end(REHEARSAL)
+        await screens.ticks(f"{MICRO} = 2 works here", "the run of 100 steps takes about", "a apply what works")
+        await screens.press("a")
+        await screens.shows("Enter edit", gone="Rehearsal")
+        assert screens.bench.document.value(MICRO) == 2
+        assert [line.partition(" ")[0] for line in program.commands] == ["rehearse"] * 2
+
+
+@in_event_loop
+async def test_the_end_of_a_command_is_told_on_other_screens_with_its_reason_where_it_failed(program):
+    async with open_canned(size=(100, 30)) as screens:
+        program.says("tui-trainer: data.path is not there")
+        for ends, words in (((), "data.path is not there"), (({**REHEARSAL, "is_ready": True, "faults": []},),
+                                                             "nothing failed: the run can be started")):  # fmt: skip
+            await screens.press("2", "d")
+            await screens.ticks("data.path is not there ...")
+            await screens.press("escape", "1")
+            program.end(*ends, code=0 if ends else 2)
+            await screens.ticks(words, "2 Config \u25cf")
+            program.says("tui-trainer: data.path is not there ...")
+
+
+def tuned(name: str, factor: float, turns: int, reason: str = "") -> dict:
+    return {
+        "name": name, "settings": {}, "reason": reason, "turns": turns, "step_seconds": 0.21 / factor,
+        "step_seconds_spread": 0.03, "samples_per_second": 150 * factor, "tokens_per_second": 5210 * factor,
+        "peak_memory_bytes": 300 * MIB, "utilisation_share": 0.9, "loss": 1.9871, "speed_up": factor, "is_clear": None,
+        "whole_seconds": None, "others_cores": 1.5, "slowed_by": "", "steps": 12,
+    }  # fmt: skip
+
+
+def sized(rows: int, speed: float, **more: object) -> dict:
+    return {
+        "rows": rows, "learning_rate": 0.001, "failed": "", "turns": 2, "rows_per_second": speed,
+        "tokens_per_second": 10 * speed, "step_seconds": rows / speed, "utilisation_share": 0.9,
+        "memory_bytes": rows * MIB, **more,
+    }  # fmt: skip
+
+
+TUNED = {
+    "sentence": "1.62 times as fast as it is (3 pairs, +-4%)", "patch": {"data.group_by_length": True, MICRO: 8},
+    "speed_up": 1.62, "pairs": 3, "effective_batch_size": 32, "largest_micro_batch": 32, "cut_short": "",
+    "micro_batches": [], "disturbed_by": "others used 0.4 to 1.2 of 2 cores meanwhile",
+    "variants": [
+        tuned("as it is", 1.0, 5), tuned("group_by_length = true, 8 rows x 4", 1.62, 3),
+        tuned("packing = true", 1.0, 0, "changes nothing here: each row is read alone"),
+    ],
+}  # fmt: skip
+SIZES = {
+    "sentence": "64 rows a step are 1.30 times as fast", "patch": {ROWS: 64, RATE: 0.002}, "effective_batch_size": 32,
+    "sizes": [sized(32, 100.0), sized(64, 130.0), sized(128, 1, failed="out of memory", turns=0)],
+}  # fmt: skip
+SWITCHES = {
+    "steps": 12, "batch": 8, "rounds": 2, "whole": False, "cut_short": "", "starts": [],
+    "variants": [tuned("baseline", 1.0, 2), tuned("bf16", 1.0, 0, "no card here")],
+    "doubts": ["others used 1.5 to 1.5 of 2 cores meanwhile: measure again when they are gone"],
+}  # fmt: skip
+
+
+@in_event_loop
+async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_one_key(program):
+    async with open_canned(size=(120, 45)) as screens:
+        program.says("tui-trainer: measuring as it is", "tui-trainer: 210 ms a step")
+        await screens.press("2")
+        for key, command, result, words in (
+            ("m", "tune", TUNED, ("1.62", "changes nothing here", "others used 0.4", "a apply the fastest")),
+            ("M", "tune --effective", SIZES, ("64 rows a step are 1.30", "130.0 rows/s", "a apply the best size")),
+            ("b", "bench train", SWITCHES, ("12 steps in each turn", "bf16: no card here", "others used 1.5")),
+        ):
+            await screens.press(key)
+            await screens.ticks("measuring as it is", "210 ms a step", "c cancel")
+            assert program.commands[-1].startswith(f"{command} --set")
+            program.end(result)
+            text = await screens.ticks(*words, gone="c cancel")
+            if key == "M":
+                curve = {line.split()[1]: line.count("\u2588") for line in text.split("\n") if " rows/s" in line}
+                assert 0 < curve["32"] < curve["64"]
+            assert ("a apply" in text) == ("patch" in result)
+            await screens.press("a" if "patch" in result else "escape")
+            await screens.shows("Enter edit", gone="Esc close")
+            for name, value in result.get("patch", {}).items():
+                assert screens.bench.document.value(name) == value
+
+
+@in_event_loop
+async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
+    async with open_canned(size=(100, 30)) as screens:
+        await screens.press("2", "m")
+        await screens.ticks("loading libraries ...")
+        await screens.press("escape", "M")
+        await screens.shows("tune goes on: each would disturb the other")
+        screens.bench.run = CannedRun(trained(60), True)
+        await screens.ticks("tune ends: a run trains")
+        await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
+        for key in "dmMb":
+            await screens.press("escape", key)
+            await screens.shows("a run trains: both would be slower")
+        assert len(program.commands) == 1
+
+
+@pytest.fixture
+def chat(tmp_path, monkeypatch) -> RunFolder:
+    """A finished run, the only one."""
+    monkeypatch.chdir(tmp_path)
+    run = run_of(tmp_path / "runs", "chat", start(20), *steps(1, 20), end(20))
+    run.model.mkdir()
+    return run
+
+
+@in_event_loop
+async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_is_found_again(chat, program):
+    async with open_canned(size=(100, 30)) as screens:
+        program.says("a warning of a library", "{ not json", "tui-trainer: round 1",
+                     {"what": "downloading a", "done": 5 * MIB, "total": 10 * MIB, "unit": "bytes"})  # fmt: skip
+        await screens.press("5")
+        await screens.shows("\u25b8 ")
+        await screens.press("M")
+        await screens.click("e  evaluate")
+        await screens.shows("Evaluate chat", "Loss and scores of chat", "Enter begin")
+        assert program.commands == []
+        await screens.press("enter")
+        await screens.ticks("downloading a, 5.0 MiB of 10.0 MiB", "close, it goes on")
+        await screens.press("escape", "M", "e")
+        await screens.shows("downloading a, 5.0 MiB of 10.0 MiB")
+        await screens.press("c")
+        await screens.ticks("cancelled", "Enter again")
+        await screens.press("enter")
+        program.end("tui-trainer: the run has no model", code=2)
+        await screens.ticks("the run has no model", "Enter again")
+        await screens.press("escape")
+        screens.bench.run = CannedRun(trained(60), True)
+        await screens.press("M", "b", "enter")
+        await screens.shows("a run trains: both would be slower", gone="Speed of")
+        await screens.press("M", "e", "enter")
+        await screens.ticks("downloading a")
+        assert program.commands[1:] == [f"evaluate {chat.root}", f"evaluate {chat.root} --gpu none"]
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_predictions_go_into_a_new_file_beside_the_data(chat, program, tmp_path):
+    (tmp_path / "a b.csv").write_text("text\nsome words\n")
+    async with open_canned(size=(140, 40)) as screens:
+        for out in ("a-b.chat.jsonl", "a-b.chat-2.jsonl"):
+            await screens.press("5")
+            await screens.shows("\u25b8 chat")
+            await screens.press("M", "p")
+            await screens.shows("Predict", "some words")
+            await screens.press("enter")
+            await screens.shows("Enter begin", out)
+            await screens.press("escape")
+            (tmp_path / out).touch()
+
+
+@in_event_loop
+async def test_what_changes_this_machine_is_shown_first_and_done_after_enter(program):
+    async with open_canned(size=(100, 30)) as screens:
+        await screens.press("3", "i")
+        await screens.shows("this check names nothing to install")
+        one = finding("four bits", "fail", 1, "no bitsandbytes here")
+        advice = "install it: uv pip install bitsandbytes, then try again"
+        screens.bench._checked([replace(one, verdict=replace(one.verdict, advice=advice))])
+        offered = {"offer": ["into /env:", "  uv pip install bitsandbytes"], "hint": "--yes"}
+        program.says("tui-trainer: looking", *json.dumps(offered, indent=1).split("\n"))
+        await screens.press("i")
+        await screens.ticks("Install bitsandbytes", "looking ...", gone="Enter do it")
+        program.end("tui-trainer: a note", code=3)
+        await screens.ticks("uv pip install bitsandbytes", "Enter do it", gone="a note")
+        program.says()
+        await screens.press("enter")
+        await screens.ticks("loading libraries ...")
+        assert program.commands == ["install bitsandbytes", "install bitsandbytes --yes"]
+        # It goes on, and ends when the screens are left.
+        await screens.press("escape", "q")
+        await screens.shows("installing bitsandbytes goes on, and ends when the screens are left")
+        await screens.press("escape", "i")
+        program.end({"words": ["installed", "after a restart"]})
+        await screens.ticks("after a restart", gone="c cancel")
+
+
+SPEED = {
+    "run": "chat", "rows": 32, "rounds": 2, "writes": False, "cut_short": "", "inference_samples_per_second": None,
+    "variants": [
+        {"name": "one by one", "turns": 2, "samples_per_second": 10.0, "samples_per_second_spread": 0.02,
+         "tokens_per_second": 100.0, "first_token_seconds": None, "latency_seconds_50": 0.1,
+         "latency_seconds_95": 0.2, "peak_memory_bytes": MIB, "disk_bytes": MIB, "loss": 1.25,
+         "scores": {"accuracy": 0.5}, "same_predictions": 1.0, "reason": ""},
+        {"name": "onnx", "turns": 0, "reason": "onnxruntime is not installed"},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_the_speed_of_a_run_is_a_table_with_what_was_not_measured(chat, program):
+    async with open_canned(size=(120, 40)) as screens:
+        await screens.press("5")
+        await screens.shows("\u25b8 ")
+        await screens.press("M", "b", "enter")
+        program.end(*json.dumps(SPEED, indent=1).split("\n"))
+        text = await screens.ticks("chat: 32 held-out rows in each turn, medians of up to 2 turns", "1.2500")
+        assert "onnx: onnxruntime is not installed" in text and "10.0 \u00b12%" in text
+
+
+@pytest.fixture
+def forms(monkeypatch) -> dict[str, str]:
+    """Makes every run one that can be exported, but those of a name with a reason."""
+    refused: dict[str, str] = {}
+
+    def choices(folder):
+        if why := refused.get(folder.name):
+            raise InputError(why, where=folder.name)
+        return CHOICES
+
+    monkeypatch.setattr(export_process, "choices", choices)
+    return refused
+
+
+WRITING = {"what": "writing", "done": 3, "total": 12, "unit": "tensors"}
+
+
+def exported(is_good: bool = True) -> dict:
+    return {"folder": "/data/export/merged", "words": list(CERTIFICATE_WORDS), "is_good": is_good}
+
+
+@in_event_loop
+async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cancelled(chat, program, forms):
+    async with open_canned(size=(100, 30)) as screens:
+        program.says("a warning", WRITING)
+        await screens.press("5")
+        await screens.shows("\u25b8 ")
+        await screens.press("x")
+        text = await screens.shows(" are free", "takes about 41 s", "Enter export")
+        assert re.search(r"\u25b8 adapter .* ~4.0 MiB", text) and re.search(r"gguf .* not possible", text)
+        await screens.press("down")
+        await screens.shows("llama.cpp's converter is not on this machine", gone="Enter export")
+        await screens.press("up", "enter")
+        await screens.ticks("is being written", "writing, 3 of 12 tensors", "Esc close, it goes on")
+        await screens.press("c")
+        await screens.ticks("cancelled; nothing is left of it", "Enter export")
+        assert program.commands == [f"export {chat.root} --to adapter"]
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_the_certificate_of_an_export_is_told_and_stands_there_when_the_dialog_is_opened_again(
+    chat, program, forms
+):
+    async with open_canned(size=(100, 30)) as screens:
+        program.says(WRITING)
+        for is_good, told, verdict in (
+            (True, "chat is exported to merged: /data/export/merged", "\u2713 as it was trained"),
+            (False, "chat is not exported to merged", "not as it was trained"),
+        ):
+            await screens.press("5")
+            await screens.shows("\u25b8 chat")
+            await screens.press("x")
+            await screens.shows(" are free" if is_good else "held-out loss")
+            await screens.press(*["down"] * (3 if is_good else 0), "enter")
+            await screens.ticks("writing, 3 of 12 tensors")
+            await screens.press("escape", "D")
+            await screens.shows("delete: chat is being exported")
+            program.end(exported(is_good))
+            await screens.ticks(told)
+            await screens.press("x")
+            text = await screens.shows(
+                verdict, "held-out loss 1.4210 -> 1.4210", "/data/export/merged", "\u25b8 merged"
+            )
+            assert re.search(rf"merged .* {'exported' if is_good else 'failed'}", text)
+            await screens.press("escape")
+
+
+@in_event_loop
+async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(chat, program, forms, tmp_path):
+    run_of(tmp_path / "runs", "other", start(20), *steps(1, 20), end(20)).model.mkdir()
+    forms["other"] = ""
+    async with open_canned(size=(100, 30)) as screens:
+        await screens.press("5")
+        await screens.shows("\u25b8 ")
+        await screens.press("x")
+        await screens.shows("Export other", " are free")
+        await screens.press("enter")
+        await screens.ticks("loading libraries and the model")
+        await screens.press("escape", "down", "x")
+        await screens.shows("Export chat", "other is being exported to adapter: one at a time")
+        await screens.press("escape", "q")
+        await screens.shows("Leave?", "other is being exported to adapter")
+        await screens.press("c")
+        await screens.until(lambda: screens.ended)
+        assert screens.bench.exports.process.is_cancelled
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_the_marked_are_exported_one_after_another_and_each_result_is_told(tmp_path, program, forms):
+    for name in "abc":
+        run_of(tmp_path / "runs", f"run-{name}", start(20), *steps(1, 20), *[end(20)] * (name != "c"))
+    forms["run-c"] = "it is interrupted"
+    async with open_canned(size=(120, 24)) as screens:
+        program.says(WRITING)
+        await screens.press("5")
+        await screens.shows("3 here")
+        await screens.press("*", "x")
+        await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "not run-c: it is interrupted")
+        await screens.press("down")
+        await screens.shows("not run-a: llama.cpp's converter", gone="Enter export")
+        await screens.press("up", "enter")
+        await screens.ticks("exporting 1 of 2: run-b to adapter, 25%")
+        program.end(exported())
+        await screens.ticks("run-b is exported to adapter", "exporting 2 of 2: run-a to adapter, 25%")
+        program.end("tui-trainer: the disk is full", code=1)
+        await screens.ticks(
+            "1 of 2 are exported; run-a is not exported to adapter: the disk is full", gone="exporting 2"
+        )
+
+
+def test_only_a_finished_run_is_exported():
+    for one in RUNS:
+        assert (refusal("export", one, "S") == "") == (one.status == "finished"), one.name
+
+
+@pytest.mark.full
+@in_event_loop
+async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(Path(__file__).parents[1] / "importing/configs/axolotl_full.yaml", tmp_path / "theirs.yaml")
+    async with open_canned(size=(100, 30)) as screens:
+        before = screens.bench.document.own_values()
+        await screens.press("2", "i")
+        await screens.shows("theirs.yaml", "base_model")
+        await screens.press("enter")
+        text = await screens.shows("axolotl", "->", "Esc back")
+        if "w without these keys" in text:
+            await screens.press("w")
+        await screens.shows("Enter take it into Config", "left out")
+        await screens.press("enter")
+        await screens.shows("settings of theirs.yaml", "u takes it back")
+        assert screens.bench.document.own_values() != before
+        await screens.press("u")
+        assert screens.bench.document.own_values() == before
+
+
+def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatch, tmp_path):
+    (tmp_path / "uv").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    command = installation(["bitsandbytes", "onnx"])
+    assert command[:4] == ["uv", "pip", "install", "--python"]
+    for library in ("bitsandbytes", "onnxruntime"):
+        assert any(one.startswith(library) and ">=" in one for one in command)
+    with pytest.raises(InputError, match="nothing to install by the name 'bitsandbite'"):
+        installation(["bitsandbite"])
