@@ -187,7 +187,7 @@ USELESS_PATHS = [
     ("", "no data is named"),
     ("nothing.txt", "there is no file or folder"),
     ("*.txt", "no usable file"),
-    ("folder", "found only 2 .docx"),
+    ("folder", ".docx files are not supported in this version: a.docx"),
     ("hollow", "nothing was found"),
     ("pipe", "not a regular file"),
     ("/dev/zero", "not a regular file"),

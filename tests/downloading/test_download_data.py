@@ -166,7 +166,7 @@ def test_a_streamed_data_set_leaves_no_copy_and_keeps_its_splits_apart(hub, envi
     trained, evaluated, told = done.stdout.splitlines()
     assert trained.startswith(str([f"en {n}" for n in range(6)]))
     assert evaluated.startswith("['held out 0', 'held out 1']")
-    assert "validation (org/two/en/dev.jsonl) is evaluated on; left alone: test" in told and told.startswith("6 ")
+    assert "validation (org/two/en/dev.jsonl) is evaluated on; not read: test" in told and told.startswith("6 ")
     assert "en/test.jsonl" not in hub.files_sent() and done.stderr == ""
     kept = [file for file in Path(environment["HF_HOME"]).rglob("*") if file.suffix in (".parquet", ".jsonl")]
     assert kept == []

@@ -147,7 +147,7 @@ def test_an_architecture_unknown_to_transformers_is_refused():
 
 INCOMPLETE = [
     ({"hidden_size": None}, "config.json has no hidden_size"),
-    ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two', not a positive whole number"),
+    ({"num_hidden_layers": "two"}, "num_hidden_layers is 'two', not a whole number from 1 to 999,999,999"),
     ({"num_attention_heads": 0}, "num_attention_heads is 0"),
     ({"vocab_size": True}, "vocab_size is True"),
     ({"model_type": None}, "config.json has no model_type"),

@@ -111,9 +111,9 @@ def test_a_share_of_train_is_held_out_without_a_validation_split(tmp_path):
     (tmp_path / "csv/test.csv").write_bytes(JUNK)
     trained, evaluated, told = used(tmp_path / "csv", tmp_path / "cache", data__eval_fraction=0.2)
     assert trained | evaluated == marks("train") and not trained & evaluated and len(evaluated) == 4
-    assert told == f"{tmp_path}/csv: train (train.csv) is trained on; left alone: test (test.csv)"
+    assert told == f"{tmp_path}/csv: train (train.csv) is trained on; not read: test (test.csv)"
     globbed = used(tmp_path / "csv/*.csv", tmp_path / "cache", data__eval_fraction=0.2)
-    assert globbed[:2] == (trained, evaluated) and "left alone: test" in globbed[2]
+    assert globbed[:2] == (trained, evaluated) and "not read: test" in globbed[2]
 
 
 def snapshot(name: str, cache: Path) -> Path:
@@ -134,7 +134,7 @@ def test_splits_of_a_cached_data_set_of_the_hub_are_recognised(tmp_path, monkeyp
     write(root.parent / "de/train-00000-of-00001.parquet", rows("train"))
     for path in ("hub:org/one", "hub:org/one/data/*", "hub:org/two/en"):
         trained, evaluated, told = used(path, tmp_path / "cache")
-        assert trained == marks("train") and evaluated == marks("validation") and "left alone: test" in told, path
+        assert trained == marks("train") and evaluated == marks("validation") and "not read: test" in told, path
     with pytest.raises(DataError, match=r"hub:org/two holds several splits or configurations: .*in several places"):
         used("hub:org/two", tmp_path / "cache")
     with pytest.raises(DataError, match="several splits or configurations"):
@@ -160,15 +160,15 @@ def test_data_eval_path_wins_over_a_validation_split(tmp_path):
     other = write(tmp_path / "other.jsonl", rows("other", 5))
     trained, evaluated, told = used(tmp_path / "d", tmp_path / "cache", data__eval_path=other)
     assert trained == marks("train") and evaluated == {f"other-{n}" for n in range(5)}
-    assert "left alone: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
+    assert "not read: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
     on_test = used(tmp_path / "d", tmp_path / "cache", data__eval_path=tmp_path / "d/test.jsonl")
     assert on_test[:2] == (marks("train"), marks("test"))
-    assert "test (test.jsonl) is evaluated on; left alone: validation (validation.jsonl);" in on_test[2]
+    assert "test (test.jsonl) is evaluated on; not read: validation (validation.jsonl);" in on_test[2]
     trained, evaluated, told = used(other, tmp_path / "cache", data__eval_path=tmp_path / "d")
     assert evaluated == marks("validation") and len(trained) == 5
     assert told == (
         f"{tmp_path}/d: validation (validation.jsonl) is evaluated on; "
-        "left alone: train (train.jsonl), test (test.jsonl)"
+        "not read: train (train.jsonl), test (test.jsonl)"
     )
 
 
@@ -180,7 +180,7 @@ def test_each_of_several_sources_needs_a_validation_split_or_none_has_one(tmp_pa
     trained, evaluated, told = used(both, tmp_path / "cache", data__weights="2,1")
     assert trained == {f"{source}train-{n}" for source in "ab" for n in range(20)}
     assert evaluated == {f"{source}validation-{n}" for source in "ab" for n in range(4)}
-    assert told.count("left alone: test") == 2
+    assert told.count("not read: test") == 2
     (tmp_path / "b/validation.jsonl").unlink()
     with pytest.raises(DataError, match=r"a: has a validation split, and .*/b has none; name .* in data.eval_path"):
         used(both, tmp_path / "cache")
@@ -202,7 +202,7 @@ def test_the_plan_names_the_splits_in_text_and_json(tmp_path):
     parquet_folders(tmp_path / "rows")
     asked = loaded(tmp_path / "rows", data__eval_fraction=0, evaluation__early_stopping_patience=2)
     plan = estimated_plan(asked)
-    expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; left alone: "
+    expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; not read: "
     shown = "\n".join(plan_lines(plan, data_words(plan.config)))
     assert expected in shown and "is measured on validation/0.parquet" in shown and "learns from train/0.p" in shown
     assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
@@ -214,7 +214,7 @@ def test_splits_that_appear_later_are_noted_for_cached_data(tmp_path):
     write(tmp_path / "d/train.jsonl", rows("train"))
     assert used(tmp_path / "d", tmp_path / "cache")[2] == ""
     (tmp_path / "d/test.jsonl").write_bytes(JUNK)
-    assert "left alone: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
+    assert "not read: test (test.jsonl)" in used(tmp_path / "d", tmp_path / "cache")[2]
 
 
 def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
@@ -305,7 +305,7 @@ def check_layout(name: str, make: Callable[[Path], None], path: str, settings: d
     trained, evaluated, notes = used(path, at_home / "prepared" / name, **settings)
     train = {f"train-{n}" for n in range(4)} if "hub" in name else marks("train")
     assert trained == train and evaluated == marks("validation")
-    assert "train" in notes and "is evaluated on; left alone: " in notes and "test" in notes
+    assert "train" in notes and "is evaluated on; not read: " in notes and "test" in notes
     before = {file: file.stat().st_mtime_ns for file in root.rglob("*")}
     sliced = {"data__split": "train[:50%]", "data__eval_split": "train[50%:]", **settings}
     first, second, _ = used(path, at_home / "prepared" / name, **sliced)
@@ -422,7 +422,7 @@ def test_slices_are_noted_and_shared_rows_are_reported(tmp_path):
         write(tmp_path / f"d/{name}.jsonl", rows(name))
     told = used(tmp_path / "d", tmp_path / "cache", data__split="train[:5]", data__eval_split="test")[2]
     assert "train[:5] (train.jsonl) is trained on; test (test.jsonl) is evaluated on" in told
-    assert "left alone: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
+    assert "not read: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
     apart = {"data__split": "train[:5]", "data__eval_split": "train[5:7]"}
     trained, evaluated, told = used(tmp_path / "d/train.jsonl", tmp_path / "cache", **apart)
     assert (trained, evaluated) == ({f"train-{n}" for n in range(5)}, {"train-5", "train-6"})
@@ -452,7 +452,7 @@ def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     readme(tmp_path / "d", train="*.jsonl", test="test.jsonl")
     found, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto")
     assert [file.name for file in found.files] == ["train.jsonl"]
-    assert "left alone: test (" in found.splits[0].words()
+    assert "not read: test (" in found.splits[0].words()
     every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train+test"))
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")

@@ -15,7 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from tui_trainer.errors import ConfigError, InputError
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
@@ -230,7 +230,7 @@ def let_go(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
         return
     name = one_line(folder.name)
     print(f"{name} trains in process {pid}, which needs no terminal")
-    print(f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` saves and stops it")
+    print(f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` saves and stops it")
 
 
 UNTIL_THE_END = ExitStack()

@@ -18,7 +18,7 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.cli.models import agrees, labelled, print_done, size_words, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def publish(
 
     folder = run_in_use(run, "publish")
     if not to:
-        raise InputError("to where?", hint=f"`tui-trainer publish {folder.name} --to OWNER/NAME`")
+        raise InputError("to where?", hint=f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`")
     source = source_of(folder, export)
     if export:
         from tui_trainer.exporting.export import target_lock

@@ -27,7 +27,7 @@ from tui_trainer.cli.application import (
     shares_options,
 )
 from tui_trainer.errors import EXIT_DONE, ConfigError, FolderError, InputError
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import tell
 
 if TYPE_CHECKING:
@@ -241,11 +241,11 @@ def _ask(reference: str, action: str) -> None:
         print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
         return
     if job:
-        hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
+        hint = f"`tui-trainer stop {shell_word(folder.name)}` takes it out of the queue"
         raise InputError(f"job {job} of {folder.name} has not begun", hint=hint)
     if owner(folder.lock) is None:
         finished = overview(folder).status == "finished"
-        hint = f"`tui-trainer {'generate' if finished else 'resume'} {folder.name}` " + (
+        hint = f"`tui-trainer {'generate' if finished else 'resume'} {shell_word(folder.name)}` " + (
             "tries it" if finished else "goes on"
         )
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)

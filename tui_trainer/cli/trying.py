@@ -24,7 +24,7 @@ from tui_trainer.cli.application import (
 from tui_trainer.errors import EXIT_STOPPED, DataError, FolderError, InputError
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import TEMPERATURE, Sampling
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 from tui_trainer.units import format_rate
 
@@ -104,7 +104,7 @@ def chat(
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {folder.name}` asks it one text at a time"
+        hint = f"`tui-trainer generate {shell_word(folder.name)}` asks it one text at a time"
         raise InputError(f"{folder.name} learnt {trained.task.name}, which holds no conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:

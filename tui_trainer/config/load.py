@@ -17,7 +17,7 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import Config, ResolvedConfig
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_utf8
@@ -116,6 +116,13 @@ class LoadedConfig:
             layers={**self.layers, key: layer},
             notes=(*self.notes, f"{key} is {value} and not {before if before != '' else 'empty'} ({origin}): {why}"),
         )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ResolvedLoaded(LoadedConfig):
+    """A LoadedConfig whose effective batch size is a number, as planning needs it."""
+
+    config: ResolvedConfig
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -5,7 +5,7 @@ judged in `planning/conflicts.py`.
 """
 
 import re
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal, NewType, get_args
 
 from tui_trainer.config.fields import (
     Address,
@@ -467,14 +467,6 @@ class TrainingSection(SettingsSection):
     deterministic: bool = option(False, speed="some are slower", advanced=True)
     """Only kernels that give the same bits each time, on a GPU."""
 
-    @property
-    def step_rows(self) -> int:
-        """`effective_batch_size` as a number. Raises LookupError for auto, which `planning/effective_batch.py` resolves
-        before anything is planned."""
-        if self.effective_batch_size == "auto":
-            raise LookupError("training.effective_batch_size = auto is not resolved")
-        return self.effective_batch_size
-
 
 class EvaluationSection(SettingsSection):
     eval_steps: StepsOrShare = option(0.1, unit="steps", speed="each evaluation reads all held-out rows")
@@ -585,3 +577,14 @@ class Config(SettingsSection):
     def is_from_scratch(self) -> bool:
         """Whether a run begins with random weights, and with tokens of its data."""
         return self.model.init == "scratch" or (self.task.type == "char_lm" and not self.model.model_name_or_path)
+
+
+ResolvedConfig = NewType("ResolvedConfig", Config)
+"""A Config whose effective batch size is a number. Only `planning/effective_batch.py` makes one out of a Config."""
+
+
+def step_rows(config: ResolvedConfig) -> int:
+    """Return the rows behind one optimizer step."""
+    rows = config.training.effective_batch_size
+    assert rows != "auto"
+    return rows

@@ -7,6 +7,7 @@ from collections.abc import Callable, Container, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -172,7 +173,16 @@ def find_profile(name: str, kind: Kind) -> Profile:
 
 
 def read_profile(path: Path, kind: Kind) -> Profile:
-    """One profile from its file. Raises ConfigError."""
+    """Return one profile from its file, which is read again only when it has changed. Raises ConfigError."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return _read_profile.__wrapped__(path, kind, None)
+    return _read_profile(path, kind, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
+
+
+@cache
+def _read_profile(path: Path, kind: Kind, _changed: tuple[int, int, int] | None) -> Profile:
     values = read_toml(path)
     about, match = values.pop("about", {}), values.pop("match", {})
     if not isinstance(about, dict) or not isinstance(match, dict):

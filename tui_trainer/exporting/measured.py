@@ -26,7 +26,7 @@ from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.several_parts import NamedLoss, Sums
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.worker.questions import Report
 
 # The rows that a trained model is measured on, as its run measured on them.
@@ -39,9 +39,8 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
     if trained.config is not trained.plan.config:
         name = one_line(trained.plan.config.model.model_name_or_path, 200)
         message = f"the prepared data of {trained.run.name} is gone, and its rows were made with the tokens of {name}"
-        hint = (
-            f"put the model back; `tui-trainer evaluate {trained.run.name} --data FILE` needs only the rows of a file"
-        )
+        command = f"tui-trainer evaluate {shell_word(trained.run.name)} --data FILE"
+        hint = f"put the model back; `{command}` needs only the rows of a file"
         raise InputError(f"{message}, which is not on this disk", hint=hint)
     plan, task = trained.plan, trained.task
     now = task.rows_now(trained.config, plan.data_key, plan.data_fingerprint, progress)
@@ -50,7 +49,7 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
     if now == "of other data":
         raise InputError("the data changed since this run, so its held-out rows cannot be read again")
     message = "the rows of this run were prepared by an older version, and their folder is gone"
-    hint = f"`tui-trainer evaluate {trained.run.name} --data FILE` measures on the rows of a file"
+    hint = f"`tui-trainer evaluate {shell_word(trained.run.name)} --data FILE` measures on the rows of a file"
     raise InputError(message, where=str(prepared_data_folder() / plan.data_key), hint=hint)
 
 

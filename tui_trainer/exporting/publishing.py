@@ -25,7 +25,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.runs.comparison import settings_of
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.tasks import find_task
-from tui_trainer.terminal.safe_text import as_markdown, one_line
+from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word
 from tui_trainer.units import MIB
 
 _TEXTS = frozenset({".json", ".md", ".txt", ".jinja", ".toml", ".yaml", ".yml", ".model_card"})
@@ -74,7 +74,7 @@ def source_of(folder: RunFolder, export: str) -> Path:
         return place / export
     if f"failed-{export}" in found:
         raise InputError(f"the export {export} of {folder.name} is not as it was trained; it is not published")
-    hint = f"`tui-trainer export {folder.name} --to {one_line(export, 40)}` makes it"
+    hint = f"`tui-trainer export {shell_word(folder.name)} --to {one_line(export, 40)}` makes it"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
 
 

@@ -26,7 +26,7 @@ from tui_trainer.runs.journal import last_events
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.task import Task
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
     best_step,
@@ -49,7 +49,7 @@ def weights_of(run: RunFolder) -> Path:
     if checkpoint is None:
         if finish_of(run):
             return final_model(run)
-        hint = f"`tui-trainer resume {run.name}` trains it"
+        hint = f"`tui-trainer resume {shell_word(run.name)}` trains it"
         raise FolderError("this run has no model yet, and no checkpoint", where=run.name, hint=hint)
     return _as_the_final(run, checkpoint)[0] if finish_of(run) else checkpoint.path
 
@@ -72,7 +72,7 @@ def final_model(run: RunFolder) -> Path:
     finished = finish_of(run)
     if not run.model.is_dir():
         if finished is None:
-            hint = f"`tui-trainer resume {run.name}` goes on with it"
+            hint = f"`tui-trainer resume {shell_word(run.name)}` goes on with it"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
         raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_written_again(run))
     if not any(run.model.glob("*.safetensors")):
@@ -126,7 +126,7 @@ def model_again(run: RunFolder) -> str:
 
 
 def _written_again(run: RunFolder) -> str:
-    again = f"`tui-trainer resume {run.name}` writes it again from its checkpoints"
+    again = f"`tui-trainer resume {shell_word(run.name)}` writes it again from its checkpoints"
     return again if steps_saved(run.checkpoints) else _NOTHING_LEFT
 
 

@@ -59,7 +59,7 @@ from tui_trainer.runs.events import (
 from tui_trainer.runs.folder import RunFolder, open_log, write_atomically
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training.checkpoint_folder import (
     CheckpointFolder,
     clear_leftovers,
@@ -99,7 +99,7 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
             )
         Thread(target=_pass_on, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
-        hint = f"`tui-trainer track {folder.name}` hands the run over later"
+        hint = f"`tui-trainer track {shell_word(folder.name)}` hands the run over later"
         journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
 
 
@@ -186,7 +186,7 @@ def _write_report(run: OpenRun) -> None:
         write_report(run.folder)
     except Exception as error:
         message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
-        hint = f"`tui-trainer report {run.folder.name}` tries it again"
+        hint = f"`tui-trainer report {shell_word(run.folder.name)}` tries it again"
         step = _saved_step(run.folder)
         run.journal.append(RunProblem(step=step, kind="no report", message=message, hint=hint))
 

@@ -31,6 +31,7 @@ from tui_trainer.runs.folder import RunFolder, check_name
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.tasks import find_task
+from tui_trainer.terminal.safe_text import shell_word
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +76,7 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
         return []
     problem = check_name(output.name)
     if problem is None and os.path.lexists(Path(output.runs_dir) / output.name):
-        hint = f"`tui-trainer resume {output.name}` goes on with it, or choose another name"
+        hint = f"`tui-trainer resume {shell_word(output.name)}` goes on with it, or choose another name"
         problem = Problem(message="this run exists already", hint=hint)
     return [replace(problem, key="output.name")] if problem else []
 

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from rich.cells import cell_len
 
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
+from tui_trainer.config.sections import ResolvedConfig
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.batching.pack import PaddingShares, padding_shares
 from tui_trainer.data.batching.row_order import RowOrder
@@ -29,6 +29,7 @@ from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.assemble import Decisions
+from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.batch_cut import longest_row
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.effective_batch import with_rows_of_step
@@ -82,8 +83,9 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     task = find_task(config.task.type)
     with fitted_task_named(loaded):
         data = task.prepare(config, prepared_data_folder(), progress)
-    loaded, facts = with_rows_of_step(loaded, with_memory_now(probe()), task.facts(config, data), gpu)
-    made = planning.decide(loaded, with_memory_now(probe()), facts, gpu)
+    hardware = with_memory_now(probe())
+    resolved, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
+    made = planning.decide(resolved, hardware, facts, gpu)
     rows = Rows(data.train_path)
     order = RowOrder(
         rows.lengths,
@@ -95,7 +97,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     shown = samples(
         rows,
         order,
-        _layout(task, config, data, facts, made, tokenizer),
+        _layout(task, resolved.config, data, facts, made, tokenizer),
         count,
         tokenizer=tokenizer,
         names=names_in(data.details),
@@ -116,7 +118,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         # Bad rows stand in a list of their own.
         notes=tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note)),
         lengths=Lengths.of(rows.lengths),
-        padding=_padding(loaded, task, data, facts, made, rows),
+        padding=_padding(resolved, task, data, facts, made, rows),
         choice="packed" if made.packing.value else "grouped" if config.data.group_by_length else "padded",
         choice_reason=made.packing.reason if task.packs else "",
         dedup=config.data.dedup,
@@ -133,7 +135,7 @@ def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
 
 
 def _layout(
-    task: Task, config: Config, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
+    task: Task, config: ResolvedConfig, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
 ) -> RowLayout:
     """As a run makes it (`training/components.py`), without the model."""
     model = config_only(
@@ -153,14 +155,13 @@ def _layout(
 
 
 def _padding(
-    loaded: LoadedConfig, task: Task, data: PreparedData, facts: DataFacts, made: Decisions, rows: Rows
+    loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, made: Decisions, rows: Rows
 ) -> PaddingShares | None:
     if not data.lengths:
         return None
     unpacked = made
     if made.packing.value:
-        apart = loaded.config.data.model_copy(update={"packing": False})
-        alone = replace(loaded, config=loaded.config.model_copy(update={"data": apart}))
+        alone = with_settings(loaded, {"data.packing": False})
         chosen: GpuChoice = made.target.gpu.index if made.target.gpu else "none"
         unpacked = planning.decide(alone, with_memory_now(probe()), facts, chosen)
     # Where a model learns the next token, the last token of a document is no input.

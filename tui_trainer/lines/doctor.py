@@ -18,7 +18,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.state import RunState
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 
 _COST_WIDTH = 7
 
@@ -59,7 +59,7 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
     if fix is not None:
         lines += ["", f"wrote {one_line(str(fix))}: {settings_words(verdict.fix)}"]
     elif verdict.fix:
-        lines += ["", f"a config with these settings: tui-trainer doctor {one_line(name)} --fix OUT.toml"]
+        lines += ["", f"a config with these settings: tui-trainer doctor {shell_word(name)} --fix OUT.toml"]
     return lines
 
 

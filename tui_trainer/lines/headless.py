@@ -22,7 +22,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import is_under_way
 from tui_trainer.runs.state import fold
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import Interrupts, patient, show_progress, tell
 from tui_trainer.training.checkpoint_folder import steps_saved
 
@@ -117,7 +117,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         is_read = printing.end(lambda: False)
     except KeyboardInterrupt:
         if not is_over:
-            printing.note(f"{folder.name} goes on; `tui-trainer stop {folder.name}` saves and stops it")
+            printing.note(f"{folder.name} goes on; `tui-trainer stop {shell_word(folder.name)}` saves and stops it")
         is_read = printing.end(lambda: True, has_ending=False)
         if not is_over:
             return EXIT_DONE
@@ -128,7 +128,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     if state.finished is None:
         unknown = "no process owns it, and it has not said how it ended"
         ended = one_line(state.failed.message) if state.failed else job.words or unknown
-        tell(f"{folder.name}: {ended}; `tui-trainer resume {folder.name}` goes on")
+        tell(f"{folder.name}: {ended}; `tui-trainer resume {shell_word(folder.name)}` goes on")
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
 

@@ -21,7 +21,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
 _SECONDS_BETWEEN_STEP_LINES = 5.0
@@ -233,7 +233,7 @@ class _LinePrinter(Printer):
             self._print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {one_line(folder.name)}` shows all" if verdict.findings else ""
+            more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all" if verdict.findings else ""
             self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
 

@@ -29,7 +29,7 @@ from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
 from tui_trainer.runs.wording import batch_of, better_words, held_out_words, rows_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.BaselinesMeasured():
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
-            return f"paused; go on with: tui-trainer ask {state.name} resume"
+            return f"paused; go on with: tui-trainer ask {shell_word(state.name)} resume"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
@@ -197,7 +197,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         return []
     if finished.reason == "stopped":
         verb = "go on" if finished.step else "begin"
-        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {name}"]
+        return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
     lines = [f"{ending_words(state)}, {format_seconds(finished.seconds)} of training"]
     if finished.eval_loss is not None:
         kept = kept_step(state)
@@ -221,7 +221,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         if words := adapter_words(state):
             lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
-        lines.append(f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {name}")
+        lines.append(
+            f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {shell_word(name)}"
+        )
     return lines
 
 
@@ -229,10 +231,10 @@ def better_before(state: RunState) -> str | None:
     """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
     if (best := best_before(state)) is None:
         return None
-    return (
-        f"{better_words(best)}. This model has the weights of the last step; "
-        "evaluation.early_stopping_patience = 3 stops in time and keeps the best"
-    )
+    words = f"{better_words(best)}. This model has the weights of the last step"
+    if state.plan and state.plan.early_stopping_patience:
+        return words
+    return f"{words}; evaluation.early_stopping_patience = 3 stops in time and keeps the best"
 
 
 _ADDED = "what training adds to a process with its libraries loaded"

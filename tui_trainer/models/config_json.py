@@ -60,10 +60,9 @@ class ConfigFields:
             if value is None:
                 continue
             if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < _LARGEST:
-                raise bad_model(
-                    f"config.json: {alias} is {one_line(repr(value), 40)}, not a positive whole number",
-                    hint="the file is damaged: copy it again",
-                )
+                shown = one_line(repr(value), 40)
+                message = f"config.json: {alias} is {shown}, not a whole number from 1 to {_LARGEST - 1:,}"
+                raise bad_model(message, hint="the file is damaged: copy it again")
             return value
         return None
 

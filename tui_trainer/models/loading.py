@@ -108,7 +108,8 @@ def load_pretrained(
                     local_files_only=True,
                     trust_remote_code=model.trust_remote_code,
                     output_loading_info=True,
-                    ignore_mismatched_sizes=head in CLASSIFYING,
+                    # `_new_parts` refuses what does not fit and names it; transformers would only name its own log.
+                    ignore_mismatched_sizes=True,
                     weights_only=True,
                     **more,
                 )
@@ -199,7 +200,10 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     ]
     for names in (missing, sorted(others)):
         if wrong := [name for name in names if name not in may_be_new]:
-            what = "has another shape in the files than in config.json" if wrong[0] in others else "is not in the files"
+            what = "is not in the files"
+            if wrong[0] in others:
+                stored, wanted = others[wrong[0]]
+                what = f"has the shape {list(stored)} in the files and {list(wanted)} by config.json"
             hint = "copy the model again, config.json and weights together"
             raise bad_model(f"the weights do not fit the config: {_first_of(wrong, ', and')} {what}", hint, str(folder))
     if not may_be_new:

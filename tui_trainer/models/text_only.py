@@ -74,7 +74,7 @@ def load_text_model(
     config = text_config(whole, tied="lm_head.weight" not in own)
     kind: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     made, report = kind.from_pretrained(
-        None, config=config, state_dict=own, dtype=dtype, output_loading_info=True, **more
+        None, config=config, state_dict=own, dtype=dtype, output_loading_info=True, ignore_mismatched_sizes=True, **more
     )
     if (folder / "generation_config.json").is_file():
         made.generation_config = GenerationConfig.from_pretrained(folder, local_files_only=True)

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tui_trainer.config.load import LoadedConfig, all_settings
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
@@ -116,7 +116,7 @@ class Steps:
         return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not on the way")
 
 
-def assemble(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
+def assemble(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     """All fields of a Plan but those that only its maker knows: `data_key`, `model_key`, `versions`, and what goes by
     the effective batch that was asked for."""
     steps = Steps(loaded, facts, made.cut)
@@ -240,7 +240,7 @@ def _cadence(loaded: LoadedConfig, steps: Steps) -> dict[str, Any]:
     }
 
 
-def _memory_and_disk(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
+def _memory_and_disk(loaded: ResolvedLoaded, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     config, cut, setup = loaded.config, made.cut, made.setup
     eval_batch = _eval_batch(loaded, cut, facts)[0]
     parts = parts_of_run(made.shape, setup, config, cut.micro, eval_batch)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
+from tui_trainer.config.sections import ResolvedConfig
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
@@ -17,6 +17,7 @@ from tui_trainer.planning.memory.estimate import total_bytes
 from tui_trainer.planning.training_setup import TrainingSetup
 
 EVAL_BATCH = "evaluation.per_device_eval_batch_size"
+Loaded = TypeVar("Loaded", bound=LoadedConfig)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,7 +27,7 @@ class Basis:
     All of it was decided once, for the plan; `changed` decides anew only what settings decide.
     """
 
-    loaded: LoadedConfig
+    loaded: ResolvedLoaded
     hardware: Hardware
     target: choices.TrainingDevice
     room: MemoryBudget
@@ -38,7 +39,7 @@ class Basis:
     """With another model or setup than the plan's: how many times what is reckoned was measured with the plan's."""
 
     @property
-    def config(self) -> Config:
+    def config(self) -> ResolvedConfig:
         return self.loaded.config
 
     def changed(self, patch: Mapping[str, Any]) -> Self:
@@ -75,6 +76,6 @@ class Basis:
         return round(self.correction * total_bytes(parts_of_run(self.shape, self.setup, self.config, rows, eval_rows)))
 
 
-def with_settings(loaded: LoadedConfig, patch: Mapping[str, Any]) -> LoadedConfig:
-    """The config with some values changed: for asking the plan's rules only, as nothing is checked."""
+def with_settings(loaded: Loaded, patch: Mapping[str, Any]) -> Loaded:
+    """Return the config with some values changed, unchecked: only for asking the plan's rules."""
     return replace(loaded, config=with_changes(loaded.config, patch))

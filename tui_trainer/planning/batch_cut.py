@@ -9,8 +9,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from tui_trainer.config.load import LoadedConfig, Origin
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded
+from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
@@ -104,13 +104,13 @@ def even_parts(rows: int) -> list[int]:
     return sorted({-(-rows // parts) for parts in range(1, rows + 1)})
 
 
-def cut_batch(loaded: LoadedConfig, largest_fit: Callable[[int], int], processes: int = 1) -> BatchCut | Problem:
+def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], processes: int = 1) -> BatchCut | Problem:
     """The cut that the config asks for. `largest_fit(limit)`: the most rows up to `limit` whose memory fits."""
     if problems := batch_problems(loaded, processes):
         return problems[0]
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
-    effective, effective_reason = training.step_rows, f"from {loaded.where(EFFECTIVE)}"
+    effective, effective_reason = step_rows(loaded.config), f"from {loaded.where(EFFECTIVE)}"
     micro_written, accumulation_written = (loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
     share = -(-effective // processes)
     of = "the effective batch" if processes == 1 else f"a process's share of {share} rows"
@@ -217,7 +217,7 @@ def against_packing(model_type: str) -> str:
     return f"{SEES_OTHERS[model_type]}: packed documents would mix" if model_type in SEES_OTHERS else ""
 
 
-def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
+def longest_row(config: ResolvedConfig, facts: DataFacts, packed: bool) -> int:
     """Tokens of the longest row that a pass gets: what memory is reckoned with, and what packing keeps to.
 
     Documents of a small batch that fit into one row do not fill it; otherwise packed rows are full. Documents that are
@@ -227,7 +227,7 @@ def longest_row(config: Config, facts: DataFacts, packed: bool) -> int:
     if not packed:
         return longest
     whole = longest * facts.row_documents
-    together = min(config.training.step_rows, facts.rows) * facts.row_tokens
+    together = min(step_rows(config), facts.rows) * facts.row_tokens
     return min(max(config.data.max_length, whole), max(whole, math.ceil(together * _BATCH_SPREAD)))
 
 
@@ -237,7 +237,7 @@ def _longest(config: Config, facts: DataFacts) -> int:
     return min(length, math.ceil((facts.longest_row or length) * spread))
 
 
-def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) -> int:
+def most_rows(config: ResolvedConfig, facts: DataFacts, packed: bool, effective: int) -> int:
     """Rows that a step can have at the most.
 
     Best fit begins a row only with a document that no other row has room for, so all rows but the last hold as many
@@ -250,7 +250,7 @@ def most_rows(config: Config, facts: DataFacts, packed: bool, effective: int) ->
 
 
 def packed_cut(
-    loaded: LoadedConfig, cut: BatchCut, facts: DataFacts, widest: int, largest_fit: Callable[[int], int]
+    loaded: ResolvedLoaded, cut: BatchCut, facts: DataFacts, widest: int, largest_fit: Callable[[int], int]
 ) -> BatchCut:
     """The cut of a step whose documents share rows: a micro-batch counts those rows."""
     in_one_row = widest < loaded.config.data.max_length

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.fields import is_pattern, names_in
-from tui_trainer.config.load import LoadedConfig, all_settings
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
@@ -218,7 +218,7 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
 
 
 def four_bit_problems(
-    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
+    loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, shape: ModelShape, setup: TrainingSetup
 ) -> list[Problem]:
     """Weights in 4 bits without a GPU, or without the library that packs them. `setup` is the one with 4 bits."""
     if setup.four_bits is None:
@@ -232,7 +232,7 @@ def four_bit_problems(
     return []
 
 
-def _sixteen_bits(loaded: LoadedConfig, shape: ModelShape, setup: TrainingSetup) -> str:
+def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetup) -> str:
     """LoRA beside the same weights in 16 bits, with the memory that each takes at one row in a pass."""
     config = loaded.config
     whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))

@@ -7,11 +7,11 @@ who are asked later read a number.
 """
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.load import Layer, LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import Layer, LoadedConfig, ResolvedLoaded
+from tui_trainer.config.sections import Config, ResolvedConfig
 from tui_trainer.config.toml_files import BatchSize
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -29,11 +29,11 @@ _MOST_ROWS = 10**7
 
 def with_rows_of_step(
     loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None
-) -> tuple[LoadedConfig, DataFacts]:
+) -> tuple[ResolvedLoaded, DataFacts]:
     """The config with a number of rows behind a step, and the facts for as many; as they are where the number was
     written. What decided it stands behind the place that the setting comes from. Raises InputError."""
     if loaded.config.training.effective_batch_size != "auto":
-        return loaded, facts
+        return resolved(loaded), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
     count = _processes(loaded, hardware, target, chosen_gpu)
     training = loaded.config.training
@@ -51,7 +51,7 @@ def with_rows_of_step(
     return with_rows(loaded, rows, reason), facts.of_batch(rows)
 
 
-def with_rows(loaded: LoadedConfig, rows: int, reason: str = "") -> LoadedConfig:
+def with_rows(loaded: LoadedConfig, rows: int, reason: str = "") -> ResolvedLoaded:
     """The config with this number of rows behind a step in the place of `auto`."""
     layer = Layer(
         origin=loaded.origin(EFFECTIVE),
@@ -59,7 +59,14 @@ def with_rows(loaded: LoadedConfig, rows: int, reason: str = "") -> LoadedConfig
         values={EFFECTIVE: rows},
     )
     config = with_changes(loaded.config, {EFFECTIVE: rows})
-    return replace(loaded, config=config, layers={**loaded.layers, EFFECTIVE: layer})
+    return resolved(replace(loaded, config=config, layers={**loaded.layers, EFFECTIVE: layer}))
+
+
+def resolved(loaded: LoadedConfig) -> ResolvedLoaded:
+    """Return the config as one whose effective batch size is known to be a number."""
+    assert loaded.config.training.effective_batch_size != "auto"
+    values = {field.name: getattr(loaded, field.name) for field in fields(LoadedConfig)}
+    return ResolvedLoaded(**values | {"config": ResolvedConfig(loaded.config)})
 
 
 def rows_of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> int | None:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, replace
 from typing import Self
 
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.automatic_values import TrainingDevice
@@ -64,7 +64,9 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
     return replace(setup, counted=layer), reason
 
 
-def largest_micro_batch(shape: ModelShape, setup: TrainingSetup, config: Config, room: MemoryBudget, limit: int) -> int:
+def largest_micro_batch(
+    shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, room: MemoryBudget, limit: int
+) -> int:
     """The most rows up to `limit` in one forward pass whose step fits in the memory that is free; at least 1."""
     budget = room.budget_bytes
     if budget is None:
@@ -84,18 +86,18 @@ def pass_rows(setup: TrainingSetup, rows: int) -> int:
     return rows if setup.packed else rows * setup.row_documents
 
 
-def most_passes(config: Config, setup: TrainingSetup, micro_batch: int) -> int:
+def most_passes(config: ResolvedConfig, setup: TrainingSetup, micro_batch: int) -> int:
     """Forward passes that a step with the most rows takes: from two on, gradients are summed beside the next ones."""
-    return -(-(setup.most_rows or config.training.step_rows) // micro_batch)
+    return -(-(setup.most_rows or step_rows(config)) // micro_batch)
 
 
-def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int) -> int:
+def needed_bytes(shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, micro_batch: int) -> int:
     """Memory at the peak with so many rows in a pass, evaluations alike."""
     return memory.total_bytes(parts_of_run(shape, setup, config, micro_batch, micro_batch))
 
 
 def parts_of_run(
-    shape: ModelShape, setup: TrainingSetup, config: Config, micro_batch: int, eval_batch: int
+    shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, micro_batch: int, eval_batch: int
 ) -> tuple[MemoryPart, ...]:
     """Memory at the peak, by part, with so many rows in a pass; corrected by what was measured here."""
 
@@ -108,7 +110,7 @@ def parts_of_run(
             eval_rows=pass_rows(setup, eval_rows),
             row_tokens=row_tokens(config, setup),
             accumulation=most_passes(config, setup, rows),
-            most_labels=labels(rows, config.training.step_rows),
+            most_labels=labels(rows, step_rows(config)),
             most_eval_labels=labels(eval_rows, EVALUATION_WINDOW * eval_rows),
         )
         return memory.memory_parts(shape, setup, batch)
@@ -118,11 +120,11 @@ def parts_of_run(
     return corrected(parts, micro_batch, setup.device, peak, reckoned) if peak else parts
 
 
-def most_labels(config: Config, setup: TrainingSetup, rows: int, among: int) -> int:
+def most_labels(config: ResolvedConfig, setup: TrainingSetup, rows: int, among: int) -> int:
     """Labels of the fullest pass; 0: all tokens that its rows have room for."""
     tokens, share = _most_tokens(config, setup, rows, among), setup.label_share
     # Of so many documents that are each learnt or not, which spreads more than parts of each.
-    documents = config.training.step_rows / most_passes(config, setup, rows)
+    documents = step_rows(config) / most_passes(config, setup, rows)
     share += _DEVIATIONS * math.sqrt(share * (1 - share) / documents)
     return tokens if share >= 1 else math.ceil(share * (tokens or rows * row_tokens(config, setup)))
 

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveFloat, PositiveInt
 
-from tui_trainer.config.load import LoadedConfig, value_of
+from tui_trainer.config.load import ResolvedLoaded, value_of
+from tui_trainer.config.sections import step_rows
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
@@ -256,7 +257,7 @@ class KeptMicroBatch:
 
 
 def micro_batch_key(
-    loaded: LoadedConfig,
+    loaded: ResolvedLoaded,
     hardware: Hardware,
     gpu: Gpu | None,
     shape: ModelShape,
@@ -265,7 +266,7 @@ def micro_batch_key(
     processes: int,
 ) -> Key:
     device = device_key(hardware.cpu_name, threads, full_name(gpu) if gpu else "")
-    share = -(-loaded.config.training.step_rows // processes)
+    share = -(-step_rows(loaded.config) // processes)
     step = step_key(loaded.config, hardware.libraries, shape, setup, 0, share, setup.longest_row, processes)
     others = [value_of(loaded.config, key) for key in _MICRO_BATCH_SETTINGS]
     return step.on(device, data=sha256(json.dumps(others, default=str).encode()).hexdigest()[:16])

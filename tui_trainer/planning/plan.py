@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tui_trainer.config.load import LoadedConfig, Origin
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded
+from tui_trainer.config.sections import ResolvedConfig, step_rows
 from tui_trainer.data.preparing.row_selection import SourceRows
 from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
@@ -44,7 +44,7 @@ from tui_trainer.planning.conflicts import (
     memory_problem,
     setting_problems,
 )
-from tui_trainer.planning.effective_batch import is_automatic, with_rows, with_rows_of_step
+from tui_trainer.planning.effective_batch import is_automatic, resolved, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.learning_rates import learning_rate
@@ -78,7 +78,7 @@ class Plan(BaseModel):
     model_config = ConfigDict(frozen=True)
 
     plan_version: Literal[4] = 4
-    config: Config
+    config: ResolvedConfig
     user_keys: tuple[str, ...] = ()
     """Of the settings that the user wrote; empty in plans that do not say."""
     recipe: str
@@ -270,11 +270,10 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
 
     Raises InputError where the model is no longer what it was when the plan was made.
     """
-    if loaded.config.training.effective_batch_size == "auto":
-        loaded = with_rows(loaded, plan.config.training.step_rows)
+    is_auto = loaded.config.training.effective_batch_size == "auto"
     target = choices.TrainingDevice.planned(hardware, plan.training_setup.device, plan.device_reason, plan.gpu_uuid)
     return Basis(
-        loaded=loaded,
+        loaded=with_rows(loaded, step_rows(plan.config)) if is_auto else resolved(loaded),
         hardware=hardware,
         target=target,
         room=MemoryBudget.of(hardware, tightest(hardware, target, plan.gpu_uuids), plan.processes_per_node),
@@ -285,7 +284,7 @@ def basis_of(loaded: LoadedConfig, hardware: Hardware, plan: Plan) -> Basis:
     )
 
 
-def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
+def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_gpu: GpuChoice = None) -> Decisions:
     """What `auto` becomes, and how the batch is cut. `loaded` and `facts` are those of `with_rows_of_step`. Raises
     ConfigError with all problems."""
     config = loaded.config
@@ -296,12 +295,12 @@ def decide(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, chosen_gp
     group = processes_of(loaded, hardware, target, chosen_gpu)
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
-    packed = packing(loaded, facts, shape, config.training.step_rows)
+    packed = packing(loaded, facts, shape, step_rows(config))
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
         longest_row=widest,
-        most_rows=-(-most_rows(config, facts, packed.value, config.training.step_rows) // processes),
+        most_rows=-(-most_rows(config, facts, packed.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packed.value else facts.document_tokens,
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from tui_trainer.config.fields import names_in
-from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.load import LoadedConfig, ResolvedLoaded
+from tui_trainer.config.sections import Config, step_rows
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -142,7 +142,7 @@ def tightest(hardware: Hardware, target: TrainingDevice, gpu_uuids: tuple[str, .
 
 
 def processes_of(
-    loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice = None
+    loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice = None
 ) -> Group:
     """As many as the config asks for; `auto`: one for each card like the one of `target`. Of several nodes each has as
     many as this one. Raises ConfigError.
@@ -154,7 +154,7 @@ def processes_of(
     return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
 
 
-def _here(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
+def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> Group:
     requested = loaded.config.distributed.processes
     if is_asked(loaded.config):
         return Group(count=exact(1, "Unsloth trains in one process"))
@@ -236,13 +236,13 @@ def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
     return [first, *sorted(others, key=lambda gpu: (gpu.name != first.name, gpu.index))]
 
 
-def _automatic(loaded: LoadedConfig, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:
+def _automatic(loaded: ResolvedLoaded, cards: list[Gpu], chosen_gpu: GpuChoice) -> Group:
     if isinstance(chosen_gpu, int):
         return Group(count=exact(1, f"GPU {chosen_gpu} was chosen"))
     alike = [gpu for gpu in cards if gpu.name == cards[0].name]
     if len(alike) == 1:
         return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
-    rows = loaded.config.training.step_rows
+    rows = step_rows(loaded.config)
     if rows < len(alike):
         return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
     return _on(alike, f"{len(alike)} cards of one kind")
@@ -253,8 +253,8 @@ def _on(cards: list[Gpu], reason: str) -> Group:
     return Group(count=exact(len(cards), reason), gpu_uuids=uuids)
 
 
-def _with_rows(loaded: LoadedConfig, count: int) -> int:
-    rows = loaded.config.training.step_rows
+def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
+    rows = step_rows(loaded.config)
     if count > rows:
         key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or {EFFECTIVE} higher"
         if (nodes := loaded.config.distributed.nodes) > 1:

@@ -23,7 +23,7 @@ from tui_trainer.runs.state import spread_ends
 from tui_trainer.runs.steps_and_eta import speed_rows
 from tui_trainer.runs.wording import better_words
 from tui_trainer.tasks import labels_rows
-from tui_trainer.terminal.safe_text import as_markdown, one_line, visible
+from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 # A report in words: facts in, sections out. How they are drawn is for `markdown.py` and `page.py`.
@@ -109,7 +109,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     else:
         lines.append(f"It {ending_words(state)}.")
     if facts.status in ("failed", "stopped", "interrupted"):
-        lines.append(f"`tui-trainer resume {facts.folder.name}` goes on with it.")
+        lines.append(f"`tui-trainer resume {shell_word(facts.folder.name)}` goes on with it.")
     if best := best_before(state):
         words = better_words(best)
         lines.append(f"{words[0].upper()}{words[1:]}.")

@@ -17,7 +17,7 @@ from tui_trainer.runs import registry
 from tui_trainer.runs.folder import MARKER, RunFolder, check_name, folder_size, sync_folder
 from tui_trainer.runs.lock import RunLock, folder_lock, lock_hint, owner, refuse_in_use
 from tui_trainer.runs.slurm import active_job
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import format_bytes
 
 _DELETING: Final = ".deleting-"
@@ -117,7 +117,7 @@ def rename(root: Path, name: str) -> Problem | None:
 def refuse_queued(folder: RunFolder) -> None:
     """Raises FolderError for a run whose job waits: it would not find its folder. Slurm may take its time to answer."""
     if owner(folder.lock) is None and (job := active_job(folder)):
-        hint = f"`tui-trainer stop {folder.name}` takes it out of the queue"
+        hint = f"`tui-trainer stop {shell_word(folder.name)}` takes it out of the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 
 
@@ -137,7 +137,7 @@ def _refuse_foreign_or_owned(folder: RunFolder) -> None:
         raise FolderError(what, where=one_line(str(folder.root)), hint="remove it by hand if it is not needed")
     # The lock itself lets a process take its own run again, where the file system knows no locks.
     if holder := owner(folder.lock):
-        hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {folder.name}` ends it")
+        hint = lock_hint(holder, folder.lock, f"`tui-trainer stop {shell_word(folder.name)}` ends it")
         raise FolderError(f"in use by {holder}", where=one_line(str(folder.root)), hint=hint)
 
 

@@ -19,7 +19,7 @@ from typing import IO, Any, Final, Self
 
 from tui_trainer.errors import FolderError, Problem, system_reason
 from tui_trainer.files.local_paths import as_bytes, from_the_root, is_utf8
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import MIB
 
 MARKER: Final = ".tui-trainer"
@@ -204,7 +204,7 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
             message = f"leads to a path that is not UTF-8: {as_bytes(str(runs_dir))}"
             return [Problem(message=message, key="output.runs_dir", hint="name another folder")]
         if os.path.lexists(runs_dir / name):
-            hint = f"`tui-trainer resume {name}` goes on with it, or choose another name"
+            hint = f"`tui-trainer resume {shell_word(name)}` goes on with it, or choose another name"
             return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]
         made += _make_parents(runs_dir)
         probe = runs_dir / f".{secrets.token_hex(8)}.probe"

@@ -24,7 +24,7 @@ from tui_trainer.errors import FolderError, system_reason
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.json_fields import parsed, reader
 from tui_trainer.runs.slurm import Allocation, WatchedJob, has_ended
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import utc_now
 
 _CONTENT_LIMIT_BYTES: Final = 4096
@@ -183,7 +183,7 @@ class RunLock(FileLock):
 
     def _what_helps(self, holder: LockOwner | None) -> str:
         name = one_line(self.path.parent.name)
-        return f"`tui-trainer attach {name}` shows it, `tui-trainer stop {name}` ends it"
+        return f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` ends it"
 
 
 def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from tui_trainer.runs.events import EpochDone, EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
@@ -466,7 +466,7 @@ def adapter_words(state: RunState) -> str:
 
 _BESIDE: dict[str, Callable[[RunState], str]] = {
     "model_size_gib": adapter_words,
-    "inference_samples_per_second": lambda state: f"which `tui-trainer bench {state.name}` measures",
+    "inference_samples_per_second": lambda state: f"which `tui-trainer bench {shell_word(state.name)}` measures",
 }
 # By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
 _TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {

@@ -343,10 +343,15 @@ class _Encoding:
         """The tokens that hold characters `start` up to `end` of the context; twice CLS where not all of them do."""
         starts, ends = self.offsets[:, 0], self.offsets[:, 1]
         if len(starts) and starts[0] <= start and end <= ends[-1]:
-            first, last = int(np.searchsorted(starts, start, "right")) - 1, int(np.searchsorted(ends, end, "left"))
+            # From the first token that reaches into the answer to the last: byte tokens of one character share offsets.
+            first, last = int(np.searchsorted(ends, start, "right")), int(np.searchsorted(starts, end, "left")) - 1
             if first <= last:
                 return self.window.first + first, self.window.first + last
         return self.window.cls, self.window.cls
+
+    def characters(self, first: int, last: int) -> tuple[int, int]:
+        """Return the characters of the context, start and end, that tokens `first` to `last` hold."""
+        return int(self.offsets[first - self.window.first, 0]), int(self.offsets[last - self.window.first, 1])
 
 
 def _windows(
@@ -555,9 +560,16 @@ class _QuestionReader(TableReader):
             ]
             marked = [first != one.window.cls for (first, _), one in zip(places, of_context, strict=True)]
             is_lost = bool(answers[at]) and not any(marked)
+            inexact = ""
+            if any(marked):
+                whole = marked.index(True)
+                low, high = of_context[whole].characters(*places[whole])
+                if (learned := contexts[at][low:high].strip()) != text.strip():
+                    inexact = f"'{one_line(text, 40)}' is learned as '{one_line(learned, 40)}' ({keys[at]})"
             for number, (one, labels) in enumerate(zip(of_context, places, strict=True)):
                 row = self._encoded(at, one, labels, contexts[at], answers[at], keys[at])
-                found.append(replace(row, answer_truncated=is_lost and number == 0))
+                is_first = number == 0
+                found.append(replace(row, answer_truncated=is_lost and is_first, inexact=inexact if is_first else ""))
         return found
 
     def _encoded(

@@ -5,6 +5,7 @@ the clipboard of the terminal (CWE-150). Here they become visible signs and lose
 """
 
 import re
+import shlex
 
 # C0 without \n and \t, DEL, C1, and the characters that reorder or hide text (bidi controls, zero width, separators).
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]")
@@ -21,6 +22,11 @@ def one_line(text: str, width: int = 0) -> str:
     """`visible(text)` on one line, cut to `width` characters (0: not cut)."""
     line = visible(text).translate(_LINE_BREAKS)
     return line[: width - 1] + "\u2026" if width and len(line) > width else line
+
+
+def shell_word(text: str) -> str:
+    """Return `text` as one word of a command that a person may copy: quoted where a shell would split it."""
+    return shlex.quote(one_line(text))
 
 
 def as_markdown(text: str) -> str:

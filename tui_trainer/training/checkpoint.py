@@ -33,6 +33,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import plan_bytes
 from tui_trainer.runs.events import CheckpointSaved, RunProblem
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.attempt import attempt_twice, random_tensors, restore_random
 from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFolder
@@ -463,10 +464,10 @@ class Checkpoints:
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():
             return f"The folder of the run is gone: {folder.root}"
+        resume = f"`tui-trainer resume {shell_word(folder.name)}`"
         if not step:
-            return f"No checkpoint was saved before: once there is room, `tui-trainer resume {folder.name}` begins anew"
-        goes_on = f"once there is room, `tui-trainer resume {folder.name}` goes on from there"
-        return f"The checkpoint of step {step} stands: {goes_on}"
+            return f"No checkpoint was saved before: once there is room, {resume} begins anew"
+        return f"The checkpoint of step {step} stands: once there is room, {resume} goes on from there"
 
     def _rotate(self, position: Position) -> None:
         config = self.job.plan.config

@@ -37,7 +37,7 @@ from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
 from tui_trainer.training.job import Job, Meter, Tell
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
 from tui_trainer.training.probes import packing_leaks
 from tui_trainer.training.process import device_of, reason_to_fall_back
 from tui_trainer.training.ranks import ALONE, Ranks
@@ -184,6 +184,8 @@ class Components:
         # What does not fit on one card is made on the host, and goes there part by part.
         place = torch.device("cpu") if strategy not in ("ddp", "deepspeed-2") else self.device
         self.model: Any = build_model(job, self.tokenizer, place, tell, ranks, meter)
+        if self.device.type == "cuda" and not self.mixed_precision.is_coarse:
+            keep_rotary_exact(self.model)
         if unsloth.is_asked(config):
             _tell_of_unsloth(self.model, tell)
         fuses = not adapters_apart(config, strategy)

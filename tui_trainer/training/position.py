@@ -75,6 +75,12 @@ class Position:
         self.evaluations_without_improvement += 1
         return False
 
+    def forget_best(self) -> None:
+        """Look for the best evaluation anew: the weights of the one so far are lost."""
+        self.best_eval_loss = self.best_metric = None
+        self.best_step = self.evaluations_without_improvement = 0
+        self.best_scores = {}
+
     def pass_over_evaluation(self, eval_loss: float | None, scores: dict[str, float]) -> None:
         """A scheduled evaluation that could not be measured whole: whether it is better or not is not known."""
         self.evaluated_step, self.eval_loss, self.scores = self.step, eval_loss, scores

@@ -4,10 +4,12 @@ Weights that train are never 16 bits without an fp32 copy (`training/optimizer.p
 weight would be lost.
 """
 
+import re
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.planning.training_setup import Precision
@@ -15,6 +17,28 @@ from tui_trainer.planning.training_setup import Precision
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # fp16 begins with a scale that is far too high, and halves it until nothing overflows: that many steps learn nothing.
 FIRST_SCALE = 65536.0
+_ROTARY = re.compile(r"Rotary\w*Embedding")
+
+
+def keep_rotary_exact(model: nn.Module) -> None:
+    """Compute rotary angles in full fp32, also while other products of the run use TF32.
+
+    transformers before 5.24 computes the angles as a product of positions and frequencies. TF32 holds integers exactly
+    only up to 2,048, so later positions would get the angles of others. Source: huggingface/transformers issue 48428.
+    """
+    before: list[str] = []
+
+    def begin(_module: nn.Module, _args: Any) -> None:
+        before.append(torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision("highest")
+
+    def end(_module: nn.Module, _args: Any, _output: Any) -> None:
+        torch.set_float32_matmul_precision(before.pop())
+
+    for module in model.modules():
+        if _ROTARY.search(type(module).__name__):
+            module.register_forward_pre_hook(begin)
+            module.register_forward_hook(end, always_call=True)
 
 
 class MixedPrecision:

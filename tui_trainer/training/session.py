@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from time import monotonic, perf_counter
 
 import numpy as np
@@ -32,7 +33,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.steps_and_eta import due
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.training import checkpoint, checkpoint_folder, fused_lora
 from tui_trainer.training.attempt import Shortage, SmallerPasses, attempt, attempt_twice, reduction, too_large
 from tui_trainer.training.batches import Layout, windows
@@ -92,6 +93,10 @@ class Session:
             if before != now:
                 message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
                 self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
+            if damage := ranks.by_first(self._damage_of_best):
+                hint = "the best evaluation is looked for anew from here on"
+                self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
+                self.position.forget_best()
         self.position.kernels = self.components.kernels
         if job.checkpoint and self.components.adapters_fused and not self.position.adapters_fused:
             # As the run began; an earlier version had no other way.
@@ -265,10 +270,10 @@ class Session:
         )
         if not judged or not evaluation.early_stopping_patience:
             return
-        if best and not self.save("best"):
-            # What is not on the disk cannot be gone back to.
-            position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
         at_the_end = position.step >= self.plan.total_steps.value
+        if best and not self.save("best") and not at_the_end:
+            # The run cannot go back to weights that are not on the disk. At the end they are still in memory.
+            position.best_eval_loss, position.best_metric, position.best_step, position.best_scores = before
         if position.evaluations_without_improvement >= evaluation.early_stopping_patience and not at_the_end:
             position.stopped_early = True
 
@@ -395,7 +400,8 @@ class Session:
             self._problem("host memory", warning, HINT)
         elif warning:
             saved = self.save("memory runs out")
-            kept = f"step {self.position.step} is saved, `tui-trainer resume {self.job.folder.name}` goes on from it"
+            resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
+            kept = f"step {self.position.step} is saved, {resume} goes on from it"
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:
@@ -419,15 +425,25 @@ class Session:
                 f"the final model could not be written: {system_reason(error)}. {self._checkpoints.stands()}"
             ) from error
 
+    @property
+    def _best_checkpoint(self) -> Path:
+        return self.job.folder.checkpoints / f"step-{self.position.best_step}"
+
+    def _damage_of_best(self) -> str:
+        """Return what is wrong with the checkpoint of the best evaluation; empty where the run needs none."""
+        position = self.position
+        if not self.plan.config.evaluation.early_stopping_patience or position.best_step in (0, position.step):
+            return ""
+        try:
+            return checkpoint_folder.damage_of(self._best_checkpoint, position.best_step) or ""
+        except CheckpointError as error:
+            return str(error)
+
     def _go_back_to_best(self) -> None:
         """Load the weights of the best evaluation; when they are damaged, stay with the last and say so."""
         position = self.position
-        best = self.job.folder.checkpoints / f"step-{position.best_step}"
-        try:
-            damage = checkpoint_folder.damage_of(best, position.best_step)
-        except CheckpointError as error:
-            damage = str(error)
-        if damage:
+        best = self._best_checkpoint
+        if damage := self._damage_of_best():
             self._problem(
                 "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
             )

@@ -30,6 +30,7 @@ from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
 _EMPTY_CACHE = "training.empty_cache_steps"
@@ -475,7 +476,7 @@ class QuantizedModel(Rule):
             return not_applicable("no earlier run has such a model here; afterwards: tui-trainer export last --to int8")
         exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
         if not exports:
-            hint = f"to try it: tui-trainer export {earlier.name} --to int8"
+            hint = f"to try it: tui-trainer export {shell_word(earlier.name)} --to int8"
             return not_applicable(f"run {earlier.name} was exported in 8 bits by nobody yet; {hint}")
         smallest = min(exports, key=lambda export: export.bytes)
         sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"

@@ -30,6 +30,7 @@ from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
 
 # One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
@@ -405,7 +406,8 @@ def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdic
         return passed(sentence)
     times = f"{earlier.step_seconds / seconds:.1f} times as long"
     return warned(
-        f"{sentence}; a step of run {earlier.name} took {times}", advice=f"see why: tui-trainer doctor {earlier.name}"
+        f"{sentence}; a step of run {earlier.name} took {times}",
+        advice=f"see why: tui-trainer doctor {shell_word(earlier.name)}",
     )
 
 
@@ -464,7 +466,7 @@ class GpuUtilisation(Rule):
         sentence = f"{what} {percent(busy)} busy in run {earlier.name}, at least {percent(least)} is good"
         if busy >= least:
             return passed(sentence)
-        why = f"see what it waited for: tui-trainer doctor {earlier.name}"
+        why = f"see what it waited for: tui-trainer doctor {shell_word(earlier.name)}"
         if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
             return warned(sentence, advice=why)
         cut = context.planned.gradient_accumulation_steps.value > 1

@@ -36,7 +36,7 @@ from tui_trainer.data.columns.row import (
     usual_columns,
     value_of,
 )
-from tui_trainer.data.columns.text_columns import ColumnChoices, checked_text
+from tui_trainer.data.columns.text_columns import ALL_RIGHT, ColumnChoices, answers_in, checked_text, refuse_several
 from tui_trainer.data.columns.usual_names import (
     ANSWER_NAMES,
     CONVERSATION_NAMES,
@@ -301,7 +301,6 @@ def _call(call: object, what: str, where: str) -> Message:
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
 
-_ALL_RIGHT = ("answers",)
 HISTORY = "history"
 _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts", "rationale", "knowledge")
 NO_CONVERSATIONS = "no column holds conversations"
@@ -492,7 +491,7 @@ def find_conversations(
     if found is None:
         hint = f"columns found: {listed(names)}; {EXPECTED}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
-    picks_first = any(_several(row.values.get(found.answer)) for row in head)
+    picks_first = any(answers_in(row.values.get(found.answer))[0] for row in head)
     found = replace(found, wrapper=wrapper, picks_first=picks_first).with_names(names)
     return found if needs_answer else replace(found, answer="")
 
@@ -645,22 +644,15 @@ def _text(row: Row, column: str) -> str:
     return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
 
 
-def _several(value: object) -> Sequence[Any]:
-    """Answers to choose from: a list of strings, or SQuAD's {"text": [...]}."""
-    if isinstance(value, Mapping):
-        value = value.get("text")
-    return value if isinstance(value, list) and not any(isinstance(one, Mapping) for one in value) else ()
-
-
 def _answer(row: Row, column: str) -> str:
     """A string; of SQuAD's answers the first, which all are right. Several of another name are not."""
     value = value_of(row, column)
     if isinstance(value, str) and not _is_blank(value):
         return checked_text(value, row.where)
-    texts, what = _several(value), f"the column '{one_line(column, 40)}'"
-    if len(texts) > 1 and column.strip().lower() not in _ALL_RIGHT:
-        told = f"{what} has {len(texts)} answers, and which is the right one is not said"
-        raise DataError(told, where=row.where, hint="write the one to learn, or a row for each")
+    texts, are_alike = answers_in(value)
+    what = f"the column '{one_line(column, 40)}'"
+    if not (are_alike and column.strip().lower() in ALL_RIGHT):
+        refuse_several(texts, column, row.where)
     if texts or (isinstance(value, Mapping) and "text" in value):
         value = next(iter(texts), "")
     text = content_of(value, what, row.where)

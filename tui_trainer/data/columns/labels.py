@@ -49,6 +49,8 @@ _WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": Fal
 # SNLI's annotators did not agree; pandas had nothing and wrote it.
 _NO_LABEL = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
+_BLANK = " "
+IGNORED = -100  # the number that the losses of torch leave out
 _WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 _STARTS = ("start", "start_offset", "begin")
@@ -189,7 +191,7 @@ class LabelReader:
         # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
         self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
         texts = [value for value in known if isinstance(value, str)]
-        self._separator = next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), _SEPARATORS[-1])
+        self._separator = _separator_of(texts) if kind == MULTI else _SEPARATORS[-1]
         self._form = ""
         self._lists: bool | None = None
 
@@ -206,7 +208,8 @@ class LabelReader:
                 f"each label is a list with a 0 or 1 for each of {self.width:,} classes, which are named 0 to {last:,}"
             )
         if self.kind == MULTI and self._lists is False:
-            return f"the labels of a row are separated by '{self._separator}'"
+            blank = self._separator == _BLANK
+            return f"the labels of a row are separated by {'blanks' if blank else repr(self._separator)}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
         return "-1 is a class here; data sets of the hub have it for no label" if is_class else ""
 
@@ -273,9 +276,9 @@ class LabelReader:
             raise DataError(f"the label is {form}, and those before it are {before}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
-        if value == -1 and not self._has_negatives:
+        if value == IGNORED or (value == -1 and not self._has_negatives):
             hint = "leave the row out, or write another name for the class"
-            raise DataError("the label is -1, which says that there is none", where=where, hint=hint)
+            raise DataError(f"the label is {value:g}, which says that there is none", where=where, hint=hint)
         if isinstance(value, float):
             if math.isnan(value):
                 raise DataError("the label is missing", where=where)
@@ -290,7 +293,7 @@ class LabelReader:
     def _checked(self, name: str, where: str) -> str:
         if not name:
             raise DataError("the label is empty", where=where)
-        if name in _NO_LABEL or (name == "-1" and not self._has_negatives):
+        if name in (*_NO_LABEL, str(IGNORED)) or (name == "-1" and not self._has_negatives):
             hint = "leave the row out, or write another name for the class"
             raise DataError(f"the label is '{name}', which says that there is none", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
@@ -299,6 +302,14 @@ class LabelReader:
         refuse_surrogates(name, where)
         number = _as_number(name) if self._reads_numbers and "." in name else None
         return str(int(number)) if number is not None and number.is_integer() else name
+
+
+def _separator_of(texts: Sequence[str]) -> str:
+    """Return what stands between the labels of a row: a usual sign, or blanks where the words between them recur."""
+    if found := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
+        return found
+    words = {word for text in texts for word in text.split()}
+    return _BLANK if len(words) < len(set(texts)) else _SEPARATORS[-1]
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:

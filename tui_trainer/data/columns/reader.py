@@ -33,6 +33,7 @@ class Encoded:
     """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
     with none it is left out. `truncated`: something did not fit into max_length. `unknown`: tokens for what the
     tokenizer does not know. `marked`: the text spells a special token that begins or ends it, and has it once.
+    `inexact`: the answer that its tokens cannot represent exactly, in words, for a message; empty where they can.
 
     `example`: which of the examples that were encoded together it is a window of; None: the one at its own place."""
 
@@ -42,6 +43,7 @@ class Encoded:
     answer_truncated: bool = False
     unknown: int = 0
     marked: bool = False
+    inexact: str = ""
     example: int | None = None
 
 

@@ -60,6 +60,8 @@ _NAMES = {
     "label": ("label", "labels", "type", "entity_group", "entity", "tag"),
 }
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
+_SPAN_TEXTS = ("text", "surface", "mention", "word")
+_PLACES = "start and end count characters from 0, and end is the one behind the last"
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
 _LABEL_STUDIO = {"data", "annotations"}
 _LIST_HINT = "write it as JSON, or as words with blanks between them"
@@ -176,19 +178,34 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Tagged:
-    """`cut` spans began or ended inside a word, and were made to cover the whole of it."""
+    """`cut` spans began or ended inside a word, and were made to cover the whole of it.
+
+    `counts_utf16`: the spans count UTF-16 units, as JavaScript does, and not characters.
+    """
 
     words: list[str]
     tags: list[str]
     cut: int = 0
+    counts_utf16: bool = False
 
 
 def tagged_text(text: str, values: object, where: str) -> Tagged:
-    """Raises DataError for spans that cannot be read, that overlap, or that lie outside of the text."""
+    """Return the words of the text with their tags.
+
+    Raises DataError for spans that cannot be read, that overlap, that lie outside of the text, or that mark another
+    text than the one they name.
+    """
     refuse_surrogates(text, where)
     if not isinstance(values, list | tuple):
         raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
-    spans = sorted(_span(value, number, len(text), where) for number, value in enumerate(values, 1))
+    named = [(_span(value, number, where), _own_text(value)) for number, value in enumerate(values, 1)]
+    counts_utf16 = False
+    if wrong := _misplaced(text, named):
+        moved = _in_characters(text, named)
+        if moved is None or _misplaced(text, moved):
+            raise DataError(wrong, where=where, hint=_PLACES)
+        named, counts_utf16 = moved, True
+    spans = sorted(span for span, _ in named)
     for one, other in pairwise(spans):
         if other.start < one.end:
             raise DataError(f"the spans {_shown(one)} and {_shown(other)} overlap", where=where)
@@ -196,7 +213,34 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     if not places:
         raise DataError("the text has no words", where=where)
     tags, cut = _marked(places, spans, where)
-    return Tagged([text[start:end] for start, end in places], tags, cut)
+    return Tagged([text[start:end] for start, end in places], tags, cut, counts_utf16)
+
+
+def _own_text(value: object) -> str | None:
+    """Return the text that a span says it marks; None where it names none."""
+    texts = [value.get(name) for name in _SPAN_TEXTS] if isinstance(value, Mapping) else []
+    return next((text for text in texts if isinstance(text, str)), None)
+
+
+def _misplaced(text: str, named: Sequence[tuple[Span, str | None]]) -> str:
+    """Return what is wrong with the first span that is not within the text, or marks another text than its own."""
+    for span, own in named:
+        if not 0 <= span.start < span.end <= len(text):
+            return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
+        marked = text[span.start : span.end]
+        if own is not None and own.strip() != marked.strip():
+            return f"the span {_shown(span)} marks '{one_line(marked, 40)}', and its own text is '{one_line(own, 40)}'"
+    return ""
+
+
+def _in_characters(text: str, named: Sequence[tuple[Span, str | None]]) -> list[tuple[Span, str | None]] | None:
+    """Return spans that count UTF-16 units as spans of characters; None where one begins or ends inside a character."""
+    units = accumulate((1 + (ord(sign) > 0xFFFF) for sign in text), initial=0)
+    places = {unit: place for place, unit in enumerate(units)}
+    moved = [
+        (span._replace(start=places.get(span.start, -1), end=places.get(span.end, -1)), own) for span, own in named
+    ]
+    return None if any(-1 in span[:2] for span, _ in moved) else moved
 
 
 def word_places(text: str) -> list[tuple[int, int]]:
@@ -226,7 +270,7 @@ def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
     return tags, cut
 
 
-def _span(value: object, number: int, length: int, where: str) -> Span:
+def _span(value: object, number: int, where: str) -> Span:
     if isinstance(value, Mapping):
         parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
     else:
@@ -239,8 +283,6 @@ def _span(value: object, number: int, length: int, where: str) -> Span:
     span = Span(start, end, named.strip())
     if not span.label:
         raise DataError(f"span {number:,} has no label", where=where, hint=_HINT)
-    if not 0 <= span.start < span.end <= length:
-        raise DataError(f"the span {_shown(span)} is not within the {length:,} characters of the text", where=where)
     return span
 
 

@@ -12,6 +12,7 @@ import difflib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from tui_trainer.data.columns.row import (
     AUTO,
@@ -205,6 +206,45 @@ def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
     return None
 
 
+ALL_RIGHT = ("answers",)
+"""Names of columns whose answers are all right, so that the first one is learned."""
+# The keys of a part of one message, and of an answer with its place. Sources: the services of OpenAI and Anthropic;
+# SQuAD, TyDi QA and Natural Questions.
+_OF_A_PART = frozenset({"type", "text", "annotations", "citations", "cache_control"})
+_OF_A_PLACE = frozenset(
+    "text answer_start answer_end start end start_byte end_byte start_token end_token start_position end_position "
+    "plaintext_start_byte plaintext_end_byte answer_id aliases".split()
+)
+
+
+def answers_in(value: object) -> tuple[list[Any], bool]:
+    """Return the answers that a value holds, and whether they are alike: equivalent as far as their keys say.
+
+    A list of strings, SQuAD's {"text": [...]}, or a list of objects with a text each. A text, and the parts of one
+    message, are no list of answers.
+    """
+    if isinstance(value, Mapping):
+        value = value.get("text")
+        value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list):
+        return [], True
+    objects = [one for one in value if isinstance(one, Mapping)]
+    if not objects:
+        return value, True
+    if len(objects) < len(value) or not all(isinstance(one.get("text"), str) for one in objects):
+        return [], True
+    if all(set(one) <= _OF_A_PART for one in objects):
+        return [], True
+    return [one["text"] for one in objects], all(set(one) <= _OF_A_PLACE for one in objects)
+
+
+def refuse_several(answers: Sequence[Any], column: str, where: str) -> None:
+    """Raises DataError where there are several answers."""
+    if len(answers) > 1:
+        told = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and which is the right one is not said"
+        raise DataError(told, where=where, hint="write the one to learn, or a row for each")
+
+
 @dataclass(frozen=True, slots=True)
 class Pair:
     """The columns of one table. `beside`: of further texts that are read with the input."""
@@ -257,11 +297,12 @@ class PairColumns:
         value = value_of(row, target)
         if isinstance(value, str) and self._is_written:
             value = _answers_of(value, target, row.where)
-        if isinstance(value, dict) and "text" in value:
-            value = value["text"]
-        if isinstance(value, list):
-            self._several += len(value) > 1
-            value = value[0] if value else ""
+        texts, are_alike = answers_in(value)
+        if not are_alike:
+            refuse_several(texts, target, row.where)
+        self._several += len(texts) > 1
+        if texts or value in ([], {"text": []}):
+            value = texts[0] if texts else ""
         return source, _checked(value, target, row.where)
 
     def read_input(self, row: Row) -> str:

@@ -30,7 +30,7 @@ SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
 CONVERSATIONS = ("messages", "conversations", "turns")
 """Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
 CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
-ANSWERS = ("output", "response", "completion", "answer", "answers")
+ANSWERS = ("output", "response", "completion", "answer", "answers", "solution")
 ASKED = {"instruction": ANSWERS, "prompt": ANSWERS, "question": ANSWERS}
 SUMMARIES = ("summary", "highlights")
 SUMMARISED = dict.fromkeys(("document", "article", "dialogue", "dialog"), SUMMARIES)
@@ -39,7 +39,7 @@ SENTENCES = ("text", "sentence")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 
 # Conversations.
-ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant")
+ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant", "solution")
 SYSTEM_NAMES = ("system", "system_prompt", "system_message", "systemprompt", "system_instruction", "systeminstruction")
 TOOLS_NAMES = ("tools", "functions")
 SPEAKERS = ("assistant", "bot", "gpt", "ai")
@@ -50,19 +50,19 @@ class Question:
     """How an answer is called, and what may stand before and after the question in the same turn."""
 
     answers: tuple[str, ...] = ANSWER_NAMES
-    beside: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    beside: tuple[tuple[str, ...], tuple[str, ...]] = (("context",), ("input",))
 
 
 # Sources: Alpaca, Dolly, TRL, SQuAD; ms-swift and MetaMathQA (query), NuminaMath (problem), OpenHermes (input).
 QUESTIONS = {
     "instruction": Question(beside=((), ("input", "context"))),
     "prompt": Question(),
-    "question": Question(beside=(("context",), ())),
+    "question": Question(),
     "query": Question(),
-    "problem": Question(answers=("solution",)),
+    "problem": Question(),
     "human": Question(answers=SPEAKERS),
     "user": Question(answers=SPEAKERS),
-    "input": Question(answers=("output", "response", "completion")),
+    "input": Question(answers=("output", "response", "completion"), beside=(("context",), ())),
 }
 
 
@@ -79,7 +79,7 @@ class InputAndAnswer:
 # Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca, dolly and wmt on the hub.
 INPUTS_AND_ANSWERS = (
     InputAndAnswer(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights")),
-    InputAndAnswer(("question",), ("answer", "answers"), ("context",)),
+    InputAndAnswer(("question", "problem"), ("answer", "answers", "solution"), ("context",)),
     InputAndAnswer(("instruction",), ("output", "response"), ("input", "context")),
     InputAndAnswer(("source",), ("target",)),
     InputAndAnswer(("input", "inputs"), ("output", "target", "targets"), ("context",)),

@@ -73,7 +73,7 @@ class Counts:
 
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
-PREPARATION_VERSION = 6  # of the tokens; raise it when the same text and settings give other rows
+PREPARATION_VERSION = 7  # of the tokens; raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"

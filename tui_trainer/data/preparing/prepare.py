@@ -64,7 +64,8 @@ _SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
     """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
-    labels, characters, truncated, truncated_answers, untrained (rows without a label), unknown (tokens), marked.
+    labels, characters, truncated, truncated_answers, inexact (answers), untrained (rows without a label), unknown
+    (tokens), marked. `inexact_example` is one of the inexact answers.
 
     Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
     """
@@ -74,6 +75,7 @@ class EncodedBatch:
     counted: Counter[str]
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
+    inexact_example: str = ""
 
 
 def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: Processes | None = None) -> Iterator[EncodedBatch]:
@@ -105,11 +107,13 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         characters=sum(len(example.text) for example in examples),
         truncated=int(cut.sum()),
         truncated_answers=sum(row.answer_truncated for row in kept),
+        inexact=sum(bool(row.inexact) for row in kept),
         untrained=len(found) - len(kept),
         unknown=sum(row.unknown for row in kept),
         marked=sum(row.marked for row in kept),
     )
-    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32))
+    example = next((row.inexact for row in kept if row.inexact), "")
+    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example)
 
 
 def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -245,6 +249,7 @@ class _SideFile:
     writer: RowWriter
     counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
+    inexact_example: str = ""
     notes: RowNotes = field(default_factory=RowNotes)
 
     def add(self, batch: EncodedBatch) -> None:
@@ -253,6 +258,7 @@ class _SideFile:
         if LABELS in batch.columns:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
         self.counted.update(batch.counted)
+        self.inexact_example = self.inexact_example or batch.inexact_example
         self.notes.add(batch)
 
 
@@ -327,6 +333,9 @@ class _Preparation:
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
         notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut)]
+        if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
+            example = train.inexact_example or held_out.inexact_example
+            notes.append(f"the tokens cannot represent {inexact:,} rows exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
         lengths: tuple[int, ...] = ()

@@ -17,6 +17,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.columns.usual_names import TAG_COLUMNS, TEXT_COLUMNS, WORD_COLUMNS
 from tui_trainer.data.decoding import text_lines_of
 from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.source_file import ENTITY_TAG
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -31,7 +32,6 @@ _HINT = "one word a line with its tag behind it, and a blank line after each sen
 _UNIVERSAL_COLUMNS = 10  # of CoNLL-U, and of CoNLL-X with the same ones at these places
 _UNIVERSAL = {WORDS: 1, "upos": 3, "xpos": 4}
 _NO_WORD = re.compile(r"\d+[-.]\d+")
-_ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
 _BRACKETS = re.compile(r"\(?[^()*]*\*\)?")
 
 Sentence = list[tuple[int, list[str]]]  # (line, fields) of each word
@@ -43,6 +43,8 @@ class _Layout:
 
     columns: int
     read: Mapping[str, int]
+    marks_entities: bool = False
+    """Whether the tags are O, B-PER and the like."""
 
     @property
     def is_universal(self) -> bool:
@@ -87,12 +89,12 @@ def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
         if not fields and sentence:
             yield sentence
             sentence = []
-        elif fields and len(sentence) <= _LONGEST_SENTENCE:
+        elif fields and (sentence or fields[0] != _DOCUMENT) and len(sentence) <= _LONGEST_SENTENCE:
             sentence.append((line, fields))
 
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
-    """(line, its fields); none for a blank line, where a document begins, and for the end of the file."""
+    """(line, its fields); none for a blank line and for the end of the file."""
     line = 0
     for line, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
@@ -100,8 +102,7 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
             raise DataError("CoNLL-2012 (OntoNotes) is not read", where=f"{label}, line {line}", hint=hint)
         text = text.rstrip("\r\n")
         fields = [part.strip() for part in text.split("\t")] if "\t" in text else text.split()
-        is_blank = not any(fields) or fields[0] == _DOCUMENT
-        yield line, [] if is_blank else fields
+        yield line, fields if any(fields) else []
     yield line + 1, []
 
 
@@ -133,11 +134,12 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
     if any(_BRACKETS.fullmatch(fields[-1]) for fields in lines):
         hint = "write B-PER, I-PER and O"
         raise DataError("the tags are brackets, such as (PERSON*", where=where, hint=hint)
-    before, behind = ([bool(_ENTITY_TAG.fullmatch(fields[place])) for fields in lines] for place in (0, -1))
+    before, behind = ([bool(ENTITY_TAG.fullmatch(fields[place])) for fields in lines] for place in (0, -1))
     if columns == 2 and len(lines) > 1 and all(before) and not all(behind):
         choices.remark(f"{label}: the tag is in the first column, and the word in the second")
         return _Layout(columns, {WORDS: 1, TAGS: 0})
-    return _Layout(columns, {WORDS: 0, TAGS: -1})
+    tags = [fields[-1] for fields in lines if not fields[0].startswith("#")]
+    return _Layout(columns, {WORDS: 0, TAGS: -1}, bool(tags) and all(map(ENTITY_TAG.fullmatch, tags)))
 
 
 def _is_no_word(fields: Sequence[str]) -> bool:
@@ -148,6 +150,8 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
     """A '#' that is a word has a tag, and no '='."""
     if not fields[0].startswith("#") or (len(fields[0]) > 1 and not (layout.is_universal or fields[0][1] == " ")):
         return False
+    if layout.marks_entities and not ENTITY_TAG.fullmatch(fields[-1]):
+        return fields != ["#"]
     return any("=" in one for one in fields) or (len(fields) != layout.columns and fields != ["#"])
 
 

@@ -51,11 +51,12 @@ from tui_trainer.data.sources.reading import (
 from tui_trainer.data.sources.source_file import (
     SUPPORTED,
     SourceFile,
-    can_be_used,
     candidate,
+    form_of,
     named_file,
     open_bytes,
     refuse_unsupported,
+    usable,
 )
 from tui_trainer.data.sources.splits import (
     NamedSplits,
@@ -67,6 +68,7 @@ from tui_trainer.data.sources.splits import (
     configured_splits,
     data_files,
     has_configurations,
+    is_about_the_data,
     missing_files,
     no_configuration,
     saved_splits,
@@ -360,6 +362,8 @@ class _Asked:
     place: Path = Path()
     wanted: HubPath | None = None
     pattern: str = ""
+    beside: tuple[str, ...] = ()
+    """Files of its folder that are not read."""
 
     @property
     def name(self) -> str:
@@ -418,7 +422,7 @@ def _of_a_folder(asked: _Asked, place: Path) -> Source:
         return _configured(asked, place)
     if (name := asked.choice.name) and (place / name).is_dir():
         return _of_a_folder(replace(asked.without_configuration, text=f"{asked.text}/{name}"), place / name)
-    named = _usable(_files_below(place), asked)
+    named, asked = _usable(_files_below(place), asked)
     saved = saved_splits(place)
     splits = splits_of_cache(place, named) or tell_apart(named, saved)
     if gone := saved - {part.folder for part in splits.parts}:
@@ -480,7 +484,7 @@ def _of_a_glob(asked: _Asked, pattern: Path) -> Source:
     files = (folder / name for folder, inside in below.items() for name in data_files(folder, inside))
     place = Path(*takewhile(lambda step: not GLOB_SIGNS & {*step}, pattern.parts))
     asked = replace(asked, place=place, pattern=str(pattern))
-    named = _usable(files, asked, whole_paths=True)
+    named, asked = _usable(files, asked, whole_paths=True)
     return _choose(asked, named, tell_apart(named), place.name, split_in(place.name))
 
 
@@ -514,7 +518,7 @@ def _choose(
     return replace(
         source,
         others=others,
-        beside=splits.beside if splits.parts else (),
+        beside=(*asked.beside, *(splits.beside if splits.parts else ())),
         remark=gone or ("" if splits.parts else splits.remark),
     )
 
@@ -611,22 +615,45 @@ def _files_below(folder: Path) -> Iterator[Path]:
                 yield Path(place) / name
 
 
-def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) -> dict[str, SourceFile]:
-    """The files that can be read as text or rows, named from its place on, and so are labels without `whole_paths`."""
+def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) -> tuple[dict[str, SourceFile], _Asked]:
+    """Return the files that can be read as text or rows, named from its place on, and what is asked with the files
+    beside them that are not read. Labels are whole paths with `whole_paths`.
+
+    Raises DataError where no file can be read, and for files whose names promise data that cannot be read.
+    """
     files: dict[str, SourceFile] = {}
-    left_out: Counter[str] = Counter()
-    for path in paths:
+    unreadable: list[str] = []
+    beside: list[str] = []
+    for path in sorted(paths, key=str):
         name = path.relative_to(asked.place).as_posix()
         file = candidate(path, str(path) if whole_paths else name)
-        if file is None or not can_be_used(file):
-            left_out[path.suffix.lower() or "without an ending"] += 1
+        if file is not None and (read := usable(file)):
+            files[name] = read
+        elif path.is_symlink() and form_of(path) != "unknown":
+            unreadable.append(f"{one_line(name, 80)} is a link to nothing")
+        elif form_of(path) == "unsupported":
+            unreadable.append(
+                f"{one_line(path.suffix, 20)} files are not supported in this version: {one_line(name, 80)}"
+            )
         else:
-            files[name] = file
-    if files:
-        return dict(sorted(files.items(), key=lambda item: str(item[1].path)))
-    shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in left_out.most_common(6))
-    found = f"found only {shown}" if shown else "nothing was found"
-    raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
+            beside.append(name)
+    if any(file.holds_rows for file in files.values()):
+        # What describes the rows or makes them: `git clone` of a data set leaves it beside them.
+        about = [name for name in files if is_about_the_data(name) or name.endswith(".py")]
+        about = [name for name in about if not files[name].holds_rows]
+        files = {name: file for name, file in files.items() if name not in about}
+        beside += about
+    if not files:
+        endings = Counter(PurePosixPath(name).suffix.lower() or "without an ending" for name in beside)
+        shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
+        found = (
+            "; ".join(filter(None, (*unreadable[:_MOST_SHOWN], shown and f"found only {shown}"))) or "nothing was found"
+        )
+        raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
+    if unreadable:
+        hint = "convert or remove these files, or name the files to learn from in data.path, with commas"
+        raise DataError([Problem(message=text, hint=hint) for text in unreadable[:_MOST_SHOWN]])
+    return files, replace(asked, beside=tuple(sorted(beside)))
 
 
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
@@ -797,8 +824,9 @@ def _overlap(one: RowsRead, other: RowsRead) -> bool:
 
 
 def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:
-    texts = [one_line(beside[0], 120) if len(beside) == 1 else f"{len(beside):,} texts"] if beside else []
-    return (*map(_shown, splits), *texts)
+    more = len(beside) - _MOST_SHOWN
+    files = [one_line(name, 80) for name in beside[:_MOST_SHOWN]] + ([f"{more:,} more files"] if more > 0 else [])
+    return (*map(_shown, splits), *files)
 
 
 def _shown(split: SplitFiles) -> str:

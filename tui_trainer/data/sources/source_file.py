@@ -1,20 +1,26 @@
 """One file of a source: what its name promises, and how it is opened so that nothing hangs."""
 
+import csv
+import errno
 import gzip
+import json
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from io import BufferedReader
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, TypeVar, cast
 
+from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.errors import DataError, system_reason
 from tui_trainer.files.hub_layout import network_errors, network_reason
 from tui_trainer.terminal.safe_text import one_line
 
+T = TypeVar("T")
 Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 
 FORMS: dict[str, Form] = {
@@ -48,6 +54,11 @@ def form_of(path: PurePath) -> Form:
 
 
 SNIFFED_BYTES = 4096
+_FORM_BYTES = 1 << 16  # one long row of a conversation fits
+_SNIFFED_LINES = 20
+_ALWAYS_TEXT = frozenset({".md", ".rst", ".py"})
+_JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
+ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
 # What a file begins with that is another form than its name says.
 _BEGINNINGS = (
     (b"version https://git-lfs", "a pointer of Git LFS, and not the file itself", "fetch it: git lfs pull"),
@@ -60,6 +71,41 @@ _BEGINNINGS = (
     (b"<!doctype", "a web page, as a download that failed leaves", "download it again"),
     (b"<html", "a web page, as a download that failed leaves", "download it again"),
 )
+
+
+def form_of_content(head: bytes) -> Form | None:
+    """Return the form of rows that a file without a telling name holds, by its first bytes; None for a plain text.
+
+    `head` ends anywhere, so its last line does not count where there are others.
+    """
+    lines = head.decode("utf-8-sig", errors="ignore").splitlines()
+    whole = [line for line in (lines[:-1] if len(lines) > 1 else lines) if line.strip()][:_SNIFFED_LINES]
+    if not whole:
+        return None
+    if whole[0].lstrip()[:1] in ("{", "["):
+        if all(isinstance(_json(line), dict) for line in whole):
+            return "jsonl"
+        return "json" if _JSON_ROWS.match("".join(whole)) else None
+    words = [line.split() for line in whole if not line.startswith(("#", "-DOCSTART-"))]
+    if (
+        words
+        and len(words[0]) > 1
+        and all(len(row) == len(words[0]) and ENTITY_TAG.fullmatch(row[-1]) for row in words)
+    ):
+        return "conll"
+    for form, separator in (("tsv", "\t"), ("csv", ","), ("csv", ";")):
+        table = list(csv.reader(whole, delimiter=separator))
+        names = {name.strip().lower() for name in table[0]}
+        if len(names) > 1 and names & HEADER_NAMES and all(len(row) == len(table[0]) for row in table[:-1]):
+            return cast(Form, form)
+    return None
+
+
+def _json(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,6 +128,8 @@ class SourceFile:
     features: Mapping[str, Any] | None = field(default=None, hash=False)
     separator: str = ""
     header: tuple[str, ...] = ()
+    form_inside: Form | None = None
+    """The form of its content, where the name promises none."""
 
     @property
     def compressed(self) -> bool:
@@ -89,7 +137,7 @@ class SourceFile:
 
     @property
     def form(self) -> Form:
-        return form_of(self.path)
+        return self.form_inside or form_of(self.path)
 
     @property
     def holds_rows(self) -> bool:
@@ -140,13 +188,30 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
+class _Readable(FileIO):
+    """A file that raises BlockingIOError where a file of /proc has nothing to read. FileIO gives None for that."""
+
+    def readinto(self, buffer: Any) -> int:
+        count: int | None = super().readinto(buffer)
+        return _some(count)
+
+    def readall(self) -> bytes:
+        return _some(super().readall())
+
+
+def _some(found: T | None) -> T:
+    if found is None:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+    return found
+
+
 def _opened(file: SourceFile) -> BinaryIO:
     if file.remote:
         from huggingface_hub import HfFileSystem
 
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    raw = os.fdopen(os.open(file.path, flags), "rb")
+    raw = BufferedReader(_Readable(os.open(file.path, flags)))
     if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
         raw.close()
         raise DataError("not a regular file", where=file.label)
@@ -173,8 +238,13 @@ def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
         raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
     refuse_unsupported(file)
-    with open_bytes(file):  # says now that it may not be read
-        return file
+    with open_bytes(file) as (_, content):  # raises now where it may not be read
+        return file if file.holds_rows else _with_form_inside(file, content.read(_FORM_BYTES))
+
+
+def _with_form_inside(file: SourceFile, head: bytes) -> SourceFile:
+    is_text = file.path.suffix.lower() in _ALWAYS_TEXT
+    return file if is_text else replace(file, form_inside=form_of_content(head))
 
 
 def refuse_unsupported(file: SourceFile) -> None:
@@ -197,12 +267,17 @@ def candidate(path: Path, label: str) -> SourceFile | None:
     return SourceFile(path=path, label=one_line(label), size_bytes=facts.st_size)
 
 
-def can_be_used(file: SourceFile) -> bool:
-    """Whether a file that was not named itself counts; an unknown ending is settled by its first bytes."""
-    if file.form != "unknown":
-        return file.form != "unsupported"
+def usable(file: SourceFile) -> SourceFile | None:
+    """Return a file that was not named itself, with the form of its content; None where it cannot be read.
+
+    An unknown ending is settled by the first bytes.
+    """
+    if file.holds_rows or file.form == "unsupported":
+        return file if file.holds_rows and file.form != "unsupported" else None
     try:
         with open_bytes(file) as (_, content):
-            return b"\0" not in content.read(SNIFFED_BYTES)
+            head = content.read(_FORM_BYTES)
+            is_binary = b"\0" in head[:SNIFFED_BYTES]
+            return None if file.form == "unknown" and is_binary else _with_form_inside(file, head)
     except DataError:
-        return False
+        return file if file.form == "text" else None

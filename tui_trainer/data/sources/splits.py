@@ -156,11 +156,11 @@ class SplitUse:
     shares_rows: bool = False
 
     def words(self) -> str:
-        """`corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; left alone: ...`."""
+        """`corpus: train (train.csv) is trained on; validation (valid.csv) is evaluated on; not read: ...`."""
         said = [
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
-            f"left alone: {', '.join(self.left_alone)}" if self.left_alone else "",
+            f"not read: {', '.join(self.left_alone)}" if self.left_alone else "",
             "rows that are evaluated on are trained on as well" if self.shares_rows else "",
             self.note,
         ]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.models.files.shards import SHARD_BYTES
@@ -36,7 +36,7 @@ _TOKEN_BYTES = 32
 
 
 def host_memory(
-    shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int, processes: int = 1
+    shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int, processes: int = 1
 ) -> dict[str, Any]:
     """The fields of a plan that are about the machine's memory; empty on a CPU, where all memory is that."""
     if setup.device != "cuda":
@@ -62,7 +62,9 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
     return [Problem(message=message, hint="raise the limit of the container or job, or take a machine with more")]
 
 
-def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_workers: int) -> Iterable[MemoryPart]:
+def _parts(
+    shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int
+) -> Iterable[MemoryPart]:
     yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA: an assumption")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
     kept: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
@@ -77,7 +79,7 @@ def _parts(shape: ModelShape, setup: TrainingSetup, config: Config, loader_worke
     if begun := setup.begun_bytes:
         yield MemoryPart("first adapters", begun, "4 bytes x adapters: what they began with")
     if loader_workers:
-        rows = pass_rows(setup, setup.most_rows or config.training.step_rows)
+        rows = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
         found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
         yield MemoryPart("batches", found, f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")

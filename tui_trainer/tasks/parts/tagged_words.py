@@ -116,7 +116,7 @@ class TaggedWords(TableReader):
         self._columns: TagColumns | None = None
         self._survey = TagSurvey()
         self._numbers: dict[str, int] = {}
-        self._cut_spans = 0
+        self._cut_spans = self._utf16_rows = 0
         self._notes: dict[str, None] = {}
 
     @property
@@ -154,6 +154,7 @@ class TaggedWords(TableReader):
             self.classes = len(self._survey.counts)
         if not self._numbers:
             self._cut_spans += tagged.cut
+            self._utf16_rows += tagged.counts_utf16
         return Example(" ".join(tagged.words), tagged)
 
     def settle(self) -> None:
@@ -179,9 +180,11 @@ class TaggedWords(TableReader):
         encoded = []
         for one, row in zip(tagged, rows, strict=True):
             labels = [IGNORE] * len(row.ids)
+            tags, dropped = _tags_of_tokens(one.tags, [word for _, word in row.firsts])
             for place, word in row.firsts:
-                labels[place] = self._numbers[one.tags[word]]
-            encoded.append(Encoded({COLUMN: row.ids, LABELS: labels}, len(row.firsts), row.truncated))
+                labels[place] = self._numbers[tags[word]]
+            inexact = f"the word {one.words[dropped[0]]!a} has no token and its tag is not learned" if dropped else ""
+            encoded.append(Encoded({COLUMN: row.ids, LABELS: labels}, len(row.firsts), row.truncated, inexact=inexact))
         return encoded
 
     def details(self) -> dict[str, Any]:
@@ -201,9 +204,26 @@ class TaggedWords(TableReader):
         if self._cut_spans:
             told = "1 span begins or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans begin or end"
             notes.append(f"{told} inside a word; the whole word has the tag")
+        if self._utf16_rows:
+            who = "1 row counts" if self._utf16_rows == 1 else f"{self._utf16_rows:,} rows count"
+            notes.append(f"{who} the places of spans in UTF-16 units, as JavaScript does")
         if self._known and tuple(self._numbers) == self._known:
             notes.append(f"the model tells these tags apart already, and keeps their numbers: {listed(self._known)}")
         return notes
+
+
+def _tags_of_tokens(tags: Sequence[str], words: Sequence[int]) -> tuple[list[str], list[int]]:
+    """Return the tags of all words, and the words without a token before the last one of `words`, which have some.
+
+    Where such a word begins an entity, the next word of the entity begins it instead.
+    """
+    moved, with_tokens = list(tags), set(words)
+    dropped = [word for word in range(max(words, default=-1)) if word not in with_tokens]
+    for word in dropped:
+        before, after = parts_of(moved[word]), parts_of(moved[word + 1])
+        if before.prefix == "B" and after.prefix == "I" and before.kind == after.kind:
+            moved[word + 1] = moved[word]
+    return moved, dropped
 
 
 def _tag_words(survey: TagSurvey) -> Iterator[str]:
