@@ -164,7 +164,7 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
         bench.attach_to(RunFolder(tmp_path / "other"))
         await screens.until(lambda: bench.run is not own)
         await screens.press("5", "/", *own.folder.name, "enter")
-        await screens.shows("\u25b8 " + own.folder.name[:20])
+        await screens.shows(f"1 with '{own.folder.name}'")
         await screens.press("N", "ctrl+u", *"told-at-the-end", "enter")
         await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)
