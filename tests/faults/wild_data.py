@@ -2310,6 +2310,104 @@ TEMPLATES = (
     ),
 )  # fmt: skip
 
+JSON_LINES = "".join(json.dumps({"messages": TURNS}) + "\n" for _ in range(2))
+ALTERNATIVES = [{"text": "A.", "score": 3}, {"text": "B."}]
+PLACED = [{"text": "A.", "answer_start": 3}, {"text": "B.", "answer_start": 9}]
+ANSWERS_OF_SEVERAL_BYTES = ("π", "😀", "é")
+SPANS_UTF16 = [{"start": 5, "end": 8, "text": "Ann", "labels": ["PER"]}]
+FILES_AND_VALUES = (
+    *(
+        Wild(name=f"conversations in {file}", content=JSON_LINES, file=file, task="chat", learnt=("None.",) * 2)
+        for file in ("chat.txt", "chat.jsonl.txt", "train.data", "rows")
+    ),
+    Wild(
+        name="CoNLL in a text file", content="Ann B-PER\nlives O\n\n-DOCSTART- O\nPaul B-PER\nsings O\n\n" * 2,
+        file="train.txt", model="encoder", task="token_classification",
+        learnt=("Ann/B-PER lives/O", "Paul/B-PER sings/O") * 2,
+    ),
+    Wild(
+        name="CoNLL with a comment of two words and -DOCSTART- as a word", file="a.conll", model="encoder",
+        content="# 12\nAnn B-PER\nwrote O\n-DOCSTART- O\n\n" * 2, task="token_classification",
+        learnt=("Ann/B-PER wrote/O -DOCSTART-/O",) * 2, notes=("the tags mark entities",),
+    ),
+    Wild(
+        name="a table in a text file", content="text,label\ngood day,pos\nbad day,neg\n", file="a.txt",
+        model="encoder",
+        task="sequence_classification", learnt=("good day -> pos", "bad day -> neg"),
+    ),
+    Wild(
+        name="prose with commas", file="a.txt",
+        content="Dear Sir, I write, with joy, to you.\nYours, Ann, and others\n",
+        task="causal_lm", learnt=("Dear Sir, I write, with joy, to you.\nYours, Ann, and others\n",),
+    ),
+    Wild(
+        name="documentation and code beside rows",
+        content={"a.jsonl": [{"text": STORY}] * 2, "README.md": "# Sheep", "LICENSE": "MIT", "make.py": "x = 1"},
+        task="causal_lm", learnt=(STORY,) * 2, notes=("not read: LICENSE, README.md, make.py",),
+    ),
+    Wild(
+        name="a file of another compression beside rows", content={"a.jsonl": [{"text": STORY}], "b.jsonl.zst": "x"},
+        refused=(".zst files are not supported", "b.jsonl.zst"),
+    ),
+    Wild(
+        name="answers with scores", content=[{"question": "Why?", "answers": ALTERNATIVES}],
+        refused=("the column 'answers' has 2 answers", "write the one to learn"),
+    ),
+    Wild(
+        name="answers with scores for T5", model="text to text",
+        content=[{"question": "Why?", "answers": ALTERNATIVES}],
+        refused=("the column 'answers' has 2 answers",),
+    ),
+    Wild(
+        name="answers with their places",
+        content=[{"question": "Why?", "answers": PLACED}] * 2,
+        task="chat", learnt=("A.",) * 2, notes=("of each the first",),
+    ),
+    *(
+        Wild(
+            name=f"context and input beside {question}", task="chat", learnt=("Denver",) * 2,
+            reads=("It won.", "Shortly."),
+            content=[{question: "Who?", "context": "It won.", "input": "Shortly.", answer: "Denver"}] * 2,
+        )
+        for question, answer in (
+            ("prompt", "response"), ("query", "response"), ("user", "assistant"), ("problem", "solution"),
+            ("question", "solution"),
+        )
+    ),
+    Wild(
+        name="spans that count UTF-16 units", content=[{"text": "😀😀 Ann lives", "label": SPANS_UTF16}] * 2,
+        settings={"task.type": "token_classification"}, model="encoder", task="token_classification",
+        learnt=("\ufffd" * 4 + "/O " + "\ufffd" * 4 + "/O Ann/B-PER lives/O",) * 2, notes=("UTF-16",),
+    ),
+    Wild(
+        name="a span that marks another text than its own",
+        content=[{"text": "Bob met Ann", "label": [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}]}],
+        settings={"task.type": "token_classification"}, model="encoder",
+        refused=("the span 0-3 (PER) marks 'Bob', and its own text is 'Ann'",), where="line 1",
+    ),
+    Wild(
+        name="the ignored index as a label", content=[{"text": "A sheep.", "label": label} for label in (-100, 0, 1)],
+        model="encoder", refused=("the label is -100",), where="line 1",
+    ),
+    Wild(
+        name="labels between blanks", settings={"task.problem_type": "multi_label_classification"}, model="encoder",
+        content=[{"text": "A.", "labels": labels} for labels in ("a.b c.d", "a.b", "c.d e.f", "e.f a.b")],
+        task="sequence_classification", notes=("separated by blanks",),
+        learnt=("A. -> a.b, c.d", "A. -> a.b", "A. -> c.d, e.f", "A. -> a.b, e.f"),
+    ),
+    *(
+        Wild(
+            name=f"the answer {answer!a} of several bytes", model="encoder",
+            settings={"task.type": "question_answering"},
+            content=[
+                {"question": "?", "context": f"café {answer} end", "answers": {"text": [answer], "answer_start": [5]}}
+            ] * 2,
+            task="question_answering", learnt=(f"?café {answer} end -> {answer}",) * 2,
+        )
+        for answer in ANSWERS_OF_SEVERAL_BYTES
+    ),
+)  # fmt: skip
+
 GROUPS: Mapping[str, tuple[Wild, ...]] = {
     "texts": (*TEXTS, *PREFERENCES, *MEDIA),
     "conversations": (*CONVERSATIONS, *FORMS_OF_CONVERSATIONS),
@@ -2320,4 +2418,5 @@ GROUPS: Mapping[str, tuple[Wild, ...]] = {
     "tags": (*TAGS, *WORD_TABLES, *CONLL_FILES, *TAGGED_ROWS),
     "separated files and JSON": (*SEPARATED_FILES, *JSON_FILES),
     "published data sets": KNOWN,
+    "files and values that were misread": FILES_AND_VALUES,
 }

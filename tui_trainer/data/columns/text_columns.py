@@ -301,7 +301,7 @@ class PairColumns:
         if not are_alike:
             refuse_several(texts, target, row.where)
         self._several += len(texts) > 1
-        if texts or value in ([], {"text": []}):
+        if texts or (value.get("text") if isinstance(value, Mapping) else value) == []:
             value = texts[0] if texts else ""
         return source, _checked(value, target, row.where)
 
