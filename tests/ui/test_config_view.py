@@ -20,7 +20,6 @@ from tui_trainer.tasks import find_task, task_names
 from tui_trainer.ui.keymap import Keymap
 from tui_trainer.ui.screens import config_dialogs as config_files
 from tui_trainer.ui.spans import UNICODE
-from tui_trainer.ui.widgets.lists import MARK_CELLS, preset_cells
 
 RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"
 MICRO, SCHEDULE = "training.per_device_train_batch_size", "training.lr_scheduler_type"
@@ -281,24 +280,6 @@ async def test_undo_and_redo_name_what_they_did():
         for words in reversed(steps):
             await press("U")
             await screens.shows(f"redid {words}")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("width", "height"), [(60, 20), (80, 24), (120, 35), (200, 50)])
-@in_event_loop
-async def test_a_long_value_has_all_cells_that_its_preset_leaves(width, height):
-    path = "/data/" + "/".join(f"folder-{n}" for n in range(40)) + "/rows.jsonl"
-    async with opened((width, height)) as (screens, _, press):
-        screens.bench.document.set("data.path", path)
-        shown = await press("/ =data.path enter")
-        table = screens.app.screen.table
-        [row] = [line for line in shown.splitlines() if "\u25cf path" in line]
-        cells, presets = table.size.width - MARK_CELLS - table.name_cells - 1, preset_cells(table.size.width)
-        value = row[row.index("\u2026") : row.index("rows.jsonl") + len("rows.jsonl")]
-        assert len(value) == cells - (presets + 1 if presets else 1), row
-        await press("enter")
-        field = table.query_one(".field")
-        assert field.size.width >= cells - 3, "all of the row, also where a preset stood"
 
 
 @pytest.mark.full

@@ -65,13 +65,13 @@ async def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_sc
     model = save_tiny_model(tmp_path / "tiny-gpt2", "gpt2")
     (tmp_path / "notes.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts(40)))
     request = Request(shortcuts={"model.model_name_or_path": str(model), "data.path": "notes.jsonl"})
-    headless = load_config(request)
+    headless = await asyncio.to_thread(load_config, request)
     async with open_screens(request, size=(160, 50)) as screens:
         document = screens.bench.document
         assert document.problems == () and not document.is_changed("data.max_length")
         assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
         await screens.press("2", "/", *"data.max_length", "enter")
-        await screens.shows("recipe finetune, but this gpt2 model has learnt 128 positions")
+        await screens.shows("from recipe finetune", "learnt 128")
         await screens.press("enter", "ctrl+u", *"256", "enter")
         await screens.shows("256 is above 128")
         await screens.press("r")
