@@ -211,6 +211,13 @@ def test_stream_of_characters_is_cut_and_never_padded(capsys):
         assert sample["padding"] == 0 and sample["trained_tokens"] == sample["tokens"] - 1 == 128
 
 
+def test_preview_works_where_the_plan_decides_every_number(model, capsys):
+    for rows in (1, 30):
+        path = table(f"{rows}.jsonl", [{"text": f"The {n}th sheep sang a song on the hill."} for n in range(rows)])
+        assert main(["preview", "--model", model, "--data", path, "-n", "1"]) == 0
+        assert "sheep" in capsys.readouterr().out
+
+
 def test_only_assistant_turns_are_marked_as_trained(capsys):
     said = [("user", "Hello?"), ("assistant", "Hi there."), ("user", "[INST] 2+2"), ("assistant", "4")]
     messages = [{"role": role, "content": text} for role, text in said]

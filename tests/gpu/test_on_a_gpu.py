@@ -34,6 +34,7 @@ from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen
+from tui_trainer.training.precision import keep_rotary_exact
 
 pytestmark = pytest.mark.gpu
 GPU = torch.device("cuda")
@@ -366,3 +367,20 @@ def test_a_chunked_loss_takes_less_memory_and_gives_the_same_gradient():
     assert results[1][0] == pytest.approx(results[0][0], rel=1e-4)
     torch.testing.assert_close(results[1][1], results[0][1], atol=1e-2, rtol=1e-2)
     assert results[1][2] < results[0][2]
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_rotary_angles_of_late_positions_are_exact_also_in_a_run_with_tf32(rows):
+    model = tiny_model("llama").to(GPU)
+    keep_rotary_exact(model)
+    rotary, positions = model.model.rotary_emb, torch.arange(8192, device=GPU).expand(rows, -1)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        cosines, _ = rotary(torch.zeros(1, device=GPU), positions)
+    finally:
+        torch.set_float32_matmul_precision(before)
+    angles = positions.double()[..., None] * rotary.inv_freq.double()
+    expected = torch.cat((angles, angles), dim=-1).cos()
+    # An fp32 angle of 8,192 is exact to 2^-11.
+    assert (cosines.double() - expected).abs().max() < 2**-10

@@ -125,6 +125,12 @@ def test_full_disks_are_named_with_the_variable_that_moves_the_folder(machine):
     assert found == [("bad", "export TMPDIR"), ("bad", "export TUI_TRAINER_HOME"), ("warn", "export HF_HOME")]
 
 
+def test_bytecode_that_python_does_not_keep_is_named_with_the_command(machine):
+    for obstacle, command in (("variable", "unset PYTHONDONTWRITEBYTECODE"), ("folder", "export PYTHONPYCACHEPREFIX=")):
+        (problem,) = diagnose(machine(bytecode_obstacle=obstacle)).problems
+        assert problem.severity == "info" and problem.remedy.startswith(command)
+
+
 @pytest.mark.full
 def test_limits_of_a_container_and_a_weak_machine_are_reported(machine):
     flags = frozenset({"sse4_2", "avx"})

@@ -229,6 +229,19 @@ def test_the_cuda_of_torch_is_read_from_its_version_file(monkeypatch, tmp_path):
     assert libraries.torch_cuda(None) is None
 
 
+def test_missing_bytecode_of_torch_is_a_problem_where_python_may_not_write_it(monkeypatch, tmp_path):
+    package = write(tmp_path / "site", {"torch/__init__.py": "raise SystemExit"}) / "torch"
+    monkeypatch.syspath_prepend(str(package.parent))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(sys, "pycache_prefix", None)
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    assert libraries.bytecode_obstacle() is None
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert libraries.bytecode_obstacle() == "variable"
+    write(package, {f"__pycache__/__init__.{sys.implementation.cache_tag}.pyc": ""})
+    assert libraries.bytecode_obstacle() is None
+
+
 MEMINFO = "MemTotal:  1000 kB\nMemAvailable: 600 kB\nSwapTotal:  400 kB\nSwapFree:   100 kB\n"
 
 

@@ -193,6 +193,7 @@ class Card(TorchDispatchMode):
         self.kernels: dict[Any, Callable[..., Any]] = {}
         """What kernels without a form for the CPU compute."""
         self.computed: dict[Any, int] = {}
+        self.tf32_products = 0
         """How often each of those was called."""
         self.allocated_bytes = self.peak_bytes = 0
         self.copied_bytes = self.copied_peak_bytes = 0
@@ -309,6 +310,8 @@ class Card(TorchDispatchMode):
             raise RuntimeError(f"expected scalar type {on_card[0].dtype} but found {on_card[-1].dtype} ({func})")
         if func in _MATMULS:
             cublas.workspace = os.environ.get(_WORKSPACE, "") if cublas.workspace is None else cublas.workspace
+            is_fp32 = all(x.dtype == torch.float32 for x in on_card)
+            self.tf32_products += is_fp32 and torch.get_float32_matmul_precision() != "highest"
         if torch.are_deterministic_algorithms_enabled():
             self._check_determinism(func)
         if func in _WAITS or (func in _INDEXES and _has_mask(args[1])):

@@ -108,6 +108,7 @@ def check_run(run_on_card, task, method, precision, layout, switch, optim, kerne
     steps, evaluations = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert [step.step for step in steps] == [1, 2] and len(evaluations) == 1
     assert all(step.grad_norm > 0 and step.peak_memory_bytes > 0 for step in steps)
+    assert bool(card.tf32_products) == (precision == "fp32" and switch != "deterministic")
     check_waits(card, plan, steps)
     check_checkpoint(folder, plan, method, precision)
     gc.collect()

@@ -5,6 +5,7 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.tiny_models import tiny_model
 from tui_trainer.config.sections import TrainingSection
@@ -15,7 +16,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.training.clock import Clock
 from tui_trainer.training.components import checkpoint_activations
 from tui_trainer.training.optimizer import RunOptimizer
-from tui_trainer.training.precision import MixedPrecision
+from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
 from tui_trainer.training.step import take_step
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -95,3 +96,30 @@ def test_gradient_checkpointing_is_refused_for_a_model_that_does_not_support_it(
     with pytest.raises(ConfigError, match="albert keeps the activations of all layers") as refused:
         checkpoint_activations(tiny_model("albert"))
     assert refused.value.problems[0].key == "training.gradient_checkpointing"
+
+
+class PrecisionOfProducts(TorchDispatchMode):
+    """Records the precision of fp32 products when cosines of rotary angles are computed, and when matrices are."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = set()
+
+    def __torch_dispatch__(self, func, _types, args=(), kwargs=None):
+        if (name := str(func).split(".")[1]) in ("cos", "mm"):
+            self.found.add((name, torch.get_float32_matmul_precision()))
+        return func(*args, **(kwargs or {}))
+
+
+def test_rotary_angles_are_exact_while_other_products_use_tf32():
+    model = tiny_model("llama")
+    keep_rotary_exact(model)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        with PrecisionOfProducts() as precision, torch.no_grad():
+            model(torch.tensor([[3, 4, 5]]))
+        assert precision.found == {("cos", "highest"), ("mm", "high")}
+        assert torch.get_float32_matmul_precision() == "high"
+    finally:
+        torch.set_float32_matmul_precision(before)

@@ -1,6 +1,7 @@
 """Full disks, files that cannot be removed, texts that cannot be written: no good weights are lost."""
 
 import math
+import shutil
 from importlib.metadata import version
 
 import pytest
@@ -9,7 +10,7 @@ from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedToken
 
 from tests.trained_runs import stopping_after
 from tests.training.finished_runs import of_kind
-from tui_trainer.errors import EXIT_DONE, EXIT_FAILED
+from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.reporting.facts import facts_of
@@ -94,6 +95,21 @@ def test_a_damaged_best_checkpoint_is_reported_and_the_last_weights_are_kept(tin
     assert "step-2" in of_kind(folder, RunProblem)[0].message
     final, last = (AutoModelForCausalLM.from_pretrained(path) for path in (folder.model, folder.checkpoints / "step-8"))
     assert all(torch.equal(a, b) for a, b in zip(final.parameters(), last.parameters(), strict=True))
+
+
+def test_a_resumed_run_reports_a_lost_best_checkpoint_and_looks_for_the_best_anew(
+    tiny_run, held_out_losses, monkeypatch
+):
+    held_out_losses += [1.0, 2.0, 2.0, 1.5]
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "take_step", stopping_after(3))
+        folder, outcome = tiny_run("interrupted", PATIENT | {"training.max_steps": 8})
+    assert outcome.exit_code == EXIT_STOPPED
+    shutil.rmtree(folder.checkpoints / "step-2")
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    problem = next(one for one in of_kind(folder, RunProblem) if one.kind == "best checkpoint lost")
+    assert "step-2" in problem.message
+    assert of_kind(folder, RunFinished)[-1].model_step == 8
 
 
 def test_a_stop_that_cannot_save_fails(tiny_run, saves_fail_at, monkeypatch):
