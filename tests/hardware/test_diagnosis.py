@@ -126,9 +126,9 @@ def test_full_disks_are_named_with_the_variable_that_moves_the_folder(machine):
 
 
 def test_bytecode_that_python_does_not_keep_is_named_with_the_command(machine):
-    for obstacle, command in (("variable", "unset PYTHONDONTWRITEBYTECODE"), ("folder", "export PYTHONPYCACHEPREFIX=")):
+    for obstacle, remedy in (("variable", "unset PYTHONDONTWRITEBYTECODE"), ("folder", "export PYTHONPYCACHEPREFIX=")):
         (problem,) = diagnose(machine(bytecode_obstacle=obstacle)).problems
-        assert problem.severity == "info" and problem.remedy.startswith(command)
+        assert problem.severity == "info" and problem.remedy.startswith(remedy)
 
 
 @pytest.mark.full

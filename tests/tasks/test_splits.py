@@ -167,8 +167,7 @@ def test_data_eval_path_wins_over_a_validation_split(tmp_path):
     trained, evaluated, told = used(other, tmp_path / "cache", data__eval_path=tmp_path / "d")
     assert evaluated == marks("validation") and len(trained) == 5
     assert told == (
-        f"{tmp_path}/d: validation (validation.jsonl) is evaluated on; "
-        "not read: train (train.jsonl), test (test.jsonl)"
+        f"{tmp_path}/d: validation (validation.jsonl) is evaluated on; not read: train (train.jsonl), test (test.jsonl)"
     )
 
 
