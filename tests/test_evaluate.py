@@ -117,6 +117,7 @@ def test_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
     assert found["reference"] is None and "no head for these labels: left out" in found["stderr"]
 
 
+@pytest.mark.full
 def test_impossible_evaluation_is_refused_in_one_sentence(finished, tmp_path, capsys):
     run, other = finished("sequence_classification"), finished("token_classification")
     unknown = write_rows(tmp_path / "unknown.jsonl", [{"text": "The goat runs", "label": "goat"}])

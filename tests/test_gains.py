@@ -135,6 +135,7 @@ def checked(capsys, *arguments: str, code: int = 0):
     return {one["check"]: one for one in json.loads(shown.out)["findings"]}, shown.err
 
 
+@pytest.mark.full
 def test_check_measures_a_fix_and_shows_its_gain_from_then_on(asked, tmp_path, capsys):
     config = uneven(tmp_path)
     found, printed = checked(capsys, *config, "--measure", "padding")

@@ -41,6 +41,7 @@ def saved_tensors(folder, file):
         return {name: saved.read(name) for name in saved.names}
 
 
+@pytest.mark.full
 def test_a_split_model_learns_and_saves_what_a_whole_one_does(tmp_path, forked_ranks):
     """Packed, with the loss in chunks of the head, which is whole outside of the model's own forward pass."""
     changes = {"training.loss_chunk_tokens": 16} | UNEVEN

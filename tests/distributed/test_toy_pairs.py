@@ -131,6 +131,7 @@ def check_equal(mine, theirs, *, places=1e-6):
         assert (tensor - second[name]).abs().max() < 1e-5, name
 
 
+@pytest.mark.full
 def test_pairs_are_learnt_the_same_whole_one_by_one_and_packed(train):
     whole = train("padded", PADDED | {"training.per_device_train_batch_size": 8})
     steps = events(whole, StepDone)

@@ -58,6 +58,7 @@ def folders(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.full
 @pytest.mark.versions
 def test_the_language_model_and_its_towers_are_counted_separately(folders, subtests):
     assert set(TOWERS) == set(TRAINED_ON_TEXT)

@@ -38,6 +38,7 @@ def too_large(monkeypatch):
 @pytest.mark.parametrize(
     ("method", "precision"), [("lora", "fp16"), pytest.param("qlora", "bf16", marks=pytest.mark.e2e)]
 )
+@pytest.mark.full
 def test_a_batch_that_ran_out_of_memory_is_repeated_in_smaller_passes(method, precision, run_on_card, too_large):
     settings = {**DROPOUT, "training.max_steps": 2, "tuning.method": method, "training.mixed_precision": precision}
     assert SETTINGS["dataloader.num_workers"], "batches are made ahead and pinned"

@@ -61,6 +61,7 @@ def plan_of(run):
     return read_plan_file(run.plan.read_bytes())
 
 
+@pytest.mark.full
 def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed(go_on, tiny_config, tmp_path):
     first = go_on("first", {"tuning.method": "full", **STILL})
     for reference in (str(first.root), "first", "fir", "last"):
@@ -101,6 +102,7 @@ def test_card_and_report_of_a_run_name_the_chain_it_comes_from(go_on):
     assert [one.name for one in plan_of(third).ancestors[1:]] == ["first", "second"]
 
 
+@pytest.mark.full
 def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
     """All weights, then LoRA, then the same adapter: each run begins with the loss with which the one before ended."""
     full = go_on("full", {"tuning.method": "full"})

@@ -231,6 +231,7 @@ def stop_at(monkeypatch, step):
     monkeypatch.setattr(Session, "take_step", stopping_after(step))
 
 
+@pytest.mark.full
 def test_a_late_step_without_memory_continues_as_a_run_whose_plan_changed_there(tiny_run, shortage, monkeypatch):
     """Passes of another size sum in another order. So the weights equal to the bit those of a run whose plan was
     changed at this step, and not those of a run that began with the smaller passes."""
@@ -512,6 +513,7 @@ def test_a_run_whose_final_model_cannot_be_written_can_be_resumed(reference_run,
 # What users see ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.full
 def test_lines_plan_screen_and_report_show_the_smaller_passes(tiny_run, shortage):
     shortage.steps, shortage.rows = {3}, 2
     folder, _ = tiny_run("failing", WHOLE)
@@ -583,6 +585,7 @@ def test_memory_that_was_freed_is_watched_again():
     assert sum(map(bool, warnings_for([*fall, *[12 * GIB] * 24, *fall]))) >= 2 * once > 0
 
 
+@pytest.mark.full
 def test_a_checkpoint_is_saved_before_memory_runs_out(tiny_run, monkeypatch):
     warnings = iter(["", "", "memory runs out: 1 GiB of the 16 GiB of the machine are left"])
     monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(warnings, ""))

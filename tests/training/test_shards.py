@@ -90,6 +90,7 @@ def test_a_run_is_resumed_from_shards_to_the_bit(small_shards, tiny_run, stop_af
         assert all(one.read_bytes() == other.read_bytes() for one, other in zip(ours, others, strict=True))
 
 
+@pytest.mark.full
 def test_a_run_with_a_damaged_checkpoint_is_resumed_from_the_one_before_to_the_bit(small_shards, tiny_run, stop_after):
     changes = {"checkpoint.save_steps": 4, "model.scratch.attention_dropout": 0.2}
     whole, _ = tiny_run("whole", changes)

@@ -59,6 +59,7 @@ def test_adapters_begin_with_the_numbers_of_peft(init, base):
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4, msg=name)
 
 
+@pytest.mark.full
 def test_what_is_saved_fits_the_original_weights(base, tmp_path, subtests):
     rslora = {"use_rslora": True, "lora_alpha": 7.0}
     for init, settings in (("pissa", {}), ("olora", rslora)):

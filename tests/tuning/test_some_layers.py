@@ -185,6 +185,7 @@ def test_frozen_weights_stay_and_have_no_state_and_no_copy(family, changes, tmp_
     assert plan.training_setup.backward_layers == (0 if wanted == "lm_head" else 1)
 
 
+@pytest.mark.full
 def test_a_run_is_resumed_to_the_bit_and_its_checkpoint_can_be_tried(tmp_path):
     (tmp_path / "whole").mkdir()
     run = train(tmp_path / "whole", "causal_lm", settings(tmp_path))

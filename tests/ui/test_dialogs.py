@@ -38,6 +38,7 @@ async def test_a_question_closes_with_an_answer_or_without_and_stays_for_any_oth
             done.clear()
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_question_of_many_long_lines_stays_on_the_screen_and_scrolls_with_its_keys_in_sight():
     lines = [[(f"line {n} " + "long " * 60, "text")] for n in range(30)]

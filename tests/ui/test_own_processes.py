@@ -133,6 +133,7 @@ async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_o
                 assert screens.bench.document.value(name) == value
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
     async with open_canned(size=(100, 30)) as screens:
@@ -158,6 +159,7 @@ def chat(tmp_path, monkeypatch) -> RunFolder:
     return run
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_is_found_again(chat, program):
     async with open_canned(size=(100, 30)) as screens:
@@ -321,6 +323,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.press("escape")
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(chat, program, forms, tmp_path):
     run_of(tmp_path / "runs", "other", start(20), *steps(1, 20), end(20)).model.mkdir()

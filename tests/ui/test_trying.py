@@ -104,6 +104,7 @@ async def test_the_reason_why_weights_cannot_be_loaded_stands_below_whole(monkey
         assert "read to its end" in " ".join(text.replace("\u2502", " ").split())
 
 
+@pytest.mark.full
 @in_event_loop
 async def test_a_conversation_goes_on_and_takes_the_commands_of_chat(monkeypatch):
     async with trying(monkeypatch, task="chat") as screens:

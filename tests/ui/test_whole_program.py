@@ -106,6 +106,7 @@ def test_another_terminal_sees_the_whole_curve_and_its_keys_work(open_terminal, 
     assert first.wait_for_end() == 3
 
 
+@pytest.mark.full
 def test_sigterm_gives_the_terminal_back_and_saves(open_terminal, small_config):
     terminal = open_terminal(small_config())
     terminal.start_run()

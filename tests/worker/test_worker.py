@@ -201,6 +201,7 @@ def test_an_error_in_the_progress_callback_ends_the_worker(script):
     assert len(processes) == 2
 
 
+@pytest.mark.full
 def test_a_program_that_is_killed_leaves_no_worker_behind():
     command = [sys.executable, "-c", ASKING, WITH_A_PROCESS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
