@@ -77,6 +77,10 @@ def test_a_run_is_exported_by_keyboard(open_terminal, tmp_path, environment, mon
     terminal.wait_for(folder.name[:4], "finished", "held-out loss")
     terminal.press("x")
     terminal.wait_for(f"Export {folder.name}", "adapter", "onnx", " are free")
+    # Which form is proposed depends on the libraries that are installed.
+    while "\u25b8 onnx" not in terminal.text:
+        terminal.press("down")
+        terminal.read_until_quiet()
     terminal.press("enter")
     terminal.wait_for("is being written")
     terminal.press("escape")
