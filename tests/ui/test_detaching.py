@@ -153,6 +153,7 @@ def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp
         go_on_detached(folder)
 
 
+@pytest.mark.full
 def test_within_a_job_of_slurm_nothing_is_detached(tiny_config, monkeypatch):
     loaded = tiny_config("own")
     plan = estimated_plan(loaded)
