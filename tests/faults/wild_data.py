@@ -2386,6 +2386,16 @@ FILES_AND_VALUES = (
         refused=("the span 0-3 (PER) marks 'Bob', and its own text is 'Ann'",), where="line 1",
     ),
     Wild(
+        name="answers of many rows that are not in their contexts", model="encoder",
+        content=[{"question": "?", "context": "A sheep.", "answers": f"hen {name}"} for name in "abcdefgh"],
+        settings={"task.type": "question_answering"},
+        refused=("the answer 'hen a' is not in the context", "all 8 rows"),
+    ),
+    Wild(
+        name="more tags than words, in a row that is shown in part", model="encoder",
+        content=[{"tokens": ["a", "b"], "ner_tags": ["O"] * 5}] * 2, refused=("2 words and 5 tags", '"O", "\u2026"]'),
+    ),
+    Wild(
         name="the ignored index as a label", content=[{"text": "A sheep.", "label": label} for label in (-100, 0, 1)],
         model="encoder", refused=("the label is -100",), where="line 1",
     ),

@@ -3,7 +3,7 @@ problem with its first places."""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,12 +13,13 @@ from tui_trainer.terminal.safe_text import one_line
 SHOWN_PROBLEMS, _SHOWN_PLACES = 5, 3
 _EXCERPT, _SHOWN_VALUE, _SHOWN_ITEMS = 100, 32, 4
 _NUMBER = re.compile(r"\d+")
+_VALUE = re.compile(r"(?<!column )'[^']*'")
 _ITEM = re.compile(r"\b(?:message|turn|span|word|tag) (\d+)\b")
 
 
 @dataclass(slots=True)
 class _Equal:
-    """Mistakes that differ in nothing but numbers: the first one, and where the next ones are."""
+    """Mistakes that differ only in numbers and quoted values: the first one, and where the next ones are."""
 
     first: Problem
     count: int = 0
@@ -49,7 +50,7 @@ class ProblemList:
         """`row`: the values of the row that cannot be used."""
         for problem in error.problems:
             self.count += 1
-            kind = (problem.key, _NUMBER.sub("0", problem.message), _NUMBER.sub("0", problem.hint))
+            kind = (problem.key, _kind_of(problem.message), _kind_of(problem.hint))
             if kind not in self._kinds:
                 if len(self._kinds) == SHOWN_PROBLEMS:
                     continue
@@ -108,12 +109,16 @@ class RecordedProblems(ProblemList):
         self.of_rows.append((error.problems, row))
 
 
+def _kind_of(text: str) -> str:
+    return _NUMBER.sub("0", _VALUE.sub("''", text))
+
+
 def excerpt_of(row: Mapping[str, object], message: str) -> str:
     """A piece of a row as JSON, safe to show, from the columns and the items of lists on that the message names."""
     names = sorted(row, key=lambda name: f"'{name}'" not in message)
     item = _ITEM.search(message)
     first = int(item[1]) - 1 if item else 0
-    shown = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]}
+    shown = {str(name): _shortened(row[name], first) for name in names[:_SHOWN_ITEMS]} | _mark_of_cut(names)
     return one_line(json.dumps(shown, ensure_ascii=False, default=str), _EXCERPT)
 
 
@@ -122,7 +127,13 @@ def _shortened(value: Any, first: int = 0) -> Any:
         return one_line(value, _SHOWN_VALUE)
     if isinstance(value, list):
         skipped = ["\u2026"] if 0 < first < len(value) else []
-        return skipped + [_shortened(item) for item in value[len(skipped) and first :][:_SHOWN_ITEMS]]
+        rest = value[len(skipped) and first :]
+        return [*skipped, *map(_shortened, rest[:_SHOWN_ITEMS]), *_mark_of_cut(rest)]
     if isinstance(value, dict):
-        return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]}
+        return {str(name): _shortened(item) for name, item in list(value.items())[:_SHOWN_ITEMS]} | _mark_of_cut(value)
     return value
+
+
+def _mark_of_cut(values: Sized) -> dict[str, str]:
+    """Return what stands for the values that are not shown. A list takes its key."""
+    return {"\u2026": f"{len(values) - _SHOWN_ITEMS} more"} if len(values) > _SHOWN_ITEMS else {}
