@@ -278,7 +278,7 @@ DAMAGES = [
 @pytest.mark.full
 def test_damaged_tables_of_earlier_versions_are_left_out(tmp_path, monkeypatch, subtests):
     for number, damage in enumerate(DAMAGES):
-        with subtests.test(damage):
+        with subtests.test(ascii(damage[:40])):
             monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / str(number)))
             folder = Path(shutil.copytree(OLD, state_folder()))
             for name in ("calibration.json", "gains.json", "memory.json"):
