@@ -87,6 +87,12 @@ async def test_letters_after_a_slash_narrow_the_list_until_escape_and_enter_take
         await screens.shows("\u25b8 tweet-sentiment", "docstring-topics", "Enter take it")
         await screens.press("/", *"tags python", "enter", "enter")
         await screens.until(lambda: screens.bench.document.recipe_name == "python-entities")
+        document = screens.bench.document
+        assert document.plain.config.data.path == "rows.jsonl", "own values stay"
+        await screens.press("p", "space")
+        await screens.shows("your own values go")
+        await screens.press("enter")
+        await screens.until(lambda: document.plain.config.data.path != "rows.jsonl")
 
 
 @in_event_loop
