@@ -40,7 +40,9 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         await screens.shows("Into", ".jsonl", "Enter begin")
         await screens.press("enter")
         await screens.ticks("12 rows", "rows/s")
-    [out] = [path for path in tmp_path.glob("asked.*.jsonl")]
+        # The file gets its name when it is whole.
+        await screens.until(lambda: list(tmp_path.glob("asked.*.jsonl")))
+    [out] = tmp_path.glob("asked.*.jsonl")
     assert len(out.read_text().splitlines()) == 12 and "prediction" in json.loads(out.read_text().splitlines()[0])
 
 
