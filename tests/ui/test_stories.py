@@ -220,7 +220,7 @@ async def test_story_runs(small, tmp_path):
         asked = Controls(slow.control)
         with RunLock(slow.lock):
             await screens.press("r")
-            await screens.shows("2 here")
+            await screens.settled()
             await screens.press("end", "D")
             await screens.shows("slow is running; S stops it")
             await screens.press("S")
