@@ -177,7 +177,7 @@ def read_profile(path: Path, kind: Kind) -> Profile:
     try:
         facts = path.stat()
     except OSError:
-        return _read_profile.__wrapped__(path, kind, None)
+        return _read_profile(path, kind, None)  # raises, which is not kept
     return _read_profile(path, kind, (facts.st_mtime_ns, facts.st_size, facts.st_ino))
 
 

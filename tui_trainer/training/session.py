@@ -93,7 +93,7 @@ class Session:
             if before != now:
                 message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
                 self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
-            if damage := ranks.by_first(self._damage_of_best):
+            if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
                 hint = "the best evaluation is looked for anew from here on"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
@@ -413,7 +413,7 @@ class Session:
     def write_final_model(self) -> None:
         """The last weights, or with early stopping the best, go to `model/` with a card. Raises RunError."""
         position = self.position
-        if self.plan.config.evaluation.early_stopping_patience and position.best_step not in (0, position.step):
+        if self._goes_back:
             self._go_back_to_best()
         if self.components.together.splits_weights:
             gather_model(self.components.model, self.components.together.whole, keep=self.ranks.is_first)
@@ -426,16 +426,19 @@ class Session:
             ) from error
 
     @property
+    def _goes_back(self) -> bool:
+        """Whether the model of the run has the weights of an earlier evaluation than its last step."""
+        has_patience = self.plan.config.evaluation.early_stopping_patience > 0
+        return has_patience and self.position.best_step not in (0, self.position.step)
+
+    @property
     def _best_checkpoint(self) -> Path:
         return self.job.folder.checkpoints / f"step-{self.position.best_step}"
 
     def _damage_of_best(self) -> str:
-        """Return what is wrong with the checkpoint of the best evaluation; empty where the run needs none."""
-        position = self.position
-        if not self.plan.config.evaluation.early_stopping_patience or position.best_step in (0, position.step):
-            return ""
+        """Return what is wrong with the checkpoint of the best evaluation; empty where it is whole."""
         try:
-            return checkpoint_folder.damage_of(self._best_checkpoint, position.best_step) or ""
+            return checkpoint_folder.damage_of(self._best_checkpoint, self.position.best_step) or ""
         except CheckpointError as error:
             return str(error)
 

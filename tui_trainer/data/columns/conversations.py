@@ -645,7 +645,7 @@ def _text(row: Row, column: str) -> str:
 
 
 def _answer(row: Row, column: str) -> str:
-    """A string; of SQuAD's answers the first, which all are right. Several of another name are not."""
+    """Return the answer of a row: a string, or the first of several equivalent ones. Raises DataError."""
     value = value_of(row, column)
     if isinstance(value, str) and not _is_blank(value):
         return checked_text(value, row.where)

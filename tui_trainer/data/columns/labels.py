@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal, get_args
 
+from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
@@ -50,7 +51,6 @@ _WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": Fal
 _NO_LABEL = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
 _BLANK = " "
-IGNORED = -100  # the number that the losses of torch leave out
 _WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
 _STARTS = ("start", "start_offset", "begin")
@@ -191,7 +191,7 @@ class LabelReader:
         # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
         self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
         texts = [value for value in known if isinstance(value, str)]
-        self._separator = _separator_of(texts) if kind == MULTI else _SEPARATORS[-1]
+        self._separator = _separator_of(texts)
         self._form = ""
         self._lists: bool | None = None
 
@@ -276,7 +276,7 @@ class LabelReader:
             raise DataError(f"the label is {form}, and those before it are {before}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
-        if value == IGNORED or (value == -1 and not self._has_negatives):
+        if value == IGNORE or (value == -1 and not self._has_negatives):
             hint = "leave the row out, or write another name for the class"
             raise DataError(f"the label is {value:g}, which says that there is none", where=where, hint=hint)
         if isinstance(value, float):
@@ -293,7 +293,7 @@ class LabelReader:
     def _checked(self, name: str, where: str) -> str:
         if not name:
             raise DataError("the label is empty", where=where)
-        if name in (*_NO_LABEL, str(IGNORED)) or (name == "-1" and not self._has_negatives):
+        if name in (*_NO_LABEL, str(IGNORE)) or (name == "-1" and not self._has_negatives):
             hint = "leave the row out, or write another name for the class"
             raise DataError(f"the label is '{name}', which says that there is none", where=where, hint=hint)
         if len(name) > LONGEST_NAME:

@@ -33,7 +33,7 @@ class Encoded:
     """One example as the model gets it: numbers for each of the reader's columns, of which `labels` count as labels;
     with none it is left out. `truncated`: something did not fit into max_length. `unknown`: tokens for what the
     tokenizer does not know. `marked`: the text spells a special token that begins or ends it, and has it once.
-    `inexact`: the answer that its tokens cannot represent exactly, in words, for a message; empty where they can.
+    `inexact`: what of it its tokens cannot represent exactly, as part of a message; empty where they can.
 
     `example`: which of the examples that were encoded together it is a window of; None: the one at its own place."""
 

@@ -616,8 +616,8 @@ def _files_below(folder: Path) -> Iterator[Path]:
 
 
 def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) -> tuple[dict[str, SourceFile], _Asked]:
-    """Return the files that can be read as text or rows, named from its place on, and what is asked with the files
-    beside them that are not read. Labels are whole paths with `whole_paths`.
+    """Return the readable files by their names below `asked.place`, and `asked` with the names of the other files.
+    Labels are whole paths with `whole_paths`.
 
     Raises DataError where no file can be read, and for files whose names promise data that cannot be read.
     """
@@ -639,16 +639,18 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
             beside.append(name)
     if any(file.holds_rows for file in files.values()):
         # What describes the rows or makes them: `git clone` of a data set leaves it beside them.
-        about = [name for name in files if is_about_the_data(name) or name.endswith(".py")]
-        about = [name for name in about if not files[name].holds_rows]
+        about = {
+            name
+            for name, file in files.items()
+            if not file.holds_rows and (is_about_the_data(name) or name.endswith(".py"))
+        }
         files = {name: file for name, file in files.items() if name not in about}
         beside += about
     if not files:
         endings = Counter(PurePosixPath(name).suffix.lower() or "without an ending" for name in beside)
         shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
-        found = (
-            "; ".join(filter(None, (*unreadable[:_MOST_SHOWN], shown and f"found only {shown}"))) or "nothing was found"
-        )
+        reasons = [*unreadable[:_MOST_SHOWN], *([f"found only {shown}"] if shown else [])]
+        found = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
     if unreadable:
         hint = "convert or remove these files, or name the files to learn from in data.path, with commas"

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal, TypeVar, cast
+from typing import Any, BinaryIO, Literal, TypeVar
 
 from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.errors import DataError, system_reason
@@ -21,6 +21,8 @@ from tui_trainer.files.hub_layout import network_errors, network_reason
 from tui_trainer.terminal.safe_text import one_line
 
 T = TypeVar("T")
+_looked_at: dict[tuple[Path, int, int], tuple[bool, "Form | None"]] = {}
+"""Of files already opened by this process, by path, size and time: whether they can be read, and their form inside."""
 Form = Literal["text", "jsonl", "json", "csv", "tsv", "parquet", "arrow", "conll", "unsupported", "unknown"]
 
 FORMS: dict[str, Form] = {
@@ -57,6 +59,7 @@ SNIFFED_BYTES = 4096
 _FORM_BYTES = 1 << 16  # one long row of a conversation fits
 _SNIFFED_LINES = 20
 _ALWAYS_TEXT = frozenset({".md", ".rst", ".py"})
+_SEPARATED: tuple[tuple[Form, str], ...] = (("tsv", "\t"), ("csv", ","), ("csv", ";"))
 _JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
 ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
 # What a file begins with that is another form than its name says.
@@ -87,17 +90,17 @@ def form_of_content(head: bytes) -> Form | None:
             return "jsonl"
         return "json" if _JSON_ROWS.match("".join(whole)) else None
     words = [line.split() for line in whole if not line.startswith(("#", "-DOCSTART-"))]
-    if (
-        words
-        and len(words[0]) > 1
-        and all(len(row) == len(words[0]) and ENTITY_TAG.fullmatch(row[-1]) for row in words)
-    ):
+    columns = {len(row) for row in words}
+    if len(columns) == 1 and columns != {1} and all(ENTITY_TAG.fullmatch(row[-1]) for row in words):
         return "conll"
-    for form, separator in (("tsv", "\t"), ("csv", ","), ("csv", ";")):
-        table = list(csv.reader(whole, delimiter=separator))
-        names = {name.strip().lower() for name in table[0]}
-        if len(names) > 1 and names & HEADER_NAMES and all(len(row) == len(table[0]) for row in table[:-1]):
-            return cast(Form, form)
+    for form, separator in _SEPARATED:
+        names = {name.strip(' "').lower() for name in whole[0].split(separator)}
+        if len(names) < 2 or not names & HEADER_NAMES:
+            continue
+        header, *rows = table = list(csv.reader(whole, delimiter=separator))
+        # The last row may be cut where a field goes on in the next line.
+        if rows and all(len(row) == len(header) for row in rows[: max(1, len(table) - 2)]):
+            return form
     return None
 
 
@@ -272,12 +275,19 @@ def usable(file: SourceFile) -> SourceFile | None:
 
     An unknown ending is settled by the first bytes.
     """
-    if file.holds_rows or file.form == "unsupported":
-        return file if file.holds_rows and file.form != "unsupported" else None
-    try:
-        with open_bytes(file) as (_, content):
-            head = content.read(_FORM_BYTES)
-            is_binary = b"\0" in head[:SNIFFED_BYTES]
-            return None if file.form == "unknown" and is_binary else _with_form_inside(file, head)
-    except DataError:
-        return file if file.form == "text" else None
+    if file.form == "unsupported":
+        return None
+    if file.holds_rows:
+        return file
+    key = (file.path, *file.size_and_time())
+    if key not in _looked_at:
+        try:
+            with open_bytes(file) as (_, content):
+                head = content.read(_FORM_BYTES)
+                is_binary = b"\0" in head[:SNIFFED_BYTES]
+                found = None if file.form == "unknown" and is_binary else _with_form_inside(file, head)
+        except DataError:
+            found = file if file.form == "text" else None
+        _looked_at[key] = found is not None, found.form_inside if found else None
+    is_read, form = _looked_at[key]
+    return replace(file, form_inside=form) if is_read else None
