@@ -97,7 +97,7 @@ def test_fully_tuned_model_is_evaluated_without_its_missing_base(tmp_path, capsy
     assert "the prepared data of" in (message := capsys.readouterr().err) and message.count("\n") == 1, message
 
 
-@pytest.mark.e2e
+@pytest.mark.full
 def test_exported_folder_is_compared_with_its_run(adapted_run, capsys):
     assert main(["export", adapted_run.name, "--to", "merged"]) == 0
     merged = adapted_run.root / "export/merged"

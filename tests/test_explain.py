@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tui_trainer import errors
 from tui_trainer.advice.checklist import all_checks
 from tui_trainer.advice.examine import all_symptoms
@@ -24,17 +22,6 @@ def test_check_and_finding_are_explained_by_name_and_by_title(capsys):
     assert f"{finding.name} (a finding of the doctor" in explained(capsys, finding.title.upper())
 
 
-@pytest.mark.full
-def test_every_check_and_finding_is_explained(capsys, subtests):
-    assert len(all_checks()) > 40 and len(all_symptoms()) > 20
-    for check in all_checks():
-        with subtests.test(check.name):
-            assert_check_is_explained(check, capsys)
-    for finding in all_symptoms():
-        with subtests.test(finding.name):
-            assert_finding_is_explained(finding, capsys)
-
-
 def assert_check_is_explained(check, capsys):
     explanation = explained(capsys, check.name)
     assert f"{check.name} (a check: {check.title})\n  {check.why}\n" in explanation
@@ -45,17 +32,16 @@ def assert_finding_is_explained(finding, capsys):
     assert f"{finding.name} (a finding of the doctor: {finding.title})" in explained(capsys, finding.name)
 
 
-@pytest.mark.full
-def test_every_command_is_explained_by_its_help(capsys, subtests):
+def test_a_command_is_explained_by_its_help(capsys):
     names = explained(capsys, "commands").split("\n")[:-1]
-    assert len(names) > 30 and "bench train" in names
-    for name in names:
-        with subtests.test(name):
-            explanation = explained(capsys, *name.split())
-            assert main([*name.split(), "--help"]) == 0
-            help_text = capsys.readouterr().out
-            assert f"{name} (a command)\n" in explanation
-            assert options_of(help_text) == options_of(explanation.split("(a command)")[1])
+    assert len(names) > 30
+    for name in ("train", "bench train"):
+        assert name in names
+        explanation = explained(capsys, *name.split())
+        assert main([*name.split(), "--help"]) == 0
+        help_text = capsys.readouterr().out
+        assert f"{name} (a command)\n" in explanation
+        assert options_of(help_text) == options_of(explanation.split("(a command)")[1])
 
 
 def options_of(text: str) -> list[str]:

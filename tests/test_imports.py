@@ -172,5 +172,3 @@ def test_fine_tuning_of_characters_loads_only_what_it_uses(tmp_path):
     loaded = loaded_at_the_first_step(tmp_path)
     assert not UNUSED & loaded
     assert "torch" in loaded and families(loaded) == {"auto", "llama"}
-    control = loaded_at_the_first_step(tmp_path, "training.optim=adafactor")
-    assert {"transformers.optimization", "peft"} <= control

@@ -6,12 +6,13 @@ Each ends with one of the four exit codes and without a traceback.
 from __future__ import annotations
 
 import io
+import json
 import os
 import shutil
 import subprocess
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from typing import Any
 import pytest
 import typer
 
-from tests.programs import run_program, start_program
+from tests.programs import run_program
 from tests.trained_runs import asked_row, training_row, write_rows
 from tui_trainer.cli import main
 from tui_trainer.cli.application import app
@@ -98,12 +99,9 @@ SHORT_WAIT = """
 from tui_trainer.launching import torchrun
 torchrun.WAIT_SECONDS = 0.5
 """
-DELETED = """
-import os, shutil
-shutil.rmtree(os.getcwd())
-"""
 HOME_VARIABLES = "HOME USER LOGNAME TUI_TRAINER_HOME XDG_CONFIG_HOME XDG_STATE_HOME XDG_CACHE_HOME HF_HOME".split()
-FEW = ("train", "plan", "runs", "explain")
+# These measure for minutes.
+MEASURING = ("rehearse", "tune", "bench", "diagnose")
 
 
 @dataclass(frozen=True)
@@ -112,9 +110,13 @@ class Start:
 
     environment: Callable[[Path], dict[str, str]] = lambda place: dict(os.environ)
     prelude: str = ""
+    is_deleted: bool = False
     folder: Callable[[Path], Path] = lambda place: place
     code: int | None = None
     words: str = ""
+
+
+PLAIN = Start()
 
 
 def without_home(**more: str) -> dict[str, str]:
@@ -141,7 +143,7 @@ STARTS = {
         code=EXIT_BAD_INPUT,
         words=r"is started is not UTF-8: {place}-caf\xe9; `cd` to another one",
     ),
-    "a folder that is gone": Start(prelude=DELETED, code=EXIT_BAD_INPUT, words="was deleted; `cd` to another"),
+    "a folder that is gone": Start(is_deleted=True, code=EXIT_BAD_INPUT, words="was deleted; `cd` to another"),
 }
 
 
@@ -170,8 +172,46 @@ def words_of(command: str) -> list[str]:
     return [*filter(None, [command]), *("./runs/causal_lm" if word == "RUN" else word for word in COMMANDS[command])]
 
 
-def prelude_of(command: str) -> str:
-    return SHORT_WAIT if command == "join" else ""
+# All commands of a start, one after the other in one program.
+ALL = """
+import io, json, os, shutil, sys
+from tui_trainer.cli import main
+{prelude}
+ended = []
+for words, folder, is_deleted, is_closed in json.loads({commands!r}):
+    os.chdir(folder)
+    if is_deleted:
+        shutil.rmtree(os.getcwd())
+    sys.stdin = io.StringIO("a text")
+    output, error = (io.TextIOWrapper(io.BytesIO(), "utf-8", "backslashreplace", write_through=True) for _ in range(2))
+    sys.stdout, sys.stderr = output, error
+    if is_closed:
+        os.close(1)
+        sys.stdout = sys.__stdout__ = None
+    code = main(words)
+    ended.append([code, *(file.buffer.getvalue().decode() for file in (output, error))])
+with open({out!r}, "w") as file:
+    json.dump(ended, file)
+"""
+
+
+def carried_out(commands: Sequence[str], tmp_path: Path, run: Path, start: Start = PLAIN, is_closed: bool = False):
+    """Yield each command, its place and how it ended, of one program started so."""
+    places = [make_place(tmp_path / f"{command or 'help'}", run) for command in commands]
+    folders = [start.folder(place) for place in places]
+    asked = [
+        [words_of(command), str(folder), start.is_deleted, is_closed]
+        for command, folder in zip(commands, folders, strict=True)
+    ]
+    out = tmp_path / "ended.json"
+    prelude = ALL.format(prelude=SHORT_WAIT + start.prelude, commands=json.dumps(asked), out=str(out))
+    environment = start.environment(places[0])
+    done = run_program([], environment=environment, folder=tmp_path, prelude=prelude, module="")
+    assert done.returncode == 0, done
+    for command, place, folder, (code, output, error) in zip(
+        commands, places, folders, json.loads(out.read_text()), strict=True
+    ):
+        yield command, place, folder, subprocess.CompletedProcess(command, code, output, error)
 
 
 def assert_no_traceback(done: Any) -> None:
@@ -182,79 +222,54 @@ def runs_in(place: Path) -> list[str]:
     return sorted(path.name for path in (place / "runs").iterdir())
 
 
-def start_in(start: Start, command: str, place: Path) -> None:
-    """Start a command in a place, and check how it ends."""
-    environment, folder = start.environment(place), start.folder(place)
-    prelude = start.prelude + prelude_of(command)
-    done = run_program(words_of(command), environment=environment, folder=folder, prelude=prelude)
-    assert_no_traceback(done)
-    if start.code is None or not command:
-        return
-    assert (done.returncode, done.stdout) == (start.code, ""), done
-    (line,) = done.stderr.splitlines()
-    assert start.words.format(place=place) in line
-    assert not folder.exists() or runs_in(folder) == ["causal_lm"], "nothing was made"
+def start_all(name: str, commands: Sequence[str], tmp_path: Path, run: Path, subtests: pytest.Subtests) -> None:
+    """Start commands in places of their own, and check how each ends."""
+    start = STARTS[name]
+    for command, place, folder, done in carried_out(commands, tmp_path, run, start):
+        with subtests.test(command):
+            assert_no_traceback(done)
+            if start.code is None or not command:
+                continue
+            assert (done.returncode, done.stdout) == (start.code, ""), done
+            (line,) = done.stderr.splitlines()
+            assert start.words.format(place=place) in line
+            assert not folder.exists() or runs_in(folder) == ["causal_lm"], "nothing was made"
 
 
 @pytest.mark.parametrize("name", ["no home", "a folder that is not UTF-8", "a folder that is gone"])
-def test_plan_reports_a_missing_home_or_folder_without_a_traceback(name, place):
-    start_in(STARTS[name], "plan", place)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("command", FEW)
-def test_common_commands_report_a_missing_home_or_folder(command, tmp_path, finished, subtests):
-    for number, (name, start) in enumerate(STARTS.items()):
-        with subtests.test(name):
-            start_in(start, command, make_place(tmp_path / str(number), finished("causal_lm").root))
+def test_plan_reports_a_missing_home_or_folder_without_a_traceback(name, tmp_path, finished, subtests):
+    start_all(name, ["plan"], tmp_path, finished("causal_lm").root, subtests)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in FEW])
-def test_every_command_reports_a_missing_home_or_folder(command, tmp_path, finished, subtests):
-    for number, (name, start) in enumerate(STARTS.items()):
-        with subtests.test(name):
-            start_in(start, command, make_place(tmp_path / str(number), finished("causal_lm").root))
+@pytest.mark.parametrize("name", STARTS)
+def test_every_command_reports_a_missing_home_or_folder(name, tmp_path, finished, subtests):
+    commands = [one for one in COMMANDS if STARTS[name].code is not None or one not in MEASURING]
+    start_all(name, commands, tmp_path, finished("causal_lm").root, subtests)
 
 
-def start_with_closed_output(command: str, place: Path) -> None:
-    with (
-        place.with_suffix(".errors").open("w+b") as errors,
-        open(os.devnull, "r+b") as null,  # noqa: PTH123
-    ):
-        files = [null.fileno(), null.fileno(), errors.fileno()]
-        program = start_program(words_of(command), files=files, closed=[1], folder=place, prelude=prelude_of(command))
-        assert program.wait(300) in CODES
-        errors.seek(0)
-        assert b"Traceback" not in errors.read()
-
-
-@pytest.mark.full
-def test_common_commands_with_a_closed_standard_output_end_without_a_traceback(tmp_path, finished, subtests):
-    for command in FEW:
+@pytest.mark.e2e
+def test_every_command_with_a_closed_standard_output_ends_without_a_traceback(tmp_path, finished, subtests):
+    commands = [command for command in COMMANDS if command not in MEASURING]
+    for command, _, _, done in carried_out(commands, tmp_path, finished("causal_lm").root, is_closed=True):
         with subtests.test(command):
-            start_with_closed_output(command, make_place(tmp_path / command, finished("causal_lm").root))
+            assert_no_traceback(done)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("command", [name for name in COMMANDS if name not in FEW])
-def test_every_command_with_a_closed_standard_output_ends_without_a_traceback(command, place):
-    start_with_closed_output(command, place)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("command", FEW)
-def test_common_commands_work_in_every_language_of_the_shell(command, place, subtests):
+@pytest.mark.parametrize(
+    ("command", "language"),
+    [("plan", {"LANG": "C"}), ("explain", {"LC_ALL": "POSIX"}), ("train", {"LC_ALL": "C", "PYTHONUTF8": "0"})],
+)
+def test_common_commands_work_in_every_language_of_the_shell(command, language, place):
     """The interpreter reads the language when it starts, so each command is a new process."""
     others = {name: value for name, value in os.environ.items() if not name.startswith(("LC_", "LANG"))}
-    for language in ({"LANG": "C"}, {"LC_ALL": "POSIX"}, {"LC_ALL": "C", "PYTHONUTF8": "0"}):
-        with subtests.test(str(language)):
-            command_line = [sys.executable, "-m", "tui_trainer", *words_of(command)]
-            done = subprocess.run(
-                command_line, cwd=place, env=others | language, capture_output=True, errors="replace",
-                stdin=subprocess.DEVNULL,
-            )  # fmt: skip
-            assert_no_traceback(done)
+    command_line = [sys.executable, "-m", "tui_trainer", *words_of(command)]
+    done = subprocess.run(
+        command_line, cwd=place, env=others | language, capture_output=True, errors="replace",
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert_no_traceback(done)
 
 
 @pytest.mark.full
@@ -277,10 +292,6 @@ def test_run_trains_without_a_known_user_and_keeps_its_state_in_tui_trainer_home
     assert not list(place.rglob("~")), "no folder is called ~"
 
 
-# These measure for minutes.
-MEASURING = ("rehearse", "tune", "bench", "diagnose")
-
-
 def show_hostile_folder_name(command: str, tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Run a command in a folder whose name holds terminal codes and a line break, and check what it prints."""
     with pytest.MonkeyPatch.context() as patch:
@@ -297,15 +308,8 @@ def show_hostile_folder_name(command: str, tmp_path: Path, run: Path, capsys: py
 @pytest.mark.full
 def test_name_of_a_folder_controls_no_terminal_and_begins_no_line(tmp_path, finished, capsys, subtests):
     for command in COMMANDS:
-        if command not in MEASURING:
-            with subtests.test(command):
-                show_hostile_folder_name(command, tmp_path, finished("causal_lm").root, capsys)
-
-
-@pytest.mark.e2e
-@pytest.mark.parametrize("command", MEASURING)
-def test_name_of_a_folder_controls_no_terminal_in_commands_that_measure(command, tmp_path, finished, capsys):
-    show_hostile_folder_name(command, tmp_path, finished("causal_lm").root, capsys)
+        with subtests.test(command):
+            show_hostile_folder_name(command, tmp_path, finished("causal_lm").root, capsys)
 
 
 LATIN = "caf\udce9"

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.programs import run_program
+from tests.programs import run_program, start_program
 from tests.tiny_models import save_tiny_byte_model, save_tiny_model, tiny_tokenizer
 from tests.trained_runs import asked_row, train, write_rows
 from tui_trainer.cli import main
@@ -58,14 +56,14 @@ def test_batches_predict_what_single_rows_do_in_the_order_of_the_rows(task, fini
     assert not list(tmp_path.glob("*.partial*"))
 
 
-@pytest.mark.e2e
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("family", "task", "method"), [("byt5", "seq2seq", "lora"), ("canine", "sequence_classification", "full")]
 )
 def test_model_with_a_tokenizer_of_bytes_trains_and_predicts(family, task, method, tmp_path, capsys):
     model = save_tiny_byte_model(tmp_path / family, family)
     changes = {"model.init": "pretrained", "model.model_name_or_path": model, "tuning.method": method}
-    run = train(tmp_path, task, {**changes, "training.max_steps": 4, "evaluation.generate_rows": 2})
+    run = train(tmp_path, task, {**changes, "training.max_steps": 2, "evaluation.generate_rows": 2})
     plan = json.loads((run.root / "plan.json").read_text())
     assert plan["vocabulary"]["value"] == {"byt5": 384, "canine": 0x110000}[family]
     data = asked(tmp_path, task, 5)
@@ -75,6 +73,13 @@ def test_model_with_a_tokenizer_of_bytes_trains_and_predicts(family, task, metho
     assert main(["generate", str(run.root), "The hen runs home", "--max-new-tokens", "6"]) == 0
     assert method == "full" or main(["export", str(run.root), "--to", "merged"]) == 0
     assert not (run.root / "model/tokenizer.json").exists()
+
+
+# What is written at a time: one batch.
+SMALL_PARTS = """
+from tui_trainer.exporting import predicting
+predicting._BATCHES_OF_A_PART = 1
+"""
 
 
 class Killed(BaseException):
@@ -286,25 +291,24 @@ def test_left_padding_is_used_only_with_models_that_ignore_it(tmp_path):
 
 
 @pytest.mark.e2e
-def test_killed_program_resumes_with_the_same_command(finished, tmp_path, private_home):
-    run = finished("causal_lm")
-    data = asked(tmp_path, "causal_lm", rows=400)
-    command = [sys.executable, "-m", "tui_trainer", "predict", str(run.root), "--data", str(data)]
-    command += ["--batch-size", "2", "--max-new-tokens", "20", "--temperature", "1"]
-    environment = os.environ | {"TUI_TRAINER_HOME": str(private_home)}
-    partial = tmp_path / "out.jsonl.partial"
-    kills = 0
-    for _ in range(12):
-        child = subprocess.Popen([*command, "--out", str(tmp_path / "out.jsonl")], env=environment)
-        before = partial.stat().st_size if partial.exists() else 0
-        while child.poll() is None and kills < 3 and not (partial.exists() and partial.stat().st_size > before):
-            time.sleep(0.02)
-        if child.poll() is None and kills < 3:
-            child.send_signal(signal.SIGKILL)
-            kills += 1
-        if child.wait() == 0:
-            break
-    assert kills == 3
-    subprocess.run([*command, "--out", str(tmp_path / "whole.jsonl")], env=environment, check=True)
+def test_killed_program_resumes_with_the_same_command(finished, tmp_path):
+    run, data = finished("causal_lm"), asked(tmp_path, "causal_lm", rows=40)
+    command = ["predict", str(run.root), "--data", str(data), "--batch-size", "2", "--max-new-tokens", "6"]
+    command += ["--temperature", "1"]
+    assert main([*command, "--out", str(tmp_path / "whole.jsonl")]) == 0
+    partial, size = tmp_path / "out.jsonl.partial", 0
+    with (tmp_path / "printed.txt").open("w+b") as printed:
+        for kills in range(3):
+            program = start_program(
+                [*command, "--out", str(tmp_path / "out.jsonl")], files=[printed.fileno()] * 3, prelude=SMALL_PARTS
+            )
+            if kills < 2:
+                while not (partial.exists() and partial.stat().st_size > size):
+                    assert program.poll() is None, "it ended before it was killed"
+                    time.sleep(0.01)
+                program.kill()
+                assert program.wait(300) == -signal.SIGKILL
+                size = partial.stat().st_size
+        assert program.wait(300) == 0
     assert (tmp_path / "out.jsonl").read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
-    assert [row["id"] for row in predictions(tmp_path / "out.jsonl")] == list(range(400))
+    assert [row["id"] for row in predictions(tmp_path / "out.jsonl")] == list(range(40))

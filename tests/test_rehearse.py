@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -214,10 +212,10 @@ def test_printed_rehearsal_names_parts_failures_and_remedies(config, here, capsy
     assert "training.nothing" in capsys.readouterr().err
 
 
-@pytest.mark.e2e
+@pytest.mark.full
 def test_rehearsal_finds_a_micro_batch_within_a_limited_address_space(config, capsys, monkeypatch):
     """No failure is planted: malloc itself refuses the memory for a pass of eight long rows."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[1]), *sys.path]))
+    monkeypatch.chdir(Path(__file__).parents[1])  # where the process finds its module
     monkeypatch.setattr(asking, "MODULE", "tests.limited_rehearsal")
     larger = {"model.scratch.hidden_size": 64, "model.scratch.num_hidden_layers": 4, "data.max_length": 600,
               "model.attn_implementation": "eager"}  # fmt: skip

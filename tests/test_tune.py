@@ -496,7 +496,7 @@ def test_tuned_micro_batch_contradicts_a_number_for_accumulation(settings, capsy
     assert "gradient_accumulation_steps: is 2" in capsys.readouterr().err
 
 
-@pytest.mark.e2e
+@pytest.mark.full
 def test_tune_measures_in_processes_of_its_own(settings, capsys, monkeypatch):
     # One alternative, and no limit of time that a busy machine could reach.
     every = tuning.alternatives

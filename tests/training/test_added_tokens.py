@@ -10,7 +10,6 @@ from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from transformers import AddedToken, AutoModelForCausalLM, AutoTokenizer
 
-from tests.combinations import in_the_sweep
 from tests.tiny_models import VOCABULARY, save_tiny_byte_model, save_tiny_model, save_tiny_model_with_towers, texts
 from tests.trained_runs import write_rows
 from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, of_kind, weights_in
@@ -100,11 +99,10 @@ ALL_ROWS = {
 
 
 @pytest.mark.versions  # peft writes rows into a copy of the table, by names of its own
-@pytest.mark.parametrize("chunks", [in_the_sweep(0), 16])
 @pytest.mark.parametrize(
-    ("family", "method"),  # tied and separate tables of the head and the embedding
-    [("llama", "lora"), *(pytest.param(*case, marks=pytest.mark.full) for case in (
-        ("llama", "full"), ("qwen2", "full"), ("qwen2", "lora")))],
+    ("family", "method", "chunks"),  # tied and separate tables of the head and the embedding
+    [("llama", "lora", 16), *(pytest.param(*case, marks=pytest.mark.full) for case in (
+        ("llama", "full", 0), ("qwen2", "full", 16), ("qwen2", "lora", 0)))],
 )  # fmt: skip
 def test_losses_equal_those_of_a_plain_loop_with_the_same_tokens(tiny_run, settings, rows, family, method, chunks):
     more = {METHOD: method, "training.loss_chunk_tokens": chunks, **ALL_ROWS, **(LORA if method == "lora" else {})}
@@ -142,7 +140,22 @@ def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train)
     assert "vocabulary of 387" in card and "added tokens" in card
 
 
+def assert_merged_and_written_with_its_rows(run, folder):
+    trained = TrainedModel.of(run)
+    ids = torch.tensor([[1, 384, 40, 385, 386]])
+    with torch.no_grad():
+        logits = trained.load()(ids).logits
+        assert logits.shape[-1] == ROWS
+        assert torch.allclose(trained.load(merge=True)(ids).logits, logits, atol=1e-4)
+        folder.mkdir()
+        merged.FORMAT.write(trained, folder, lambda *_: None)
+        whole = AutoModelForCausalLM.from_pretrained(folder)
+        assert whole.config.vocab_size == ROWS
+        assert torch.allclose(whole(ids).logits, logits, atol=1e-4)
+
+
 @pytest.mark.full
+@pytest.mark.versions
 @pytest.mark.parametrize(("family", "tables"), [("llama", 1), ("qwen2", 2)])
 def test_beside_an_adapter_only_the_rows_of_new_tokens_train(train, family, tables, tmp_path):
     run = train("lora", family, LORA)
@@ -161,32 +174,22 @@ def test_beside_an_adapter_only_the_rows_of_new_tokens_train(train, family, tabl
     ids = torch.tensor([[1, 384, 40, 385, 386]])
     with torch.no_grad():
         assert torch.allclose(plain(ids).logits[..., :387], mine(ids).logits[..., :387], atol=1e-4)
+    assert_merged_and_written_with_its_rows(run, tmp_path / "written")
 
 
 @pytest.mark.full
-@pytest.mark.versions
-@pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])
-@pytest.mark.parametrize("how", [LORA, WHOLE])
-def test_a_merged_model_and_its_export_have_the_learnt_rows(train, family, how, tmp_path):
-    run = train("lora", family, how)
-    trained = TrainedModel.of(run)
-    ids = torch.tensor([[1, 384, 40, 385, 386]])
-    with torch.no_grad():
-        logits = trained.load()(ids).logits
-        assert logits.shape[-1] == ROWS
-        assert torch.allclose(trained.load(merge=True)(ids).logits, logits, atol=1e-4)
-        folder = tmp_path / "written"
-        folder.mkdir()
-        merged.FORMAT.write(trained, folder, lambda *_: None)
-        whole = AutoModelForCausalLM.from_pretrained(folder)
-        assert whole.config.vocab_size == ROWS
-        assert torch.allclose(whole(ids).logits, logits, atol=1e-4)
+def test_whole_tables_beside_an_adapter_are_merged_written_and_continued(train, tmp_path):
+    run = train("first", "qwen2", WHOLE)
+    assert_merged_and_written_with_its_rows(run, tmp_path / "written")
+    still = train("still", changes={FROM: "last", TOKENS: "", METHOD: "lora", **STILL})
+    assert loss_of(still) == pytest.approx(loss_of(run), abs=1e-5)
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("how", [LORA, in_the_sweep(WHOLE)])
-def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
-    first = train("first", "qwen2", how)
+def test_an_adapter_is_continued_and_merged_with_its_tokens(train, tiny_config):
+    first = train("first", "qwen2", LORA)
+    refused = refusal(tiny_config, {FROM: "first", TOKENS: "cow", METHOD: "lora"})
+    assert "the adapter that goes on has no rows for cow" in refused
     more = {FROM: "last", TOKENS: ""}
     still = train("still", changes={**more, METHOD: "lora", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
@@ -203,9 +206,8 @@ def test_an_adapter_is_continued_and_merged_with_its_tokens(train, how):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", ["llama", in_the_sweep("qwen2")])
-def test_a_run_with_new_tokens_is_resumed_to_the_bit(tiny_run, settings, family):
-    changes = settings(family, {**LORA, "tuning.lora_dropout": 0.1, "data.eval_fraction": 0.25})
+def test_a_run_with_new_tokens_is_resumed_to_the_bit(tiny_run, settings):
+    changes = settings("llama", {**LORA, "tuning.lora_dropout": 0.1, "data.eval_fraction": 0.25})
     assert_resumes_to_the_bit(tiny_run, changes)
 
 
@@ -278,13 +280,6 @@ def test_other_tokenizers_and_towers_are_refused(tiny_config, tmp_path):
 
 
 @pytest.mark.full
-def test_a_continued_adapter_gets_no_other_tokens(train, tiny_config):
-    train("first", "llama", LORA)
-    words = refusal(tiny_config, {FROM: "first", TOKENS: "cow", METHOD: "lora"})
-    assert "the adapter that goes on has no rows for cow" in words
-
-
-@pytest.mark.full
 def test_words_that_are_one_token_already_are_named_and_kept(train):
     run = train("known", changes={METHOD: "full", TOKENS: "plus, agreed", **STILL})
     tokenizer = AutoTokenizer.from_pretrained(run.root.parents[1] / "llama")
@@ -295,8 +290,7 @@ def test_words_that_are_one_token_already_are_named_and_kept(train):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("method", ["full", "lora"])
-@pytest.mark.parametrize("family", ["bert", in_the_sweep("roberta")])
+@pytest.mark.parametrize(("family", "method"), [("bert", "lora"), ("roberta", "full")])
 def test_encoders_get_tokens_as_well(tiny_config, tmp_path, family, method):
     data = write_rows(
         tmp_path / "labels.jsonl",

@@ -39,17 +39,36 @@ from tui_trainer.runs.state import fold
 FROM = "model.model_name_or_path"
 
 
+@pytest.fixture(scope="session")
+def base(tmp_path_factory):
+    """`base(family)`: the folder of a tiny model, made once."""
+    place = tmp_path_factory.mktemp("bases")
+    return lambda family: place / family if (place / family).exists() else save_tiny_model(place / family, family)
+
+
 @pytest.fixture
-def go_on(tiny_config, tmp_path):
+def copied(reference_run, tmp_path):
+    """`copied(name, changes)`: the copy of a run that is trained once for all tests."""
+
+    def make(name, changes):
+        root = shutil.copytree(reference_run(changes).root, tmp_path / "runs" / name)
+        remember(root)
+        return RunFolder(root)
+
+    return make
+
+
+@pytest.fixture
+def go_on(tiny_config, base, copied):
     """`go_on(name, changes)`: a finished run that starts from a model; from a tiny Llama if none is named."""
 
     def make(name, changes=None):
         changes = {"model.init": "pretrained", "tuning.r": 4, "profile": "finetune", **(changes or {})}
-        if FROM not in changes:
-            folder = tmp_path / "llama"
-            changes[FROM] = folder if folder.exists() else save_tiny_model(folder, "llama")
         if changes.get("tuning.method") == "full":
             del changes["tuning.r"]
+        changes.setdefault(FROM, base("llama"))
+        if str(changes[FROM]).startswith(str(base("llama").parent)):
+            return copied(name, changes)
         run = open_new(tiny_config(name, changes))
         assert carry_out(run).exit_code == 0
         return run.folder
@@ -87,23 +106,7 @@ def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed
 
 
 @pytest.mark.full
-def test_card_and_report_of_a_run_name_the_chain_it_comes_from(go_on):
-    first = go_on("first", {"tuning.method": "full"})
-    second = go_on("second", {FROM: "first", "tuning.method": "full", **STILL})
-    assert loss_of(second) == pytest.approx(loss_of(first), abs=1e-5)
-    third = go_on("third", {FROM: str(second.root), "tuning.method": "lora"})
-    chain = "llama > run first (all weights, 10 steps) > run second (all weights, 1 step)"
-    assert overview(third).came_from == chain and overview(first).came_from == ""
-    card = (third.model / "README.md").read_text()
-    assert "run second (all weights, 1 step)" in card and str(third.root.parent) not in card
-    assert chain in third.report.read_text().replace("&gt;", ">")
-    # The chain is kept after its runs are deleted.
-    shutil.rmtree(first.root)
-    assert [one.name for one in plan_of(third).ancestors[1:]] == ["first", "second"]
-
-
-@pytest.mark.full
-def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
+def test_each_run_of_a_chain_begins_where_the_one_before_ended_and_names_the_chain(go_on):
     """All weights, then LoRA, then the same adapter: each run begins with the loss with which the one before ended."""
     full = go_on("full", {"tuning.method": "full"})
     lora = go_on("lora", {FROM: "full", "tuning.method": "lora"})
@@ -123,6 +126,14 @@ def test_each_run_of_a_chain_begins_where_the_one_before_ended(go_on):
     assert fields[0] == fields[1] and fields[0]["base_model_name_or_path"] == str(full.model)
     trained = TrainedModel.of(continued)
     assert trained.base == full.model and "began with an adapter" in trained.base_model()[1]
+    # Its card and its report name the chain, which is kept after the runs are deleted.
+    chain = "llama > run full (all weights, 10 steps) > run lora (LoRA, 10 steps, continued) > run still ("
+    assert overview(continued).came_from.startswith(chain) and overview(full).came_from == ""
+    card = (continued.model / "README.md").read_text()
+    assert "run lora (LoRA, 10 steps" in card and str(full.root.parent) not in card
+    assert chain in continued.report.read_text().replace("&gt;", ">")
+    shutil.rmtree(full.root)
+    assert [one.name for one in plan_of(continued).ancestors[1:]] == ["full", "lora", "still"]
 
 
 @pytest.mark.full
@@ -244,22 +255,17 @@ def test_a_run_that_starts_from_an_adapter_is_resumed_to_the_bit(go_on, tiny_run
     assert_resumes_to_the_bit(tiny_run, changes)
 
 
-def labelled(tmp_path, name, labels):
-    rows = [{"text": f"a {labels[n % len(labels)]} and {n} more", "label": labels[n % len(labels)]} for n in range(48)]
-    return write_rows(tmp_path / f"{name}.jsonl", rows)
-
-
 @pytest.fixture
-def classify(tmp_path, go_on):
+def classify(base, go_on):
     """`classify(name, labels, changes)`: a finished classifier of texts, from a tiny BERT if no model is named."""
 
     def make(name, labels, changes):
-        folder = tmp_path / "bert"
-        changes = {FROM: folder if folder.exists() else save_tiny_model(folder, "bert"), **changes}
-        data = labelled(tmp_path, name, labels)
-        return go_on(
-            name, {"data.path": data, "task.type": "sequence_classification", "data.max_length": 32, **changes}
-        )
+        rows = [
+            {"text": f"a {labels[n % len(labels)]} and {n} more", "label": labels[n % len(labels)]} for n in range(48)
+        ]
+        data = write_rows(base("bert").parent / f"{'-'.join(labels)}.jsonl", rows)
+        task = {"data.path": data, "task.type": "sequence_classification", "data.max_length": 32}
+        return go_on(name, {FROM: base("bert"), **task, **changes})
 
     return make
 
@@ -278,7 +284,7 @@ def test_a_classifier_keeps_the_head_of_its_labels(classify, method):
 
 
 @pytest.mark.full
-def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, tmp_path):
+def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, base):
     first = classify("first", ANIMALS, {"tuning.method": "lora"})
     merged = classify("merged", ANIMALS, {FROM: "first", "tuning.method": "full", **STILL})
     assert loss_of(merged) == pytest.approx(loss_of(first), abs=1e-5)
@@ -291,7 +297,7 @@ def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, tm
     adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
     trained = weights_in(new)[body]
     assert (trained - adapted).abs().max() < (
-        trained - load_file(tmp_path / "bert/model.safetensors")[body]
+        trained - load_file(base("bert") / "model.safetensors")[body]
     ).abs().max() * 2
     with pytest.raises(AssertionError):
         classify("refused", others, {FROM: "first", "tuning.method": "lora"})
@@ -368,11 +374,9 @@ def test_a_plan_counts_the_merge(go_on, tiny_config):
 
 
 @pytest.fixture
-def characters_run(tiny_run, sheep):
+def characters_run(copied):
     """A finished character model of 16 positions."""
-    run, outcome = tiny_run("characters", {"task.type": "char_lm"})
-    assert outcome.exit_code == 0
-    return run
+    return copied("characters", {"task.type": "char_lm"})
 
 
 @pytest.mark.full
@@ -415,18 +419,17 @@ def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, chara
 
 
 @pytest.fixture
-def tag(tmp_path, go_on):
+def tag(base, go_on):
     """`tag(name, tags, changes)`: a finished tagger of words, from a tiny BERT if no model is named."""
 
     def make(name, tags, changes):
-        folder = tmp_path / "bert"
-        changes = {FROM: folder if folder.exists() else save_tiny_model(folder, "bert"), **changes}
         rows = [
             {"tokens": ["The", tags[n % len(tags)].lower(), f"{n}"], "ner_tags": ["O", f"B-{tags[n % len(tags)]}", "O"]}
             for n in range(48)
         ]
-        data = write_rows(tmp_path / f"{name}.jsonl", rows)
-        return go_on(name, {"data.path": data, "task.type": "token_classification", "data.max_length": 32, **changes})
+        data = write_rows(base("bert").parent / f"{'-'.join(tags)}.jsonl", rows)
+        task = {"data.path": data, "task.type": "token_classification", "data.max_length": 32}
+        return go_on(name, {FROM: base("bert"), **task, **changes})
 
     return make
 

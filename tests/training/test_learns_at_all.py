@@ -126,19 +126,16 @@ def test_a_run_that_learns_nothing_is_refused_or_found(name, tmp_path, monkeypat
 
 
 HEALTHY: list[tuple[str, Changes]] = [
-    *((task, {"training.seed": seed})
-      for task in ("causal_lm", "char_lm", "chat", "seq2seq", "sequence_classification", "token_classification")
-      for seed in (1, 2)),
     ("causal_lm", LORA),
-    ("causal_lm", {**LORA, "tuning.use_dora": "true", "training.seed": 3}),
-    ("causal_lm", {**LORA, "training.learning_rate": 1e-4, "training.warmup_steps": 20}),
+    ("char_lm", {}),
+    ("seq2seq", {}),
+    ("causal_lm", {**LORA, "tuning.use_dora": "true", "training.learning_rate": 1e-4, "training.warmup_steps": 20}),
     ("chat", {**LORA, "tuning.lora_dropout": 0.3, "task.chat_template": "chatml", "data.max_length": 120}),
-    ("sequence_classification", BERT),
     ("sequence_classification", {**BERT_LORA, "training.learning_rate": 2e-4}),
     ("token_classification", {**BERT, "training.learning_rate": 2e-5, "training.warmup_steps": 200}),
     ("causal_lm", {**LORA, "tuning.method": "full", "tuning.trainable_layers": "last 1"}),
     ("causal_lm", {"family": "gpt2", "training.optim": "sgd", "training.learning_rate": 1e-3}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(
