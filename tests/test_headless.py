@@ -251,7 +251,7 @@ def test_signals_work_while_nobody_reads_the_output(kind, number, words, prelude
             if not at_once:
                 nobody.stall()
             heard = last_step(run)
-            until(lambda: last_step(run) > heard + 200, process)
+            until(lambda: last_step(run) > heard + 60, process)
             process.send_signal(number)
             assert process.wait(PATIENCE_SECONDS) == 3, process.stacks()
     assert finished(run).reason == "stopped"

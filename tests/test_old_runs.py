@@ -115,15 +115,6 @@ def test_prepared_rows_are_used_although_the_data_is_gone(runs):
     assert message.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in message
 
 
-@pytest.mark.full
-def test_missing_prepared_rows_are_made_again_by_the_same_preparation(runs, monkeypatch):
-    shutil.rmtree(runs.parent / "home/cache")
-    monkeypatch.setattr(cache, "PREPARATION_VERSION", 5)
-    assert main(["resume", "lora", "--no-ui"]) == 0
-    assert_recorded(runs / "lora")
-    assert not problems(runs / "lora", "data changed")
-
-
 def test_missing_prepared_rows_of_another_preparation_are_refused_with_a_way_out(runs, capsys):
     shutil.rmtree(runs.parent / "home/cache")
     for name in STOPPED:
@@ -279,13 +270,18 @@ def test_removed_setting_that_changes_the_result_is_refused_in_a_stopped_run_and
 
 
 @pytest.mark.full
-def test_removed_settings_that_do_not_change_the_result_are_ignored_with_a_warning(runs, capsys):
+def test_removed_settings_that_do_not_change_the_result_are_ignored_and_missing_rows_made_again(
+    runs, capsys, monkeypatch
+):
+    shutil.rmtree(runs.parent / "home/cache")
+    monkeypatch.setattr(cache, "PREPARATION_VERSION", 5)  # the same preparation
     removed = {"targets.deadline": "3h", "model.kernels": "hub"}
     for key, value in removed.items():
         with_setting(runs / "lora", key, value)
     assert main(["resume", "lora", "--no-ui"]) == 0
     printed = capsys.readouterr().out
     assert_recorded(runs / "lora")
+    assert not problems(runs / "lora", "data changed")
     notes = problems(runs / "lora", "setting not used")
     for key, value in removed.items():
         assert f"{key} = {value!r} is not used" in printed

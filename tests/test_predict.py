@@ -24,7 +24,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tasks import find_task
 
 ROWS = 37
-TASKS = ("sequence_classification", "token_classification", "seq2seq", "chat", "causal_lm", "char_lm")
+TASKS = ("sequence_classification", "token_classification", "seq2seq", "chat", "char_lm")
 
 
 def predictions(path: Path) -> list[dict]:

@@ -461,24 +461,13 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
     second = open_new(load_config(Request(assignments=(*own, "output.name=second")), gpu="none"), gpu="none")
     assert carry_out(second).exit_code == 0
     assert read_plan(second.folder).per_device_train_batch_size.value == 4
+    # A resumed run keeps its own, although the record is gone.
+    assert clear_records([MICRO_BATCH]) == 1
+    assert carry_out(open_again(run.folder)).exit_code == 0
+    assert read_plan(run.folder).per_device_train_batch_size == plan.per_device_train_batch_size
     # Another shape of step is another matter.
     other = estimated_plan(load_config(Request(assignments=(*own, "data.max_length=32")), gpu="none"), gpu="none")
     assert other.untuned_key
-
-
-@pytest.mark.full
-def test_resumed_run_keeps_its_micro_batch(settings, here, monkeypatch):
-    own = (*settings, f"{MICRO}=tune", "output.name=mine")
-    # On this clock all steps are equally fast.
-    monkeypatch.setattr(worst_batch, "perf_counter", iter(range(10**6)).__next__)
-    without_memory_for(monkeypatch, 2)
-    run = open_new(load_config(Request(assignments=own), gpu="none"), gpu="none")
-    assert carry_out(run).exit_code == 0
-    cut = read_plan(run.folder).per_device_train_batch_size
-    assert clear_records([MICRO_BATCH]) == 1
-    monkeypatch.setattr(micro_batches, "ask", None)
-    assert carry_out(open_again(run.folder)).exit_code == 0
-    assert read_plan(run.folder).per_device_train_batch_size == cut and cut.value == 2
 
 
 @pytest.mark.full

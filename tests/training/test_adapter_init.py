@@ -58,9 +58,8 @@ def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(i
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("init", ["pissa_niter_2", "olora"])
-def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(init, settings, tiny_run, monkeypatch):
-    changes = settings(init, {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
+def test_a_stopped_run_is_resumed_to_the_bit_without_a_second_decomposition(settings, tiny_run, monkeypatch):
+    changes = settings("pissa_niter_2", {"tuning.lora_dropout": 0.1, "model.init": "pretrained"})
     decompose, calls = TakenOut.decompose, []
     monkeypatch.setattr(TakenOut, "decompose", lambda *given: calls.append(1) or decompose(*given))
     assert_resumes_to_the_bit(tiny_run, changes)

@@ -69,25 +69,6 @@ def test_sixteen_bits_learn_like_fp32(precision, weights):
 
 
 @pytest.mark.full
-def test_without_fp32_copies_bf16_weights_learn_less():
-    """The control of the tolerance: an optimizer on the 16-bit weights themselves is out of it."""
-    torch.manual_seed(1)
-    model = tiny_model("llama").to(DEVICE, torch.bfloat16).train()
-    optimizer, loss = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0), NextTokenLoss(model)
-    found = []
-    for step in range(STEPS):
-        batch = batch_of(step)
-        with torch.autocast(DEVICE.type, torch.bfloat16):
-            value = loss(batch)
-        (value / batch.label_count).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        found.append(float(value.detach()) / batch.label_count)
-    assert abs(np.mean(found[-10:]) - np.mean(losses("fp32")[-10:])) > LAST_TEN
-
-
-@pytest.mark.full
 def test_gradient_checkpointing_changes_no_bit():
     assert losses("fp32", checkpointing=True) == losses("fp32")
 
