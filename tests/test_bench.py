@@ -14,7 +14,6 @@ from tests.trained_runs import SETTINGS, train, training_row, write_rows
 from tui_trainer.bench import inference, rounds, starting, training
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
-from tui_trainer.config.load import Request
 from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = "training.effective_batch_size"
@@ -206,34 +205,6 @@ def test_target_rate_of_a_run_is_compared_with_the_measured_one(here, capsys, tm
     assert found["inference_samples_per_second"]["met"] is True
     assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
     assert "in batches (at least 0.001): met" in capsys.readouterr().out
-
-
-@pytest.mark.full
-def test_steps_are_reduced_so_that_every_variant_has_a_turn_in_time(monkeypatch):
-    """A process takes 4 s and a step 1 s on a made-up clock; one variant has steps of four times the rows."""
-    now = [0.0]
-
-    def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        took = 4 + (variant.question["steps"] + 2) * variant.question["patch"].get(EFFECTIVE, 8) / 8
-        now[0] += took
-        assert took <= seconds
-        return {"step_seconds": 1.0, "steps": variant.question["steps"]}
-
-    for module in (training, rounds):
-        monkeypatch.setattr(module, "monotonic", lambda: now[0])
-    monkeypatch.setattr(training, "ask_for_steps", ask)
-    monkeypatch.setattr(training.TrainingBench, "batch", 8)
-    variants = [Variant(name=name, question={"steps": 12, "patch": patch})
-                for name, patch in (("baseline", {}), ("plain", {"a": 1}), ("batch 32", {EFFECTIVE: 32}))]  # fmt: skip
-    monkeypatch.setattr(training.TrainingBench, "variants", lambda self: iter(variants))
-    taken = {}
-    for seconds in (70.0, 120.0, 600.0):
-        asked = training.TrainingBench(Request(), None, 1, None, lambda line: None, seconds=seconds)
-        found = asked.measure()
-        taken[seconds] = asked.steps
-        assert not found.cut_short and [one.values("steps") for one in found.measured] == [[asked.steps]] * 3
-    # 0.8 of what the first look (9 s) leaves, less 12 s for three starts, over 6 steps at once, less 2 to warm up.
-    assert taken == {70.0: 4, 120.0: 10, 600.0: 12}
 
 
 def test_impossible_measurement_is_refused_in_one_sentence(capsys):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -139,14 +138,3 @@ def test_measurement_of_batch_sizes_runs_the_command_and_reads_its_patch(measuri
 def test_run_without_a_final_model_has_no_exports_to_choose(tmp_path):
     with pytest.raises(FolderError, match="no final model yet"):
         choices(RunFolder(tmp_path))
-
-
-def test_process_that_ignores_its_end_is_killed(exporting, monkeypatch):
-    monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.1)
-    process = exporting("trap '' INT; echo '{\"part\": \"deaf\"}'; while :; do sleep 1; done")
-    heard: list[str] = []
-    monkeypatch.setattr(process, "_hear", heard.append)
-    until(lambda: process.poll() or heard)
-    process.end()
-    # It is not waited for, so its own word for how it ended is no answer.
-    assert os.waitstatus_to_exitcode(os.waitpid(process._process.pid, 0)[1]) == -9

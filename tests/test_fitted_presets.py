@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -86,26 +84,6 @@ def test_one_bad_row_does_not_decide_the_task(tmp_path):
     rows = (tmp_path / "rows.jsonl").read_text()
     (tmp_path / "rows.jsonl").write_text(rows.replace("true", "false", 1))
     assert load_config(asked).config.task.type == "chat"
-
-
-@pytest.mark.parametrize("named", ["d/a.jsonl", "d/a.jsonl, d/b.jsonl", "d", "d/*.jsonl"])
-def test_rows_are_read_once_until_a_file_changes(named, tmp_path, monkeypatch):
-    asked, looks = request(tmp_path, "llama", {"messages": TURNS}), []
-    files = [tmp_path / "d" / name for name in ("a.jsonl", "b.jsonl")]
-    files[0].parent.mkdir()
-    for file in files:
-        file.write_text((json.dumps({"messages": TURNS}) + "\n") * 9)
-    monkeypatch.chdir(tmp_path)
-    asked = replace(asked, shortcuts={**asked.shortcuts, "data.path": named})
-    monkeypatch.setattr(fitted_presets, "head_of", lambda rows: looks.append(1) or head_of(rows))
-    for name in ("one", "two"):
-        other = replace(asked, assignments=(f"output.name={name}",))
-        assert load_config(other).config.task.type == "chat"
-    for file in files:
-        file.write_text('{"text": "a sheep"}\n' * 9)
-        os.utime(file, (1, 1))
-    assert load_config(asked).config.task.type == "causal_lm"
-    assert len(looks) == 2
 
 
 def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):

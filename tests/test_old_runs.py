@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.old_runs import FIXTURE, RESUMED, STOPPED, Curve, events, install
+from tests.old_runs import RESUMED, STOPPED, Curve, events, install
 from tests.test_publishing import FakeApi
 from tui_trainer.cli import main
 from tui_trainer.config.removed import REMOVED
@@ -69,14 +69,6 @@ def assert_recorded(run: Path) -> None:
 
 
 # Resuming
-
-
-def test_fixture_is_small_and_names_no_folder_of_its_machine():
-    files = [path for path in FIXTURE.rglob("*") if path.is_file()]
-    assert len(files) > 50 and sum(path.stat().st_size for path in files) < 2e6
-    for path in files:
-        content = path.read_bytes()
-        assert b"/tmp/" not in content and b"/home/" not in content, path
 
 
 @pytest.mark.parametrize("name", STOPPED)

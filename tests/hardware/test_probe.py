@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import namedtuple
-from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -16,7 +15,7 @@ from tui_trainer.hardware import libraries, processor
 from tui_trainer.hardware import nvml as signs
 from tui_trainer.hardware import storage as places
 from tui_trainer.hardware.cgroup import CgroupLimits, memory_left, read_limits
-from tui_trainer.hardware.probe import disk_free_bytes, look, probe, with_memory_now
+from tui_trainer.hardware.probe import disk_free_bytes, look, probe
 
 
 def write(root: Path, files: dict[str, str]) -> Path:
@@ -92,18 +91,6 @@ def test_files_in_a_closed_folder_count_as_missing(monkeypatch, tmp_path):
     assert not signs.has_driver(tmp_path / "none", {"LD_LIBRARY_PATH": str(closed)})
     assert places.nearest_existing(closed / "runs" / "x") == closed
     assert places.read_place("runs", closed / "runs").free_bytes > 0
-
-
-def test_only_memory_and_load_are_read_anew(monkeypatch):
-    before = probe()
-    free = namedtuple("free", "available total")(123 << 20, 64 << 30)
-    monkeypatch.setattr("psutil.virtual_memory", lambda: free)
-    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", CgroupLimits)
-    monkeypatch.setattr("tui_trainer.hardware.processor.load_of_others", lambda: 1.5)
-    assert with_memory_now(before) == replace(before, memory_available_bytes=123 << 20, load_of_others=1.5)
-    limits = CgroupLimits(memory_bytes=100 << 20, memory_used_bytes=60 << 20)
-    monkeypatch.setattr("tui_trainer.hardware.probe.read_limits", lambda: limits)
-    assert with_memory_now(before).memory_available_bytes == 40 << 20
 
 
 def test_the_tightest_limit_of_nested_cgroups_counts(tmp_path):

@@ -82,25 +82,11 @@ def test_a_half_deleted_run_is_listed_and_can_be_deleted(run, monkeypatch):
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
 
 
-def test_a_half_deleted_run_is_deleted_by_its_name(run):
-    run.root.rename(at_rest.remains_of(run.root))
-    assert at_rest.delete(run.root).freed_bytes > 10_000
-    assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
-
-
 def test_deleting_the_rest_of_a_run_keeps_a_new_run_of_its_name(run):
     run.root.rename(at_rest.remains_of(run.root))
     new = run_of(run.root.parent, "a", start())
     at_rest.delete(at_rest.remains_of(new.root))
     assert known_runs() == [new] and new.journal.is_file()
-
-
-def test_files_of_others_are_kept(run):
-    (run.root / "notes.txt").write_text("mine")
-    (run.root / "figures").mkdir()
-    assert at_rest.delete(run.root).kept == ("figures", "notes.txt")
-    assert sorted(path.name for path in run.root.iterdir()) == ["figures", "notes.txt"]
-    assert listed_roots() == []
 
 
 def test_deleting_a_run_that_is_gone_removes_it_from_the_list(run):

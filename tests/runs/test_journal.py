@@ -4,7 +4,6 @@ import errno
 import os
 import resource
 import stat
-import threading
 from contextlib import contextmanager
 
 import pytest
@@ -232,31 +231,6 @@ def test_side_events_are_left_out_unless_the_run_is_active(tmp_path):
         assert [event.process_memory_bytes for event in read_all(path) if isinstance(event, GaugesRead)] == [1, 3]
         assert read_all(path)[-1] == end
         assert (writer.failing, closed.failing) == (None, None)
-
-
-def test_events_of_one_call_are_not_separated_by_another_thread(tmp_path):
-    path = tmp_path / "journal.jsonl"
-    with JournalWriter(path) as writer:
-        writer.append(PhaseChanged(phase="training"))
-        began, end = threading.Event(), threading.Event()
-
-        def beside():
-            while not end.is_set():
-                writer.append_beside(GaugesRead())
-                began.set()
-
-        thread = threading.Thread(target=beside)
-        thread.start()
-        assert began.wait(60)
-        for start in range(1, 2001, 10):
-            writer.append(*[TextSampled(step=step, prompt="", text="") for step in range(start, start + 10)])
-        end.set()
-        thread.join()
-    events = read_all(path)
-    readings = [event for event in events if isinstance(event, GaugesRead)]
-    assert readings and len(events) - len(readings) == 2001
-    assert all(event.step % 10 == 0 for event in readings)
-    assert [event.step for event in events] == sorted(event.step for event in events)
 
 
 def test_a_journal_is_private_for_any_umask(tmp_path):

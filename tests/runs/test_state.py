@@ -13,7 +13,7 @@ from tui_trainer.runs import events as e
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.result import ending_words, kept_step, newest_scores
-from tui_trainer.runs.state import GaugeSummary, RunState, fold, slowest_rank
+from tui_trainer.runs.state import GaugeSummary, fold, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
 
 
@@ -102,14 +102,6 @@ def test_a_repeated_step_replaces_the_first_one_and_all_after_it():
     assert list(state.steps) == [1, 2, 3, 4]
     assert state.losses[-1] == 9.0
     assert state.evals == []
-
-
-def test_folding_in_parts_gives_the_same_as_folding_at_once():
-    events = [started(), e.PhaseChanged(phase="training"), *steps(1, 70), evaluated(70), saved(70)]
-    state = RunState()
-    for event in events:
-        assert fold([event], state) is state
-    assert state == fold(events)
 
 
 STATUSES = [
@@ -253,13 +245,7 @@ def test_a_resume_keeps_all_readings():
     assert state.gauge_summary.readings == 3
 
 
-def test_events_of_a_later_version_are_ignored():
-    unknown = e.Unknown(kind="LaterKind", step=99, data={"x": 1})
-    known = [started(), *steps(1, 3)]
-    assert fold([*known, unknown, unknown]) == fold(known)
-
-
-def test_a_journal_with_the_former_deadline_is_read():
+def test_a_journal_with_the_former_deadline_and_events_of_a_later_version_is_read():
     at = "2026-11-24T18:00:00+00:00"
     plan = json.loads(to_line(PLANNED)) | {"deadline": at, "row_shares": 1}
     late = {"event": "DeadlineAtRisk", "step": 2, "kind": "deadline", "message": "late", "due": at, "ways": [{}]}
@@ -296,34 +282,24 @@ def card(share=0.9, used=60 * GIB, watts=500.0, celsius=70.0, index=0):
                       power_watts=watts, temperature_celsius=celsius)  # fmt: skip
 
 
-def test_use_and_power_are_means_and_memory_and_temperature_peaks():
+def test_the_line_of_gauges_has_means_of_use_and_power_peaks_of_memory_and_the_sums_of_cards(subtests):
     first = e.GaugesRead(process_memory_bytes=3 * GIB, process_cpu_share=0.5, usable_cores=4.0, gpus=[card()])
     second = e.GaugesRead(process_memory_bytes=2 * GIB, process_cpu_share=0.25, usable_cores=4.0,
                         gpus=[card(0.5, 61 * GIB, 400.0, 60.0)])  # fmt: skip
-    assert gauges_line(1200, summary_of(first, second)) == (
-        "step 1200: GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB, CPU 1.5 of 4 cores"
-    )
-
-
-def test_memory_and_power_of_several_cards_are_added_up():
-    reading = e.GaugesRead(gpus=[card(), card(0.7, index=1, celsius=75.0)])
-    assert gauges_line(3, summary_of(reading)) == "step 3: GPU 80 %, 120.0 of 280.0 GiB, 1000 W, 75 \u00b0C"
-
-
-def test_missing_gauges_are_not_shown():
-    assert gauges_line(1, summary_of()) is None
     nothing = e.GaugesRead(gpus=[e.GpuReading(index=0)])
-    assert gauges_line(1, summary_of(nothing)) is None
     some = e.GaugesRead(process_memory_bytes=GIB, gpus=[e.GpuReading(index=0, power_watts=80.0)])
-    assert gauges_line(1, summary_of(nothing, some)) == "step 1: GPU 80 W; process 1.0 GiB"
-    assert gauges_line(1, summary_of(e.GaugesRead(process_memory_bytes=GIB))) == "step 1: process 1.0 GiB"
-
-
-def test_an_idle_card_is_shown_as_zero():
-    assert (
-        gauges_line(1, summary_of(e.GaugesRead(gpus=[e.GpuReading(index=0, utilization_share=0.0)])))
-        == "step 1: GPU 0 %"
-    )
+    rows = [
+        ([first, second], "GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB, CPU 1.5 of 4 cores"),
+        ([e.GaugesRead(gpus=[card(), card(0.7, index=1, celsius=75.0)])],
+         "GPU 80 %, 120.0 of 280.0 GiB, 1000 W, 75 \u00b0C"),
+        ([nothing, some], "GPU 80 W; process 1.0 GiB"),
+        ([e.GaugesRead(process_memory_bytes=GIB)], "process 1.0 GiB"),
+        ([e.GaugesRead(gpus=[e.GpuReading(index=0, utilization_share=0.0)])], "GPU 0 %"),
+    ]  # fmt: skip
+    for readings, words in rows:
+        with subtests.test(words):
+            assert gauges_line(3, summary_of(*readings)) == f"step 3: {words}"
+    assert gauges_line(1, summary_of()) is None and gauges_line(1, summary_of(nothing)) is None
 
 
 def test_readings_that_are_not_finite_are_not_shown():

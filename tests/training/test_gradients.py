@@ -129,20 +129,6 @@ def test_only_adapters_have_gradients_under_lora(rows):
     assert all(".lora_" in name for name in names)
 
 
-@pytest.mark.full
-def test_a_mean_of_means_would_be_another_gradient(rows):
-    """The control: dividing each micro-batch by its own count is what this project does not do."""
-    for make in (model_of, lora_model):
-        right = torch.cat([g.flatten() for g in gradients(window(rows, 4), make).values()])
-        for packed_width in (0, 16):
-            model, batches = make(), window(rows, 1, packed_width)
-            loss = NextTokenLoss(model)
-            for batch in batches:
-                (loss(batch) / batch.label_count / len(batches)).backward()
-            wrong = torch.cat([p.grad.flatten() for p in model.parameters() if p.requires_grad])
-            assert (wrong - right).abs().max() > 1e-3
-
-
 def test_a_step_counts_its_documents_and_labels_for_any_micro_batch(rows):
     for micro_batch, width in [(1, 0), (2, 0), (4, 0), (1, 16), (1, 32)]:
         batches, model = window(rows, micro_batch, width), model_of()

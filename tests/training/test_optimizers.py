@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from tests.tiny_models import tiny_model
-from tui_trainer.config.load import all_settings
 from tui_trainer.config.sections import TrainingSection, TuningSection
 from tui_trainer.errors import CheckpointError, RunError
 from tui_trainer.methods.optimizers import OPTIMIZERS
@@ -149,19 +148,6 @@ def test_the_state_of_another_adafactor_is_refused():
     state = {f"{name}.step": torch.tensor(3.0) for name, _ in model.named_parameters()}
     with pytest.raises(CheckpointError, match="lacks RMS"):
         optimizer.load_shards([state | {"0.weight.row_var": torch.ones(16, 1), "0.weight.col_var": torch.ones(1, 8)}])
-
-
-def test_an_unknown_state_is_refused():
-    model = small_model()
-    optimizer = optimizer_of(model)
-    train(model, optimizer, 1)
-    optimizer.torch.state[next(model.parameters())]["momentum_of_a_new_kind"] = torch.zeros(1)
-    with pytest.raises(CheckpointError, match="momentum_of_a_new_kind"):
-        optimizer.tensors()
-
-
-def test_the_config_offers_exactly_the_optimizers_of_the_table():
-    assert set(all_settings()["training.optim"].choices) == set(OPTIMIZERS)
 
 
 def test_a_missing_bitsandbytes_is_named(monkeypatch):

@@ -26,7 +26,7 @@ from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import probes as leak_probe
 from tui_trainer.training import varlen
-from tui_trainer.training.components import Components, checkpoint_activations
+from tui_trainer.training.components import Components
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.varlen import Kernel
 
@@ -201,15 +201,6 @@ def test_the_kernel_of_torch_gets_the_window_of_each_layer(family, documents, sh
     assert_same(learnt(model, packed), alone)
 
 
-def test_the_probe_recomputes_layers_like_a_step(documents):
-    """The probe must not need more memory than a step."""
-    model, passes = tiny_model("llama"), []
-    checkpoint_activations(model)
-    model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: passes.append(1))
-    assert leak_probe.packing_leaks(components_of(model), Rows(documents)) is None
-    assert len(passes) == 2 * (5 + 2), "five documents, packed and the control, each forward and again for backward"
-
-
 @pytest.fixture
 def flash_run(tmp_path, monkeypatch):
     """`flash_run(attention)`: the events of a run of four steps, and the calls of the kernels of the library."""
@@ -273,13 +264,6 @@ def test_the_kernel_of_flash_attention_3_is_tried_before_that_of_torch_on_hopper
     packed = [micro_batch(collate_packed([documents[:3], documents[3:]], 0), by_lengths=True)]
     assert_same(learnt(model, packed), alone)
     assert flash_stand_ins.calls.by_lengths
-
-
-@pytest.mark.parametrize(("version", "expected"), [(None, False), ("2.3.0", False), ("2.8.3", True)])
-def test_only_known_versions_of_a_library_give_a_kernel(version, expected, monkeypatch):
-    monkeypatch.setattr(varlen, "read_versions", lambda names: dict.fromkeys(names, version))
-    with flash_stand_in():
-        assert bool(varlen._of_library("flash_attention_2")) == expected
 
 
 def out_of_memory(*_, **__):

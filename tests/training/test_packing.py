@@ -15,7 +15,6 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.models.towers import mask_by_positions
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.attention import ON_CPU
-from tui_trainer.planning.batch_cut import SEES_OTHERS
 from tui_trainer.planning.training_setup import Precision
 from tui_trainer.training import varlen
 from tui_trainer.training.precision import MixedPrecision
@@ -103,19 +102,6 @@ def test_packed_logits_and_the_probe_of_other_families(documents, subtests):
 
 def test_documents_mix_in_a_qwen_with_positions_of_text_only(documents):
     assert packing_leaks(_Components(tiny_model_with_towers("qwen2_5_vl")), _Rows(documents))
-
-
-def test_the_probe_needs_kernels_of_only_two_sizes(documents):
-    components, sizes = _Components(tiny_model("llama")), []
-    components.model.register_forward_pre_hook(
-        lambda _module, _args, given: sizes.append(tuple(given["input_ids"].shape)), with_kwargs=True
-    )
-    assert packing_leaks(components, _Rows(documents)) is None
-    assert len(sizes) == 7 and len(set(sizes)) == 2
-
-
-def test_families_that_mix_documents_are_known_before_a_run():
-    assert set(NOT_PACKED) <= set(SEES_OTHERS)
 
 
 def test_the_probe_decides_in_16_bits_as_well(documents):
