@@ -162,6 +162,8 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
         assert "you and those you allow (private)" in asked.stdout and "adapter_config.json" in asked.stdout
         assert "licence  not known" in asked.stdout and "note     README.md names /data/shared/x.txt" in asked.stdout
+        wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
+        assert wrong.returncode == 2 and "this account may not write to me/model" in wrong.stderr
         done = run(*arguments, "--yes", environment=environment)
         assert done.returncode == 0, done.stderr
         assert hub.created == {"me/model": True} and f"a is at {hub.url}/me/model" in done.stdout
@@ -169,15 +171,3 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         assert sum("/preupload/" in path for path in hub.requests) == 2, "the large file first, and the others together"
     assert hub.received.keys() == {"model.safetensors", "large.safetensors", "adapter_config.json", "README.md"}
     assert not any(b"/secret" in content for name, content in hub.received.items() if "safetensors" not in name)
-
-
-@pytest.mark.e2e
-def test_existing_public_repository_is_refused_without_the_option(trained, tmp_path):
-    with serving(FakeHub(models={"me/model": tmp_path})) as hub:
-        environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
-        arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model", "--yes")
-        refused = run(*arguments, environment=environment | {"HF_TOKEN": "secret"})
-        assert refused.returncode == 2 and "is there already, and public" in refused.stderr
-        wrong = run(*arguments, "--public", environment=environment | {"HF_TOKEN": "wrong"})
-        assert wrong.returncode == 2 and "this account may not write to me/model" in wrong.stderr
-    assert not hub.created and not hub.received

@@ -193,7 +193,7 @@ def test_sequence_classification_story(terminal):
         assert sum(found["probabilities"].values()) == pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.e2e
+@pytest.mark.full
 def test_question_answering_story(terminal):
     """An encoder in a folder and JSON of SQuAD, from which the task follows."""
     save_tiny_model(Path("bert"), "bert")

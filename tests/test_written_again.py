@@ -17,6 +17,7 @@ from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
 from tui_trainer.runs.folder import RunFolder, files_below
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.registry import remember
 from tui_trainer.training.checkpoint_folder import PLAN, commit, damage_of
 
 STOPPING = {"evaluation.eval_steps": 2, "evaluation.early_stopping_patience": 2, "training.learning_rate": 2.0}
@@ -38,11 +39,18 @@ def forget_the_end(run: RunFolder) -> None:
     run.journal.write_text("".join(line for line in lines if '"RunFinished"' not in line))
 
 
+@pytest.fixture
+def run(reference_run, tmp_path) -> RunFolder:
+    """The copy of a finished run with checkpoints after 8 and 10 steps, trained once for all tests."""
+    root = shutil.copytree(reference_run({"checkpoint.save_steps": 4}).root, tmp_path / "runs/mine")
+    remember(root)
+    return RunFolder(root)
+
+
 # The final model
 
 
-def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(tiny_run, capsys):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsys):
     before = contents(run.model)
     shutil.rmtree(run.model)
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
@@ -89,8 +97,7 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
 
 
 @pytest.mark.full
-def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_weights(tiny_run):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_weights(run):
     before = contents(run.model)
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints / "step-10")
@@ -100,10 +107,10 @@ def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_
     assert words in problems(run, "model gone")[0]
 
 
-def test_missing_model_without_checkpoints_is_refused(tiny_run, capsys):
-    run, _ = tiny_run("mine")
+def test_missing_model_without_checkpoints_is_refused(run, capsys):
     shutil.rmtree(run.model)
-    shutil.rmtree(run.checkpoints / "step-10")
+    for checkpoint in run.checkpoints.iterdir():
+        shutil.rmtree(checkpoint)
     before = run.journal.read_bytes()
     for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
         assert main(command) == 2, command
@@ -116,8 +123,7 @@ def test_missing_model_without_checkpoints_is_refused(tiny_run, capsys):
 
 
 @pytest.mark.full
-def test_checkpoint_without_a_manifest_is_reported_and_kept(tiny_run):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
@@ -148,8 +154,7 @@ def missing(run: RunFolder) -> str:
 @pytest.mark.parametrize(
     "spoil", [torn, pytest.param(zeroed, marks=pytest.mark.full), pytest.param(missing, marks=pytest.mark.full)]
 )
-def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, tiny_run):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, run):
     plan = run.plan.read_bytes()
     shutil.rmtree(run.checkpoints / "step-10")
     fault = spoil(run)
@@ -172,8 +177,7 @@ def without_copies(run: RunFolder) -> None:
 
 @pytest.mark.full
 @pytest.mark.parametrize("spoil", [torn, missing])
-def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, tiny_run):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run):
     without_copies(run)
     fault = spoil(run)
     before = contents(run.root)
@@ -186,11 +190,11 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, tin
 
 
 @pytest.mark.full
-def test_run_that_starts_over_makes_its_plan_again(tiny_run):
-    run, _ = tiny_run("mine")
+def test_run_that_starts_over_makes_its_plan_again(run):
     before = contents(run.model)
     shutil.rmtree(run.model)
-    shutil.rmtree(run.checkpoints / "step-10")
+    for checkpoint in run.checkpoints.iterdir():
+        shutil.rmtree(checkpoint)
     forget_the_end(run)
     fault = torn(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
@@ -211,8 +215,7 @@ def resumed(run: RunFolder) -> list[str]:
 
 
 @pytest.mark.full
-def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(tiny_run):
-    run, _ = tiny_run("mine", {"checkpoint.save_steps": 4})
+def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(run):
     text = run.config.read_text()
     assert resumed(run) == []
     edited = text.replace("learning_rate = 0.01", "learning_rate = 0.5").replace("logging_steps = 5\n", "")
