@@ -182,14 +182,6 @@ def test_large_counts_have_thousands_separators():
     )
 
 
-def test_start_in_a_deleted_folder_is_refused(tmp_path, monkeypatch, capsys):
-    (folder := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(folder)
-    folder.rmdir()
-    assert main(["plan"]) == 2
-    assert "was deleted" in capsys.readouterr().err
-
-
 def test_full_disk_under_standard_output_is_reported(monkeypatch, capsys):
     with Path("/dev/full").open("w", buffering=1) as full:
         monkeypatch.setattr(sys, "stdout", full)

@@ -509,12 +509,6 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
     ]
 
 
-def test_json_output_repeats_the_readings_of_the_journal(followed, capsys):
-    _, write = followed(as_json=True)
-    write(gauges(0.5))
-    assert from_line(capsys.readouterr().out.strip()).gpus == gauges(0.5).gpus
-
-
 def test_terminal_of_one_column_ends_no_run(followed, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1")
     follower, _ = followed()

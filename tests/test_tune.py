@@ -76,21 +76,6 @@ def test_doubling_and_bisection_find_what_an_exhaustive_search_finds(subtests):
                     assert now <= 2 * before
 
 
-def test_search_ends_with_a_micro_batch_that_survived_although_failures_are_random():
-    draw = random.Random(0)
-    for _ in range(300):
-        candidates = even_parts(draw.randint(1, 200))
-        fate = {size: draw.random() < 0.6 for size in candidates}
-        tried = searched(candidates, fate.__getitem__)
-        assert tried == {size: fate[size] for size in tried}
-        found = MicroBatches(step_rows=candidates[-1])
-        found.tried = {
-            size: TriedMicroBatch(rows=size, passes=1, failed="" if survived else "out of memory")
-            for size, survived in tried.items()
-        }
-        assert not found.largest or fate[found.largest]
-
-
 @pytest.fixture
 def plan(settings):
     return estimated_plan(load_config(Request(assignments=settings), gpu="none"), gpu="none")

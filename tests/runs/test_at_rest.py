@@ -29,13 +29,6 @@ def test_deleting_frees_what_was_announced_and_forgets_the_run(run):
     assert list(run.root.parent.iterdir()) == [] and listed_roots() == []
 
 
-def test_an_active_run_is_neither_deleted_nor_renamed(run):
-    for change in (at_rest.delete, at_rest.bytes_to_free, lambda root: at_rest.rename(root, "b")):
-        with RunLock(run.lock), pytest.raises(FolderError, match="in use by process"):
-            change(run.root)
-    assert known_runs() == [run]
-
-
 def test_a_run_with_a_queued_job_is_not_deleted(run, monkeypatch):
     monkeypatch.setattr(at_rest, "active_job", lambda folder: "5")
     for change in (at_rest.delete, at_rest.bytes_to_free):

@@ -1,13 +1,11 @@
 """Comparisons of runs: curves of bounded length, results, and settings that differ."""
 
 import json
-from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
 
 from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done, steps
-from tui_trainer.errors import InputError
 from tui_trainer.lines.comparison_lines import comparison_lines
 from tui_trainer.runs.comparison import compare, train_curve
 from tui_trainer.runs.state import fold
@@ -92,18 +90,6 @@ def test_a_run_without_steps_has_empty_columns(pair, tmp_path):
         assert values[label] == "--"
 
 
-def test_fewer_than_two_or_more_than_six_runs_are_refused(tmp_path):
-    runs = [run_of(tmp_path, f"run-{n}") for n in range(7)]
-    for count in (0, 1, 7):
-        with pytest.raises(InputError, match=f"2 to 6 runs can be compared, not {count}"):
-            compare(runs[:count])
-
-
-def test_a_run_is_not_compared_with_itself(pair):
-    with pytest.raises(InputError, match="named twice"):
-        compare([pair[0], pair[1], pair[0]])
-
-
 def test_the_table_fits_the_terminal(tmp_path, subtests):
     plans = [{"config": config(n, data={"path": "/a/long/path" * n})} for n in range(6)]
     names = [f"quickstart-20261120-18023{n}" for n in range(6)]
@@ -126,8 +112,3 @@ def test_control_characters_of_a_config_are_not_printed(tmp_path):
 def test_equal_settings_are_reported_as_equal(tmp_path):
     runs = [finished(tmp_path, name, plan={"config": config()}) for name in ("a", "b")]
     assert comparison_lines(compare(runs), 80)[-1] == "no setting differs"
-
-
-def test_a_comparison_is_json(pair):
-    text = json.dumps(asdict(compare(pair)), default=str, allow_nan=False)
-    assert len(json.loads(text)["runs"][0]["train_curve"]) == 100

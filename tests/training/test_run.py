@@ -3,7 +3,6 @@
 import json
 import math
 import re
-import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.tiny_models import save_tiny_model
 from tests.training.finished_runs import of_kind
 from tui_trainer.config.load import Request
-from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
@@ -36,8 +34,7 @@ from tui_trainer.runs.events import (
 )
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
-from tui_trainer.tasks import find_task
-from tui_trainer.training import checkpoint, session
+from tui_trainer.training import checkpoint
 from tui_trainer.training.checkpoint_folder import steps_saved
 
 
@@ -146,25 +143,6 @@ def test_the_model_card_has_the_baselines_the_data_and_the_loss(learnt):
         assert word in card, word
 
 
-@pytest.mark.full
-def test_baselines_are_measured_on_the_rows_that_evaluation_reads(tiny_run, monkeypatch):
-    task, measured, evaluated = type(find_task("char_lm")), [], []
-    baselines, windows = task.baselines, session.windows
-
-    def measure(self, config, data, chosen):
-        measured.append(list(chosen))
-        return baselines(self, config, data, chosen)
-
-    def evaluate(rows, chosen, layout):
-        evaluated.append(list(chosen))
-        return windows(rows, chosen, layout)
-
-    monkeypatch.setattr(task, "baselines", measure)
-    monkeypatch.setattr(session, "windows", evaluate)
-    folder, _ = tiny_run("few")
-    assert measured == evaluated and len(measured[0]) == 8 < of_kind(folder, DataPrepared)[0].eval_rows
-
-
 def test_everything_in_the_run_folder_is_private(learnt):
     open_to_others = [path for path in learnt.root.rglob("*") if path.stat().st_mode & 0o077]
     assert not open_to_others
@@ -263,22 +241,6 @@ def test_three_failed_saves_in_a_row_end_the_run(tiny_run, monkeypatch):
     _, outcome = tiny_run("full", {"checkpoint.save_steps": 2})
     assert outcome.exit_code == EXIT_FAILED
     assert "third failure" in outcome.failure
-
-
-@pytest.mark.full
-def test_a_resume_is_refused_if_the_prepared_rows_are_gone_and_the_data_changed(
-    tiny_run, sheep, private_home, monkeypatch
-):
-    folder, _ = tiny_run("changed")
-    folder.journal.write_text("")
-    shutil.rmtree(private_home / "cache")
-    monkeypatch.setattr(cache, "PREPARATION_VERSION", cache.PREPARATION_VERSION + 1)
-    outcome = carry_out(open_again(folder))
-    assert outcome.exit_code == EXIT_BAD_INPUT and "prepared by an older version" in str(outcome.problems[0])
-    sheep.write_text(sheep.read_text().replace("sheep", "goats"))
-    outcome = carry_out(open_again(folder))
-    assert outcome.exit_code == EXIT_BAD_INPUT and "the data changed since this run began" in str(outcome.problems[0])
-    assert folder.plan.is_file()
 
 
 def test_an_unforeseen_error_leaves_its_traceback_and_frees_the_run(tiny_run, monkeypatch):
