@@ -295,7 +295,7 @@ def test_killed_program_resumes_with_the_same_command(finished, tmp_path):
     run, data = finished("causal_lm"), asked(tmp_path, "causal_lm", rows=40)
     command = ["predict", str(run.root), "--data", str(data), "--batch-size", "2", "--max-new-tokens", "6"]
     command += ["--temperature", "1"]
-    assert main([*command, "--out", str(tmp_path / "whole.jsonl")]) == 0
+    assert run_program([*command, "--out", str(tmp_path / "whole.jsonl")], prelude=SMALL_PARTS).returncode == 0
     partial, size = tmp_path / "out.jsonl.partial", 0
     with (tmp_path / "printed.txt").open("w+b") as printed:
         for kills in range(3):
