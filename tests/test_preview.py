@@ -35,36 +35,15 @@ AWKWARD = [
     "a",
     "<eos> in a text, [brackets] " + "and many words " * 20,
 ]
-GOLDEN = """\
-⟦trained⟧  not trained  ⟨special token⟩
-
-sample 1 of 2: step 1, pass 1, row 1
-  2 documents, 39 tokens, 25 trained (64%), +37 padding
-  document 1: row 812, 17 tokens, 4 trained (24%), whole
-    ⟨<bos>⟩user: What is a [sheep]?⏎
-    assistant:⟦ An animal.⟨<eos>⟩⟧
-  document 2: row 9, 22 tokens, 21 trained (95%), cut
-    ⟨<bos>⟩⟦漢字 café ␛[31mred    end <eos>⟨<eos>⟩⟧
-
-sample 2 of 2: step 1, pass 1, row 2
-  17 tokens, 4 trained (24%), +0 padding
-  row 812 of the training data, whole
-    ⟨<bos>⟩user: What is a [sheep]?⏎
-    assistant:⟦ An animal.⟨<eos>⟩⟧
-
-conversations.jsonl (2.1 MiB): chat
-read      1,010 rows: 12 bad, 7 repeated, 3 leaked, 40 truncated, 8 without a trained token
-rows      900 to train, 90 held out, 20 left out
-trained   9,000 of 40,000 tokens (22%)
-lengths   median 40, 90 % up to 96, longest 128
-            5 to  45  ████████████████████████ 600
-           46 to  86                           0
-           87 to 128  ████████████             300
-padding   padded 41%, drawn by length 6%, packed 2%; the plan packs (16 documents of about 44 tokens fill 6.1 rows)
-rows that cannot be used:
-  conversations.jsonl, line 3: the column 'messages' is a string, not a list
-  conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt
-note: the conversations are in the column 'messages'"""
+PRINTED = (
+    "  2 documents, 39 tokens, 25 trained (64%), +37 padding",
+    "  document 1: row 812, 17 tokens, 4 trained (24%), whole",
+    "    ⟨<bos>⟩⟦漢字 café ␛[31mred    end <eos>⟨<eos>⟩⟧",
+    "read      1,010 rows: 12 bad, 7 repeated, 3 leaked, 40 truncated, 8 without a trained token",
+    "lengths   median 40, 90 % up to 96, longest 128",
+    "            5 to  45  ████████████████████████ 600",
+    "  conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt",
+)
 
 
 @pytest.fixture(scope="module")
@@ -75,15 +54,13 @@ def model(tmp_path_factory) -> str:
 # The printed lines
 
 
-def test_preview_is_printed_as_in_the_golden_text():
-    assert "\n".join(preview_lines(PREVIEW, UNICODE_SIGNS, 100, in_colour=False)) == GOLDEN
-
-
-def test_colours_replace_the_brackets():
+def test_samples_counts_and_lengths_are_printed_and_colours_replace_the_brackets():
+    whole = "\n".join(preview_lines(PREVIEW, UNICODE_SIGNS, 100, in_colour=False))
+    assert set(PRINTED) <= set(whole.splitlines())
     printed = "\n".join(preview_lines(PREVIEW, NO_SIGNS, 100, in_colour=True))
     assert "\x1b[32m An animal.\x1b[0m\x1b[36m<eos>\x1b[0m" in printed and "\u27e6" not in printed
     plain = re.sub("\x1b\\[[0-9]*m", "", printed)
-    assert plain == re.sub("[\u27e6\u27e7\u27e8\u27e9]", "", GOLDEN), "the same words"
+    assert plain == re.sub("[\u27e6\u27e7\u27e8\u27e9]", "", whole), "the same words"
     assert "\x1b[31m" not in printed, "a colour that stands in the data is not passed on"
 
 
