@@ -44,7 +44,8 @@ class WildConfig:
     `content`: the text of the file, or its keys, which are written as JSON. `beside`: other files of its folder, by
     name. `kind` and `processes` are asked for with --as and --processes. Either `refused` stands in the refusal; or
     `values` are the settings that it becomes, all of them but for the `defaults` of a tool, with each of `told` in
-    the report, and the plan takes them with a tiny model of the kind `model`.
+    the report, and the plan takes them with a tiny model of the kind `model`, unless `planned` is off: it is no mixture
+    of experts and no adapter, and its rows are of one source.
     """
 
     name: str
@@ -58,6 +59,7 @@ class WildConfig:
     refused: tuple[str, ...] = ()
     values: Mapping[str, Any] = field(default_factory=dict)
     told: tuple[str, ...] = ()
+    planned: bool = True
 
     def write(self, folder: Path) -> Path:
         for name, text in self.beside.items():
@@ -315,7 +317,6 @@ METHODS = (
     _of("axolotl", "gradients are not projected", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "which parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
-    _of("axolotl", "a new adapter is trained", lora_model_dir="out", adapter="lora"),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
     _of("llama_factory", "the template qwen2_vl is not that of this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
@@ -746,9 +747,6 @@ max_new_tokens: 128
             ("batches of tokens", {"batching_strategy": "dynamic_batching", "max_steps": 10},
              ("batching_strategy: dynamic_batching",)),
             ("a classifier", {"model_class": "cls"}, ("model_class: cls",)),
-            ("a template of its own", {"custom_chat_template": "{{ messages }}"}, ("custom_chat_template: ",)),
-            ("an adapter that goes on", {"peft_config": {"name": "lora", "adapter_name_or_path": "out"}},
-             ("peft_config.adapter_name_or_path: out",)),
         )
     ),
 )  # fmt: skip
@@ -828,7 +826,8 @@ special_tokens:
             "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25, "training.weight_decay": 0,
         },
         told=("special_tokens: {\"pad_token\": \"<pad>\"} (not needed: padding is never learnt",
-              "packed rows of several documents there", "are left out there"),
+              "several documents there, 32,768 tokens: for as many, set it to 32,768 / those of a document",
+              "data.max_length = 4096 (a longer text makes several rows)"),
     ),
     WildConfig(
         name="axolotl: LoRA on conversations, whose answers are learnt",
@@ -843,7 +842,8 @@ special_tokens:
                 "task.loss_on": "assistant", "task.type": "chat", "data.path": "hub:org/talks",
                 "data.text_column": "conversations", "data.split": "train_sft", "training.effective_batch_size": 8,
                 "training.mixed_precision": "bf16"},
-        defaults="axolotl", told=("training.warmup_steps = 0.03 (the default of axolotl)",),
+        defaults="axolotl", told=("100 at the most: a run of 3,334 steps or more takes training.warmup_steps = 100",
+                                  "longer rows lose their end here, and are left out there"),
     ),
     WildConfig(
         name="axolotl: all weights and whole conversations, split by FSDP 2",
@@ -889,16 +889,16 @@ special_tokens:
                  "sequence_len": 1024, "streaming_multipack_buffer_size": 5000, "pretrain_multipack_attn": True},
         values={"model.model_name_or_path": "org/m", "model.init": "scratch", "training.learning_rate": 3e-4,
                 "training.max_steps": 1000, "data.path": "hub:org/web", "data.name": "en", "data.text_column": "body",
-                "task.type": "causal_lm", "data.streaming": True, "data.packing": True, "data.max_length": 1024,
-                "tuning.method": "full"},
-        defaults="axolotl", told=("it fills whole rows with such texts",),
+                "task.type": "causal_lm", "data.streaming": True, "data.max_length": 1024, "tuning.method": "full",
+                "training.warmup_steps": 30},
+        defaults="axolotl", told=("several rows here, and there one, which loses its end", "3 % of all steps, 100 at"),
     ),
     WildConfig(
         name="axolotl: a stream that is named in one word",
         content={"base_model": "org/m", "learning_rate": 3e-4, "max_steps": 1000, "pretraining_dataset": "org/web"},
         values={"model.model_name_or_path": "org/m", "training.learning_rate": 3e-4, "training.max_steps": 1000,
-                "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "data.packing": True,
-                "tuning.method": "full"},
+                "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "tuning.method": "full",
+                "training.warmup_steps": 30},
         defaults="axolotl",
     ),
     WildConfig(
@@ -934,7 +934,8 @@ special_tokens:
     *(
         WildConfig(name=f"axolotl: {name}", content={**_LORA, "datasets": [{**_TALKS, **entry}], **keys}, refused=words)
         for name, keys, entry, words in (
-            ("rows in their own order", {"shuffle_merged_datasets": False}, {}, ("shuffle_merged_datasets: false",)),
+            ("a stream in its own order", {"shuffle_merged_datasets": False, "streaming": True}, {},
+             ("shuffle_merged_datasets: false", "rows of a stream")),
             ("a curriculum", {"curriculum_sampling": True}, {}, ("curriculum_sampling: true",)),
             ("special tokens", {"special_tokens": {"eos_token": "<|im_end|>", "pad_token": "<pad>"}}, {},
              ("special_tokens: ", "not with another eos_token")),
@@ -967,6 +968,235 @@ special_tokens:
             ("sequences that are split", {"context_parallel_size": 2}, {}, ("context_parallel_size: 2",)),
             ("a trainer of its own", {"trainer_cls": "mine.Trainer"}, {}, ("trainer_cls: mine.Trainer",)),
         )
+    ),
+)  # fmt: skip
+
+# Keys of public files in which something was read wrongly or refused for no reason, with other names and numbers. Of
+# axolotl's examples/ at 067b021, LLaMA-Factory's at ff6d4d1 and alignment-handbook's recipes/ at 925acdf.
+_TEMPLATE = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+_MIXTRAL = {"base_model": "org/m", "datasets": [{"path": "org/a", "type": "alpaca"}], "learning_rate": 2e-4}
+_MIXTRAL_VALUES = {"model.model_name_or_path": "org/m", "task.type": "chat", "task.chat_template": "alpaca",
+                   "data.path": "hub:org/a", "training.learning_rate": 2e-4, "tuning.method": "full"}  # fmt: skip
+_HANDBOOK = {"model_name_or_path": "org/m", "torch_dtype": "bfloat16", "chat_template": _TEMPLATE,
+             "max_seq_length": 2048, "learning_rate": 2e-5}  # fmt: skip
+_HANDBOOK_VALUES = {"model.model_name_or_path": "org/m", "model.dtype": "bfloat16", "task.type": "chat",
+                    "task.chat_template": "imported.jinja", "task.loss_on": "all", "data.max_length": 2048,
+                    "tuning.method": "full"}  # fmt: skip
+PUBLIC = (
+    WildConfig(
+        name="axolotl mixtral.yml: the loss of its routers",
+        content={**_MIXTRAL, "model_config": {"output_router_logits": True}},
+        values={**_MIXTRAL_VALUES, "training.router_aux_loss_coef": "model"}, defaults="axolotl", planned=False,
+    ),
+    WildConfig(
+        name="axolotl: the loss of routers with a weight, and positions",
+        content={**_MIXTRAL, "model_config": {"output_router_logits": True, "router_aux_loss_coef": 0.02,
+                                              "rope_scaling": {"type": "linear", "factor": 2.0}}},
+        values={**_MIXTRAL_VALUES, "training.router_aux_loss_coef": 0.02, "model.rope_scaling.rope_type": "linear",
+                "model.rope_scaling.factor": 2},
+        defaults="axolotl", planned=False,
+    ),
+    WildConfig(
+        name="axolotl: routers that have no loss",
+        content={**_MIXTRAL, "overrides_of_model_config": {"output_router_logits": False}},
+        values={**_MIXTRAL_VALUES, "training.router_aux_loss_coef": 0}, defaults="axolotl",
+    ),
+    WildConfig(
+        name="axolotl: another weight for routers whose loss may be off",
+        content={**_MIXTRAL, "model_config": {"router_aux_loss_coef": 0.02}},
+        refused=("but for model.rope_scaling and training.router_aux_loss_coef: router_aux_loss_coef",),
+    ),
+    WildConfig(
+        name="axolotl bigstral-ds-zero3.yaml: a precision that is automatic, and one in DeepSpeed's file",
+        content={**_MIXTRAL, "bf16": "auto", "fp16": False, "deepspeed": "zero3.json"},
+        beside={"zero3.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})},
+        values={**_MIXTRAL_VALUES, "training.mixed_precision": "bf16", "distributed.strategy": "deepspeed-3"},
+        defaults="axolotl", told=("bf16: auto (not needed: it is automatic, and another key is not)",),
+    ),
+    WildConfig(
+        name="axolotl: an adapter that trains further",
+        content={**_LORA, "lora_model_dir": "out/first", "lora_dropout": 0.05, "datasets": [_TALKS],
+                 "loraplus_lr_ratio": 4},
+        values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
+                "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
+        defaults="axolotl", told=("lora_r: 16 (not needed: the adapter that trains further has its own)",
+                                  "base_model: org/m (not needed: adapter_config.json"),
+    ),
+    WildConfig(
+        name="LLaMA-Factory: an adapter that trains further",
+        content={**_SFT, "adapter_name_or_path": "saves/first", "adapter_folder": "last", "lora_rank": 8,
+                 "val_size": 0.1, "lora_target": "all"},
+        values={"model.model_name_or_path": "saves/first/last", "tuning.method": "lora",
+                "task.chat_template": "llama3", "data.eval_fraction": 0.1},
+        defaults="llama_factory",
+    ),
+    WildConfig(
+        name="LLaMA-Factory: a new adapter beside one that is merged",
+        content={**_SFT, "adapter_name_or_path": "saves/first", "create_new_adapter": True},
+        values={**_SFT_VALUES, "model.model_name_or_path": "saves/first", "tuning.continue_adapter": "merge"},
+        defaults="llama_factory", planned=False,
+    ),
+    WildConfig(
+        name="LLaMA-Factory: several adapters", content={**_SFT, "adapter_name_or_path": "a, b", "lora_rank": 8},
+        refused=("adapter_name_or_path: a, b cannot be trained here: a run starts from one adapter",),
+    ),
+    WildConfig(
+        name="LLaMA-Factory v1 train_lora.yaml: an adapter that trains further, and a template of its own",
+        content={"model": "org/m", "model_class": "llm", "train_dataset": "org/talks",
+                 "custom_chat_template": _TEMPLATE,
+                 "peft_config": {"name": "lora", "adapter_name_or_path": "out", "r": 16}},
+        values={"model.model_name_or_path": "out", "data.path": "hub:org/talks", "tuning.method": "lora",
+                "task.chat_template": "imported.jinja"},
+        defaults="llama_factory_v1",
+    ),
+    WildConfig(
+        name="LLaMA-Factory llama3_lora_sft_awq.yaml: weights in 4 bits of another kind",
+        content={**_SFT, "model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"},
+        values={**_SFT_VALUES, "model.model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"}, defaults="llama_factory",
+        told=("the weights are stored as AWQ (its name says so), which cannot be trained",),
+    ),
+    WildConfig(
+        name="LLaMA-Factory: the older name of new special tokens",
+        content={**_SFT, "new_special_tokens": "<|note|>,<|end_note|>"},
+        values={**_SFT_VALUES, "model.add_tokens": "<|note|>, <|end_note|>"}, defaults="llama_factory",
+    ),
+    WildConfig(
+        name="LLaMA-Factory: a number of rows is held out",
+        content={**_SFT, "dataset": "sheep", "val_size": 200}, beside=_list(sheep={"file_name": "sheep.json"}),
+        values={**_SFT_VALUES, "data.path": "sheep.json", "data.split": "train[200:]",
+                "data.eval_split": "train[:200]"},
+        defaults="llama_factory", told=("the first rows, where it takes random ones",),
+    ),
+    WildConfig(
+        name="LLaMA-Factory: a text in blocks", content={**_SFT, "stage": "pt", "cutoff_len": 512, "lora_rank": 8},
+        values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "lora", "tuning.r": 8,
+                "tuning.lora_alpha": 16, "data.max_length": 512, "data.packing": True},
+        defaults="llama_factory",
+        told=("several rows here, and there texts are cut into blocks one behind another", "4,096 tokens: for as many"),
+    ),
+    WildConfig(
+        name="axolotl: a number of rows is held out of a split",
+        content={**_LORA, "datasets": [{**_TALKS, "split": "train_sft"}], "val_set_size": 64},
+        values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks", "data.split": "train_sft[64:]",
+                "data.eval_split": "train_sft[:64]"},
+        defaults="axolotl",
+    ),
+    WildConfig(
+        name="axolotl: a number of rows is held out of several data sets",
+        content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
+        refused=("val_set_size: 64 does not fit: it is a number of rows of all data; data.split = train[64:]",),
+    ),
+    WildConfig(
+        name="axolotl: the order of the data, which is drawn anew anyway",
+        content={**_LORA, "datasets": [_TALKS], "shuffle_merged_datasets": False},
+        values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks"},
+        defaults="axolotl", told=("shuffle_merged_datasets: false (always so here",),
+    ),
+    WildConfig(
+        name="axolotl: adapters on some layers",
+        content={**_LORA, "lora_target_linear": None, "lora_target_modules": ["q_proj", "v_proj"],
+                 "lora_layers_to_transform": [0, 1], "datasets": [_TALKS]},
+        values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks",
+                "tuning.target_modules": r"\D+\.(0|1)\.(.*\.)?(q_proj|v_proj)"},
+        defaults="axolotl",
+    ),
+    WildConfig(
+        name="axolotl: adapters on some layers, all of each",
+        content={**_LORA, "peft_layers_to_transform": [0], "datasets": [_TALKS]},
+        refused=("peft_layers_to_transform: ", "name lora_target_modules one by one"),
+    ),
+    WildConfig(
+        name="peft: adapters on some layers, by a pattern",
+        content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "r": 8, "task_type": "CAUSAL_LM",
+                 "target_modules": ["q_proj"], "layers_to_transform": 1, "layers_pattern": "layers"},
+        values={"model.model_name_or_path": "org/m", "tuning.method": "lora", "tuning.r": 8, "tuning.lora_alpha": 8,
+                "task.type": "causal_lm", "tuning.target_modules": r"(.*\.)?(layers)\.(1)\.(.*\.)?(q_proj)"},
+    ),
+    WildConfig(
+        name="peft: layers that are there several times",
+        content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "r": 8, "layer_replication": [[0, 1], [0, 1]],
+                 "target_modules": ["q_proj"]},
+        refused=("layer_replication: ", "the model stays as its config.json has it"),
+    ),
+    WildConfig(
+        name="axolotl llama3-8b-fsdp2 and others: a floor that is the peak",
+        content={**_MIXTRAL, "lr_scheduler": "cosine", "cosine_min_lr_ratio": 1.0, "warmup_steps": 10},
+        values={**_MIXTRAL_VALUES, "training.lr_scheduler_type": "constant_with_warmup", "training.warmup_steps": 10},
+        defaults="axolotl", told=("it never falls",),
+    ),
+    WildConfig(
+        name="axolotl: a kernel of its own, rows that end the run, and a stream with packing",
+        content={"base_model": "org/m", "learning_rate": 1e-4, "max_steps": 10000, "attn_implementation": "xformers",
+                 "pretraining_dataset": [{"path": "org/web", "type": "pretrain"}], "sample_packing": True,
+                 "sequence_len": 2048, "micro_batch_size": 4},
+        values={"model.model_name_or_path": "org/m", "training.learning_rate": 1e-4, "training.max_steps": 10000,
+                "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "data.packing": True,
+                "data.max_length": 2048, "training.effective_batch_size": 4, "tuning.method": "full",
+                "training.warmup_steps": 100},
+        defaults="axolotl", told=("rows that share up to 256 tokens", "8,192 tokens: for as many"),
+    ),
+    WildConfig(
+        name="axolotl: attention in 8 bits", content={**_MIXTRAL, "attn_implementation": "fp8"},
+        refused=("attn_implementation: fp8 cannot be trained here: attention in 8 bits",),
+    ),
+    WildConfig(
+        name="axolotl pythia and others: the older name of special tokens",
+        content={**_MIXTRAL, "tokens": {"pad_token": "<pad>"}, "excess_length_strategy": "truncate",
+                 "sequence_len": 512},
+        values={**_MIXTRAL_VALUES, "data.max_length": 512}, defaults="axolotl",
+        told=("tokens: {\"pad_token\": \"<pad>\"} (not needed: padding",
+              "data.max_length = 512 (longer rows lose their end)"),
+    ),
+    WildConfig(
+        name="axolotl: a template that stands in the file",
+        content={**_LORA, "datasets": [_TALKS], "chat_template": "jinja", "chat_template_jinja": _TEMPLATE},
+        values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks",
+                "task.chat_template": "imported.jinja"},
+        defaults="axolotl", told=("its text, in a file beside this one",),
+    ),
+    WildConfig(
+        name="alignment-handbook zephyr-7b-beta: two splits of one data set, of which 1,000 rows are held out",
+        content={**_HANDBOOK, "dataset_mixture": {"datasets": [
+            {"id": "org/chat", "config": "default", "split": "train_sft", "columns": ["messages"], "weight": 1.0},
+            {"id": "org/chat", "config": "default", "split": "test_sft", "columns": ["messages"], "weight": 1.0},
+        ], "test_split_size": 1000, "seed": 0}, "dataset_num_proc": 12},
+        values={**_HANDBOOK_VALUES, "data.path": "hub:org/chat", "data.split": "train_sft[1000:]+test_sft",
+                "data.eval_split": "train_sft[:1000]", "data.seed": 0, "data.num_proc": 12},
+        defaults="trl",
+    ),
+    WildConfig(
+        name="alignment-handbook: a part of each data set, and tokens of the template alone",
+        content={**_HANDBOOK, "dataset_mixture": {"datasets": [{"id": "org/a", "weight": 0.5}, {"id": "org/b"}],
+                                                  "test_split_size": 0.1},
+                 "dataset_kwargs": {"add_special_tokens": False, "append_concat_token": False},
+                 "eos_token": "<|im_end|>", "packing": True, "packing_strategy": "ffd"},
+        values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "0.5, 1",
+                "data.eval_fraction": 0.1, "data.packing": True},
+        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes it",), planned=False,
+    ),
+    WildConfig(
+        name="alignment-handbook of 2023: shares by name",
+        content={**_HANDBOOK, "dataset_mixer": {"org/a": 1.0, "org/b": 0.25},
+                 "dataset_splits": ["train_sft", "test_sft"]},
+        values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "1, 0.25",
+                "data.split": "train_sft", "data.eval_split": "test_sft"},
+        defaults="trl", planned=False,
+    ),
+    WildConfig(
+        name="TRL: a mixture whose routers have a loss",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "max_length": 512,
+                 "model_init_kwargs": {"output_router_logits": True, "router_aux_loss_coef": 0.01}},
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.max_length": 512,
+                "training.router_aux_loss_coef": 0.01, "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl", planned=False,
+    ),
+    WildConfig(
+        name="TRL: the weight of the routers' loss",
+        content={"model_name_or_path": "org/m", "dataset_name": "org/d", "router_aux_loss_coef": 0.0,
+                 "model_init_kwargs": {"output_router_logits": True}, "max_length": 512},
+        values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.max_length": 512,
+                "training.router_aux_loss_coef": 0, "tuning.method": "full", "task.loss_on": "all"},
+        defaults="trl",
     ),
 )  # fmt: skip
 
@@ -1179,8 +1409,10 @@ gradient_accumulation_steps: 2
     _of("trl", "it trains all weights unless use_peft", lora_r=8, use_peft=None),
     _of("trl", "rows are filled by best fit here", packing_strategy="wrapped", packing=True),
     _of("trl", "it does not say where its data is", datasets=[{"path": "imdb"}]),
-    _of("trl", "a script's own list of data sets", dataset_mixture={"datasets": [{"id": "org/d", "weight": 0.5}]}),
-    _of("trl", "its text goes into a .jinja file", chat_template="{% for message in messages %}{% endfor %}"),
+    _of("trl", "a run has one configuration and the same splits",
+        dataset_mixture={"datasets": [{"id": "org/a", "config": "en"}, {"id": "org/b", "split": "sft"}]}),
+    _of("trl", "not read of it: chat_template_kwargs",
+        dataset_mixture={"datasets": [{"id": "org/a", "columns": ["messages", "chat_template_kwargs"]}]}),
     _of("trl", "a model has the tokenizer", tokenizer_name="org/other"),
     WildConfig(
         name="TRL: data that is prepared already",
@@ -1461,5 +1693,6 @@ GROUPS: Mapping[str, tuple[WildConfig, ...]] = {
     "scripts, methods and adapters": (*SCRIPTS, *DUMPS, *FOREIGN, *METHODS, *ADAPTERS, *TOML),
     "LLaMA-Factory": LLAMA_FACTORY,
     "Axolotl": AXOLOTL,
+    "public examples": PUBLIC,
     "TRL and Accelerate": (*TRL, *ACCELERATE, *ARGUMENTS),
 }

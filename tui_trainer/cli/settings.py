@@ -91,17 +91,17 @@ def import_config(
     The TOML goes to standard output and the report to standard error; with --to, the file and the report on
     standard output.
     """
-    from tui_trainer.importing.imported import import_file, write_toml
+    from tui_trainer.importing.imported import import_file, write_config
 
     if force and to is None:
         raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
     left = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
-    imported = import_file(file, kind, processes, left)
+    imported = import_file(file, kind, processes, left, to)
     imported.refuse_other_runs()
     if to is not None:
-        write_toml(to, imported.toml, force=force)
+        write_config(imported, to, force=force)
     if as_json:
         print(json.dumps(imported.as_values(), indent=1))
         return

@@ -425,11 +425,11 @@ class TrainingSection(SettingsSection):
     """Noise on embeddings in training, up to so much / sqrt(width of a pass x hidden_size); NEFTune takes 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Share of each label spread evenly over all that could be; what is held out is measured without it."""
-    router_aux_loss_coef: RouterWeight | Auto = option(
+    router_aux_loss_coef: RouterWeight | Literal["auto", "model"] = option(
         "auto", memory="what the loss keeps of each token's router logits", advanced=True
     )
-    """Weight of the loss that spreads tokens over experts; 0: none; auto: the model's own where its config asks for
-    output_router_logits."""
+    """Weight of the loss that spreads tokens over experts; 0: none; model: the model's own; auto: the same, where its
+    config asks for output_router_logits."""
     seed: int = option(42, low=0, high=2**63 - 1)
     """Decides the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(

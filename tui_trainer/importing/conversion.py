@@ -16,6 +16,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _OFF = "off in the file"
 _NOT_READ = "it says nothing that is known here"
+_SAYS_MORE = "it is automatic, and another key is not"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,13 +104,20 @@ class Importer:
 class Conversion:
     """A whole file, read by one importer: its groups take what is still waiting to be read, then each key its rule.
 
-    `folder` is where the file lies, `devices` those that its run trains on; None: nobody says how many.
+    `folder` is where the file lies, `devices` those that its run trains on; None: nobody says how many. `beside` is the
+    file that takes a text of this one, None where nothing is written. `goes_on`: an adapter trains further.
     """
 
     def __init__(
-        self, importer: Importer, given: Mapping[str, Any], folder: Path = Path(), devices: int | None = None
+        self,
+        importer: Importer,
+        given: Mapping[str, Any],
+        folder: Path = Path(),
+        devices: int | None = None,
+        beside: Path | None = None,
     ) -> None:
-        self.given, self.folder, self.devices = given, folder, devices
+        self.given, self.folder, self.devices, self.beside = given, folder, devices, beside
+        self.text, self.goes_on = "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
@@ -150,6 +158,11 @@ class Conversion:
         except ValueError as error:
             self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
+        if self.values.get(key) == "auto" != fitting:
+            self.take_back(key, Why.NOT_NEEDED, _SAYS_MORE)
+        if fitting == "auto" != self.values.get(key, "auto"):
+            self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
+            return
         if key in self.values and not same(self.values[key], fitting):
             self.leave(Why.DOES_NOT_FIT, f"{key} has another value already, from a key before", *names)
             return
@@ -171,6 +184,13 @@ class Conversion:
         for one in taken:
             self.leave(why, reason, *one.sources)
         self._sort()
+
+    def change(self, key: str, value: Any, name: str, reason: str) -> None:
+        """Write another value for a setting, from the key `name` and those that it came from."""
+        before = [one for one in self.rewrites if one.key == key]
+        self.rewrites = [one for one in self.rewrites if one.key != key]
+        sources = dict.fromkeys([*(source for one in before for source in one.sources), name])
+        self.write(key, value, *sources, reason=reason)
 
     def _read_all(self, importer: Importer) -> None:
         for name, value in self.given.items():
@@ -261,3 +281,12 @@ def write_template(
         why = "is not that of this model" if template in own else "is none of those here, and may not be the model's"
         hint = f"nearest: --without {key} for the model's own, or {SETTING}"
         done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
+
+
+def write_text(done: Conversion, text: str, *names: str) -> None:
+    """Write a template that stands in the file itself into a file beside the result."""
+    if done.beside is None:
+        done.leave(Why.REFUSED, "its text needs a file of its own: --to OUT.toml writes it beside OUT.toml", *names)
+    else:
+        done.text = text
+        done.write(SETTING, str(done.beside), *names, reason="its text, in a file beside this one")

@@ -147,7 +147,7 @@ NO_TRAINING = (
         "an inference by LLaMA-Factory",
         (
             "infer_backend !dataset !train_dataset !learning_rate",
-            "adapter_name_or_path template !dataset !train_dataset !learning_rate",
+            "adapter_name_or_path template !dataset !train_dataset !learning_rate !do_train=true",
             "sample_backend !dataset !train_dataset !learning_rate",
         ),
     ),

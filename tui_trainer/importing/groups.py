@@ -4,6 +4,7 @@ Each function makes the reader of one such group from the names that a tool has 
 """
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -11,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.changes import same
-from tui_trainer.config.fields import names_in
+from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import validate
+from tui_trainer.errors import ConfigError
 from tui_trainer.importing.conversion import Conversion, KeyGroup
 from tui_trainer.importing.detection import find_importer, spread
 from tui_trainer.importing.reading import read_foreign
@@ -27,6 +29,7 @@ from tui_trainer.importing.rules import (
     off,
     whole,
 )
+from tui_trainer.models.facts import find_model
 from tui_trainer.planning.processes import whole_only
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
@@ -36,7 +39,8 @@ STRATEGY, OFFLOAD = "distributed.strategy", "distributed.cpu_offload"
 PROCESSES, NODES = "distributed.processes", "distributed.nodes"
 _MICRO = "training.per_device_train_batch_size"
 _ACCUMULATION = "training.gradient_accumulation_steps"
-_METHOD = "tuning.method"
+_METHOD, _CONTINUES, _TARGETS = "tuning.method", "tuning.continue_adapter", "tuning.target_modules"
+_MODEL, _SPLIT = "model.model_name_or_path", "data.split"
 _SCHEDULE, _FLOOR = "training.lr_scheduler_type", "training.min_lr_rate"
 _SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
@@ -50,11 +54,10 @@ def batch(
     *,
     micro_default: int | None = None,
     accumulation_default: int = 1,
-    packing: str = "",
 ) -> KeyGroup:
     """Micro-batch x accumulation x devices is what a step learns from; how it is cut is decided by memory here.
 
-    The defaults are those of the other tool. `packing` names its switches: with one, its rows hold several documents.
+    The defaults are those of the other tool.
     """
 
     def read(done: Conversion) -> None:
@@ -68,9 +71,6 @@ def batch(
                     done.write(key, found[1], found[0])
             return
         reason = per_device(done.devices)
-        packs = done.values.get("data.packing") or any(done.given.get(name) is True for name in packing.split())
-        if packs:
-            reason += "; documents behind a step here, packed rows of several documents there"
         if len(names) == 1 and m * a != (m if rows else a):
             reason = f"{m} x {a}: the default there; {reason}"
         rows_of_all, both = m * a * (done.devices or 1), len(names) == 2
@@ -281,6 +281,110 @@ def usual_layers(*names: str) -> KeyGroup:
             done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
     return KeyGroup((), read)
+
+
+# What an adapter has of its own, as PEFT reads it from its adapter_config.json.
+_OF_ADAPTER = (
+    "r lora_alpha lora_dropout use_rslora use_dora init_lora_weights target_modules target_parameters modules_to_save"
+)
+
+
+def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> KeyGroup:
+    """Return the group of an adapter to start from, which stands in the place of the key `model`: the adapter names its
+    model itself. `folder` is where it lies inside, `merge` the switch that trains another one on the two."""
+
+    def read(done: Conversion) -> None:
+        if not (found := done.first(name)):
+            return
+        paths = [path for one in listed(found[1]) for path in names_in(str(one))]
+        inside, base = done.first(folder), done.first(model)
+        if len(paths) != 1:
+            done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", name)
+            return
+        place = str(Path(paths[0]) / str(inside[1])) if inside else paths[0]
+        reason = "an adapter, which names its model itself"
+        done.write(_MODEL, place, name, *(inside[:1] if inside else ()), reason=reason)
+        if base:
+            done.leave(Why.NOT_NEEDED, "adapter_config.json of the adapter names its model", model)
+        done.goes_on = done.given.get(merge) is not True
+        if not done.goes_on:
+            done.write(_CONTINUES, "merge", merge)
+
+    return KeyGroup(tuple(one for one in (name, folder, merge) if one), read)
+
+
+def keep_adapter(done: Conversion) -> None:
+    """Take back what an adapter that trains further has of its own."""
+    for key in _OF_ADAPTER.split() if done.goes_on else ():
+        done.take_back(f"tuning.{key}", Why.NOT_NEEDED, "the adapter that trains further has its own")
+
+
+# How people name versions of a model whose weights are no numbers of 16 or 32 bits.
+_STORED = re.compile(
+    r"(?:^|[-_.])(awq|gptq|aqlm|gguf|exl\d|hqq|eetq|bnb|[48]-?bit|int[48]|w\da\d+|nvfp4|mxfp4|fp8)(?![a-z0-9])"
+)
+
+
+def stored_as(model: str) -> str:
+    """Return how the weights of a model are quantised, by its config.json or else by its name; empty: they are not."""
+    try:
+        told = find_model(model).config.get("quantization_config")
+    except ConfigError:
+        found = _STORED.search(Path(model).name.lower())
+        return f"{found[1].upper()} (its name says so)" if found else ""
+    return one_line(str(told.get("quant_method", "quantised")), 40) if isinstance(told, dict) else ""
+
+
+def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: str, all_linear: str = "") -> KeyGroup:
+    """Return the group of the layers that get an adapter: with the names of `targets`, a regular expression of paths.
+
+    Source: `check_target_module_exists` of peft 0.21: the first number of a path is the layer.
+    """
+
+    def read(done: Conversion) -> None:
+        if not (found := done.first(*layers)):
+            return
+        name, pattern, named = found[0], done.first(*patterns), done.first(targets)
+        numbers = [whole(one) for one in listed(found[1])]
+        words = names_in(named[1]) if named and isinstance(named[1], str) else listed(named[1]) if named else []
+        if done.given.get(all_linear) is True or not words or any(is_pattern(str(one)) for one in words):
+            why = f"the layers are told by {_TARGETS} = a regular expression: name {targets} one by one"
+            done.leave(Why.REFUSED, why, name, *(pattern[:1] if pattern else ()))
+        elif None in numbers or not numbers:
+            done.leave(Why.DOES_NOT_FIT, "must be numbers of layers", name)
+        else:
+            start = rf"(.*\.)?({'|'.join(map(str, listed(pattern[1])))})" if pattern else r"\D+"
+            ends = "|".join(re.escape(str(one)) for one in words)
+            expression = rf"{start}\.({'|'.join(map(str, numbers))})\.(.*\.)?({ends})"
+            done.write(_TARGETS, expression, name, targets, *(pattern[:1] if pattern else ()))
+
+    return KeyGroup((*layers, *patterns), read)
+
+
+def rows_held_out(name: str) -> KeyGroup:
+    """Return the group of what is held out where it may be a number of rows: a slice of the one data set."""
+
+    def read(done: Conversion) -> None:
+        if (found := done.first(name)) and (whole(found[1]) or 0) >= 1:
+            hold_out(done, name, found[1])
+
+    return KeyGroup((name,), read)
+
+
+def hold_out(done: Conversion, name: str, given: Any) -> None:
+    """Write what is held out, a share of the rows or a number of them, as the key `name` has it."""
+    rows = whole(given) or 0
+    if rows >= 1:
+        first, *more = str(done.values.get(_SPLIT, "train")).split("+")
+        places = listed(done.values.get("data.path") or [])
+        if len(places) != 1 or "," in places[0] or "[" in first:
+            why = f"it is a number of rows of all data; {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
+            done.leave(Why.DOES_NOT_FIT, f"{why} hold out those of one data set, data.eval_fraction a share", name)
+            return
+        done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, where it takes random ones")
+        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without what is held out")
+    elif given is not None:
+        done.write("data.eval_fraction", given, name)
 
 
 OWN_FILES = own_files("tokenizer_name", "config_name", "tokenizer_name_or_path")

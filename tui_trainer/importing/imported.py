@@ -4,7 +4,7 @@ import json
 import math
 import shlex
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,9 @@ from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import find_profile, parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
-from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
+from tui_trainer.importing.conversion import SETTING, Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
-from tui_trainer.importing.groups import EFFECTIVE, keep_whole, per_device
+from tui_trainer.importing.groups import EFFECTIVE, keep_adapter, keep_whole, per_device, stored_as
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why, empty
 from tui_trainer.terminal.safe_text import one_line
@@ -28,6 +28,7 @@ _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether all weights are trained or adapters; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: where the rows are that are learnt; set data.path"
+_ASKS_WEIGHTS = "name the version of the model in 16 bits (tuning.method = qlora loads it in 4 bits)"
 _MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
@@ -43,6 +44,8 @@ class Imported:
     reason: str
     rewrites: tuple[Rewrite, ...]
     left_out: tuple[LeftOut, ...]
+    template: str = ""
+    """The text of the file that `task.chat_template` names, where it is written with the config."""
 
     @property
     def values(self) -> dict[str, Any]:
@@ -58,7 +61,10 @@ class Imported:
         """What a person has to say, because the file does not: in a sentence each."""
         data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
-        return [*([_ASKS_METHOD] if self.asks_method else []), *([_ASKS_DATA] if asks_data else [])]
+        stored = stored_as(str(self.values.get(_MODEL, "")))
+        asks_weights = f"{_MODEL}: the weights are stored as {stored}, which cannot be trained; {_ASKS_WEIGHTS}"
+        asked = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
+        return [text for is_asked, text in asked if is_asked]
 
     @property
     def toml(self) -> str:
@@ -128,9 +134,11 @@ class Imported:
             raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
 
 
-def import_file(path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = ()) -> Imported:
+def import_file(
+    path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = (), to: Path | None = None
+) -> Imported:
     """A YAML or JSON file in our words; `devices` are those that its run trains on, `without` the keys that are not
-    read.
+    read, `to` is where the config will be written.
 
     Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
     """
@@ -144,15 +152,18 @@ def import_file(path: Path, kind: str = "", devices: int | None = None, without:
         message, hint = f"the file has no key {one_line(strange[0], _KEY_WIDTH)!r}", name_hint(strange[0], given)
         raise ConfigError(message, hint=hint, where="--without")
     read = {name: value for name, value in given.items() if name not in without}
-    done = Conversion(importer, read, path.parent, devices)
+    done = Conversion(importer, read, path.parent, devices, to and to.with_suffix(".jinja").absolute())
     keep_whole(done)
+    keep_adapter(done)
+    rewrites = [*done.rewrites, *_defaults(done, importer)]
     unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without names it") for name in without]
     found = Imported(
         path=path,
         importer=importer,
         reason=reason,
-        rewrites=(*done.rewrites, *_defaults(done, importer)),
+        rewrites=tuple(_packed(one, {other.key: other.value for other in rewrites}) for one in rewrites),
         left_out=(*unread, *done.left_out),
+        template=done.text,
     )
     if devices and not any(one.per_device for one in found.rewrites):
         raise ConfigError("has no batch of one device, which --processes multiplies", where=str(path))
@@ -167,7 +178,7 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
         return
     rules = (importer.rule(one.key) for one in done.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value))
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
-    if values.get(_METHOD) not in ("lora", "qlora"):
+    if values.get(_METHOD) not in ("lora", "qlora") or done.goes_on:
         said |= {key for key in importer.defaults if key.startswith("tuning.")}
     if values.get(_METHOD) != "qlora":
         said |= {key for key in importer.defaults if key.startswith("quantization.")}
@@ -178,15 +189,29 @@ def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
         yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE)
 
 
-def write_toml(path: Path, text: str, *, force: bool = False) -> None:
-    """Write a new file; an old one only when forced. Raises ConfigError."""
-    try:
-        with path.open("w" if force else "x", encoding="utf-8") as file:
-            file.write(text)
-    except FileExistsError:
-        raise ConfigError("exists already", where=str(path), hint="--force writes over it") from None
-    except OSError as error:
-        raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(path)) from None
+def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
+    """The batch of packed rows with what differs: a step is so many documents here, so many filled rows there."""
+    if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
+        return rewrite
+    more = "documents behind a step here, packed rows of several documents there"
+    if length := values.get("data.max_length"):
+        tokens = f"{rewrite.value * length:,}"
+        more += f", {tokens} tokens: for as many, set it to {tokens} / those of a document, which the plan shows"
+    return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, more))))
+
+
+def write_config(imported: Imported, path: Path, *, force: bool = False) -> None:
+    """Write the config, and its template beside it; over old files only when forced. Raises ConfigError."""
+    texts = {path: imported.toml}
+    if imported.template:
+        texts = {Path(imported.values[SETTING]): imported.template, **texts}
+    if there := [place for place in texts if place.exists() and not force]:
+        raise ConfigError("exists already", where=str(there[0]), hint="--force writes over it")
+    for place, text in texts.items():
+        try:
+            place.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {system_reason(error)}", where=str(place)) from None
 
 
 def plain(value: Any) -> Any:

@@ -95,9 +95,8 @@ MISSING = (
         "the loss is cross entropy",
         {
             "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss",
-            "axolotl": """use_dft use_asft use_eaft eaft dft router_aux_loss_coef liger_use_token_scaling
-            center_rewards_coefficient""",
-            "trl": "loss_type!=nll|chunked_nll router_aux_loss_coef",
+            "axolotl": "use_dft use_asft use_eaft eaft dft liger_use_token_scaling center_rewards_coefficient",
+            "trl": "loss_type!=nll|chunked_nll",
             "training_script": f"""use_focal_loss focal_loss focal_gamma loss{_LOSSES} loss_fn{_LOSSES}
             loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",
         },
@@ -114,9 +113,7 @@ MISSING = (
             freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers
             unfreeze_last_n_layers trainable_layers""",
             "llama_factory": "use_llama_pro",
-            "axolotl": """spectrum_top_fraction plugins=*spectrum* peft_layers_to_transform
-            lora_layers_to_transform peft_layers_pattern lora_layers_pattern peft_layer_replication""",
-            "peft": "layers_to_transform layers_pattern layer_replication",
+            "axolotl": "spectrum_top_fraction plugins=*spectrum*",
         },
     ),
     Missing(
@@ -162,11 +159,8 @@ MISSING = (
         },
     ),
     Missing(
-        "a new adapter is trained; `tui-trainer resume RUN` goes on with one",
-        {
-            "axolotl": "lora_model_dir", "llama_factory": "adapter_name_or_path adapter_folder",
-            "llama_factory_v1": "peft_config.adapter_name_or_path", _ARGUMENTS: "adapter_path peft_path",
-        },
+        "an adapter goes on where model.model_name_or_path is its folder",
+        {"training_script transformers trl modelforge": "adapter_path peft_path"},
     ),
     Missing(
         "weights are trained as numbers of 16 or 32 bits (no FP8, no quantization-aware training)",
@@ -183,7 +177,8 @@ MISSING = (
         {
             "llama_factory": "mixture_of_depths shift_attn",
             "axolotl": """rope_theta overrides_of_model_kwargs s2_attention scaling_softmax fix_untrained_tokens
-            use_pose""",
+            use_pose peft_layer_replication""",
+            "peft": "layer_replication",
             "training_script transformers trl": "config_overrides",
         },
     ),

@@ -230,13 +230,6 @@ def percent(value: Any) -> Any:
     return value if found is None else found / 100
 
 
-def share_of_rows(value: Any) -> Any:
-    """What is held out, where it is no number of rows."""
-    if (count := whole(value)) is not None and count >= 1:
-        raise ValueError("it is a number of rows; data.eval_fraction says their share")
-    return value
-
-
 def metric_name(value: Any) -> Any:
     """`eval_loss` as `loss`."""
     return value.removeprefix("eval_") if isinstance(value, str) else value

@@ -18,6 +18,8 @@ from tui_trainer.terminal.safe_text import one_line
 
 _TYPE = f"{KEY}.rope_type"
 _NAMED = ("rope_scaling", "rope_parameters")
+OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
+ROUTERS = f"training.{WEIGHT}"
 _MEAN = "new rows start at the mean of the others"
 
 
@@ -31,8 +33,14 @@ def rope_table(name: str) -> KeyGroup:
     return KeyGroup((name,), read)
 
 
+def write_routers(done: Conversion, on: Any, weight: Any, *names: str) -> None:
+    """Write the weight of the loss of routers: that of the model's config.json where only `on` is said."""
+    done.write(ROUTERS, (OWN if weight is None else weight) if on is True else 0, *names)
+
+
 def changed_config(*names: str) -> KeyGroup:
-    """Tables whose fields are written over those of config.json: of these the positions have settings here."""
+    """Return the group of tables whose fields are written over those of config.json: of these the positions and the
+    routers have settings here."""
 
     def read(done: Conversion) -> None:
         if not (found := done.first(*names)):
@@ -40,12 +48,16 @@ def changed_config(*names: str) -> KeyGroup:
         name, table = found
         fields = {key: value for key, value in table.items() if value is not None} if isinstance(table, Mapping) else {}
         inner = [key for key in _NAMED if isinstance(fields.get(key), Mapping)]
-        others = [key for key in fields if key not in inner]
-        if len(inner) == 1 and not others:
+        routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
+        others = [key for key in fields if key not in (*inner, *routers)]
+        if len(inner) > 1 or others:
+            shown, settings = one_line(", ".join(map(str, others)), 60), f"{KEY} and {ROUTERS}"
+            done.leave(Why.REFUSED, f"the model stays as its config.json has it, but for {settings}: {shown}", name)
+            return
+        if inner:
             _write_rope(done, name, fields[inner[0]])
-        elif fields:
-            shown = one_line(", ".join(map(str, others)), 60)
-            done.leave(Why.REFUSED, f"the model stays as its config.json has it, but for rope_scaling: {shown}", name)
+        if routers:
+            write_routers(done, fields[OUTPUT], fields.get(WEIGHT), name)
 
     return KeyGroup(names, read)
 

@@ -281,8 +281,10 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
     if routers is None or not routers.logits:
         if requested == "auto":
             return None, None
-        message = f"is {requested:g}, but {shape.model_type} has no routers whose loss transformers computes"
+        message = f"is {requested}, but {shape.model_type} has no routers whose loss transformers computes"
         raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
+    if requested == "model":
+        return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the model's own")
     if requested != "auto":
         return routers, exact(requested, f"from {loaded.where(KEY)}")
     if routers.is_on:

@@ -3,6 +3,7 @@
 Source: src/axolotl/utils/schemas/ of axolotl-ai-cloud/axolotl at 067b021c8.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from tui_trainer.importing.conversion import (
     Importer,
     KeyGroup,
     write_template,
+    write_text,
 )
 from tui_trainer.importing.groups import (
     DEEPSPEED,
@@ -27,11 +29,14 @@ from tui_trainer.importing.groups import (
     STRATEGY,
     TRACKERS,
     WARMUP,
+    adapted_layers,
     batch,
     cadence,
     method,
     own_files,
+    rows_held_out,
     schedule,
+    start_adapter,
     write_part,
     write_places,
 )
@@ -49,8 +54,8 @@ from tui_trainer.importing.rules import (
     empty,
     file_near,
     listed,
+    number,
     off,
-    share_of_rows,
     whole,
 )
 from tui_trainer.importing.tokens_and_positions import changed_config, rope_table, write_tokens
@@ -60,6 +65,8 @@ _CONVERSATIONS = ("chat_template", "sharegpt")
 # Of one data set: where it is, and what changes none of its rows.
 _SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
 _KERNEL = Automatic("the kernel is chosen where none is asked for")
+# schemas/enums.py. Sage computes with 8 bits, and is no kernel of transformers.
+_KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("attention in 8 bits is not trained with")}
 _MEASURED = Off("the held-out loss is measured")
 _OFF = NotNeeded("off")
 _OF_ANOTHER = NotNeeded("it belongs to a method that is not switched on")
@@ -86,8 +93,47 @@ def _sources(done: Conversion) -> None:
             _task(done, name, entries, read)
         if name == "pretraining_dataset":
             done.write("data.streaming", True, name, reason="it reads such data while it trains")
-            if not done.has("sample_packing"):
-                done.write("data.packing", True, name, reason="it fills whole rows with such texts")
+
+
+def _length(done: Conversion) -> None:
+    """What becomes of longer rows there: utils/data/utils.py, prompt_strategies/completion.py and pretrain.py,
+    encode_streaming in utils/data/streaming.py."""
+    found, excess = done.first("sequence_len"), str(done.given.get("excess_length_strategy") or "drop").lower()
+    if not found:
+        return
+    reason = {
+        "truncate": "longer rows lose their end",
+        "raise": "longer rows lose their end here, and end the run there",
+    }.get(excess, "longer rows lose their end here, and are left out there")
+    if done.values.get("task.type") == "causal_lm":
+        reason = "a longer text makes several rows"
+        if done.has("pretraining_dataset"):
+            packs = done.given.get("sample_packing") is True
+            there = "rows that share up to 256 tokens" if packs else "one, which loses its end"
+            reason += f" here, and there {there}"
+    done.write("data.max_length", found[1], found[0], reason=reason)
+
+
+def _usual_warmup(done: Conversion) -> None:
+    """3 % of all steps where the file says no warm-up, and no more than 100 (core/builders/base.py)."""
+    if not done.has("base_model") or done.given.get("warmup_steps", done.given.get("warmup_ratio")) is not None:
+        return
+    reason, steps = "its default: 3 % of all steps, 100 at the most", whole(done.given.get("max_steps"))
+    if steps and steps > 0:
+        done.write(_WARMUP, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
+    else:
+        more = f"a run of {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps or more takes {_WARMUP} = {_MOST_WARMUP}"
+        done.write(_WARMUP, _WARMUP_SHARE, reason=f"{reason}: {more}")
+
+
+_WARMUP, _WARMUP_SHARE, _MOST_WARMUP = "training.warmup_steps", 0.03, 100
+
+
+def _merged_order(done: Conversion) -> None:
+    """Its sampler draws rows by chance whatever the order of the data is; what it streams it reads in order."""
+    found = done.first("shuffle_merged_datasets")
+    if found and not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
+        done.leave(Why.ALWAYS, "rows come in a new order in each epoch, there too", found[0])
 
 
 def _is_conversation(form: str) -> bool:
@@ -171,12 +217,13 @@ def _template_of_run(done: Conversion) -> None:
     if done.values.get("task.type") == "causal_lm":
         done.leave(Why.NOT_NEEDED, "texts are learnt as they are", *(one[0] for one in (named, own) if one))
     elif own and (not named or named[1] == "jinja"):
-        path = file_near(done.folder, str(own[1])) if str(own[1]).endswith((".jinja", ".jinja2", ".j2")) else None
         names = [one[0] for one in (named, own) if one]
-        if path:
+        if not str(own[1]).endswith((".jinja", ".jinja2", ".j2")):
+            write_text(done, str(own[1]), *names)
+        elif path := file_near(done.folder, str(own[1])):
             done.write(SETTING, str(path), *names)
         else:
-            done.leave(Why.REFUSED, f"{SETTING} names a .jinja file, which must be near; write it into one", *names)
+            done.leave(Why.REFUSED, "the file is not near", *names)
     elif named:
         _write_template(done, "chat_template", one_line(str(named[1]), 40))
         if own:
@@ -185,7 +232,10 @@ def _template_of_run(done: Conversion) -> None:
 
 def _tokens(done: Conversion) -> None:
     """New ones, of two keys; special ones under other names are another tokenizer."""
-    ordinary, found = done.first("tokens"), done.first("special_tokens")
+    # `tokens` was a table before, and the name of the other one.
+    is_table = isinstance(done.given.get("tokens"), dict)
+    ordinary = None if is_table else done.first("tokens")
+    found = done.first("tokens", "special_tokens") if is_table else done.first("special_tokens")
     given = dict([ordinary]) if ordinary and not off(ordinary[1]) else {}
     if found and isinstance(found[1], dict):
         named = {str(name): token for name, token in found[1].items() if name != "pad_token" and token}
@@ -272,7 +322,11 @@ def _floor(done: Conversion) -> None:
     """
     if found := done.first("cosine_min_lr_ratio"):
         if same(done.given.get("lr_scheduler") or "cosine", "cosine"):
-            done.write("training.min_lr_rate", found[1], found[0])
+            if number(found[1]) == 1:
+                names = [one[0] for one in (done.first("lr_scheduler"), found) if one]
+                done.write("training.lr_scheduler_type", "constant_with_warmup", *names, reason="it never falls")
+            else:
+                done.write("training.min_lr_rate", found[1], found[0])
         else:
             done.leave(Why.NOT_NEEDED, "it is the floor of the schedule cosine only", found[0])
 
@@ -355,8 +409,7 @@ IMPORTER = Importer(
             "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
             # Rows: schemas/config.py, and schemas/datasets.py above.
-            "sequence_len": To("data.max_length", "longer rows lose their end here, and are left out there"),
-            "excess_length_strategy": Automatic("what is longer than data.max_length loses its end"),
+            "excess_length_strategy": Automatic("what becomes of longer rows stands at data.max_length"),
             "eval_sequence_len": Off("held-out rows have the same length"),
             "min_sample_len": Refused("short rows are learnt too"),
             "sample_packing": hf.PACKING,
@@ -368,11 +421,11 @@ IMPORTER = Importer(
             "pretraining_sample_concatenation": hf.PACKING,
             "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest of a batch, or packed"),
             "curriculum_sampling": Refused("rows come in a new order in each epoch"),
-            "shuffle_merged_datasets": Same((True,), *("rows come in a new order in each epoch",) * 2, Why.REFUSED),
+            "shuffle_merged_datasets": Same((True,), *("rows of a stream come in a new order here",) * 2, Why.REFUSED),
             "shuffle_before_merging_datasets": Always("rows come in a new order in each epoch"),
             "dataset_shard_num dataset_shard_idx": Refused("data.split or data.max_rows says which rows are learnt"),
             "pose_split_on_token_ids pose_max_context_len pose_num_chunks": _OF_ANOTHER,
-            "val_set_size": To("data.eval_fraction", convert=share_of_rows),
+            "val_set_size": "data.eval_fraction",
             "dataset_prepared_path num_dataset_shards_to_save dataset_keep_in_memory": hf.CACHED,
             "is_preprocess preprocess_iterable push_dataset_to_hub": hf.CACHED,
             "dataset_processes dataset_num_proc": "data.num_proc",
@@ -395,6 +448,7 @@ IMPORTER = Importer(
             ),
             "torch_compile": To("training.torch_compile", values={"auto": Automatic("off where nothing is said")}),
             "torch_compile_options": Automatic("torch_compile_mode decides it"),
+            "attn_implementation": To("model.attn_implementation", values=_KERNELS),
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "float32": To("model.dtype", values={True: "float32", False: _OFF}),
@@ -451,7 +505,7 @@ IMPORTER = Importer(
     ),
     groups=(
         KeyGroup(("batch_size",), _batch_of_all),
-        batch(("micro_batch_size",), micro_default=1, packing="sample_packing"),
+        batch(("micro_batch_size",), micro_default=1),
         KeyGroup(("bf16",), _full_bf16), PRECISION, WARMUP, TRACKERS, DEEPSPEED, *hf.FSDP, KeyGroup((), _split),
         schedule("lr_scheduler"), KeyGroup(("cosine_min_lr_ratio",), _floor),
         _cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps", "evals_per_epoch"),
@@ -460,7 +514,14 @@ IMPORTER = Importer(
             "adapter", {"lora": "lora", "qlora": "qlora"}, four_bit=("load_in_4bit",), model=("base_model",),
             otherwise="full",
         ),
+        start_adapter("lora_model_dir", "base_model"),
         KeyGroup(("datasets", "test_datasets", "pretraining_dataset"), _sources),
+        KeyGroup(("sequence_len",), _length), KeyGroup((), _usual_warmup), rows_held_out("val_set_size"),
+        KeyGroup(("shuffle_merged_datasets",), _merged_order),
+        adapted_layers(
+            ("peft_layers_to_transform", "lora_layers_to_transform"), ("peft_layers_pattern", "lora_layers_pattern"),
+            "lora_target_modules", "lora_target_linear",
+        ),
         KeyGroup(("chat_template", "chat_template_jinja"), _template_of_run),
         KeyGroup(("tokens", "special_tokens"), _tokens),
         rope_table("rope_scaling"), changed_config("overrides_of_model_config", "model_config"),
@@ -468,8 +529,7 @@ IMPORTER = Importer(
         KeyGroup(("lora_target_linear", "lora_target_modules"), _all_layers),
     ),
     defaults={
-        "training.effective_batch_size": 1, "training.num_train_epochs": 1, "training.warmup_steps": 0.03,
-        "data.max_length": 512,
+        "training.effective_batch_size": 1, "training.num_train_epochs": 1, "data.max_length": 512,
         "data.packing": False, "data.eval_fraction": 0,
     },
 )  # fmt: skip

@@ -19,7 +19,7 @@ from tui_trainer.importing.conversion import (
     write_template,
 )
 from tui_trainer.importing.dataset_info import find_list, read_list
-from tui_trainer.importing.groups import batch, method, schedule
+from tui_trainer.importing.groups import batch, method, rows_held_out, schedule, start_adapter
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import (
     Always,
@@ -32,7 +32,6 @@ from tui_trainer.importing.rules import (
     To,
     Why,
     listed,
-    share_of_rows,
     whole,
 )
 from tui_trainer.importing.tokens_and_positions import rope_by_length, tokens
@@ -129,6 +128,17 @@ def _packing_of_texts(done: Conversion) -> None:
         done.write("data.packing", True, reason="what it does with stage pt")
 
 
+def _length(done: Conversion) -> None:
+    """What becomes of longer rows there: data/processor/pretrain.py and processor_utils.py."""
+    if found := done.first("cutoff_len"):
+        reason = "longer rows lose their end here, and a part of each turn there"
+        if done.given.get("stage") == "pt":
+            packs = done.values.get("data.packing") is True
+            there = "texts are cut into blocks one behind another" if packs else "it loses its end"
+            reason = f"a longer text makes several rows here, and there {there}"
+        done.write("data.max_length", found[1], found[0], reason=reason)
+
+
 def _learnt_turns(done: Conversion) -> None:
     """`mask_history` learns the last turn, `train_on_prompt` all of them; it refuses both."""
     if done.given.get("mask_history") is True and not done.given.get("train_on_prompt"):
@@ -205,7 +215,8 @@ IMPORTER = Importer(
             "lora_rank": "tuning.r",
             "lora_target": hf.LAYERS,
             "additional_target": hf.WHOLE_LAYERS,
-            "create_new_adapter": Always("a new adapter is trained"),
+            "create_new_adapter": Always("a new adapter is trained where none is started from"),
+            "adapter_folder": _OF_ANOTHER,
             "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules": _OF_ANOTHER,
             "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
             "loraplus_lr_embedding pissa_iter": _OF_ANOTHER,
@@ -274,11 +285,10 @@ IMPORTER = Importer(
             "train_on_prompt": hf.LOSS_ON_ALL,
             "mask_history": Off("must be true or false, and not beside train_on_prompt", Why.DOES_NOT_FIT),
             "ignore_pad_token_for_loss": Same((True,), *("padding is never learnt",) * 2, Why.REFUSED),
-            "cutoff_len": To("data.max_length", "longer rows lose their end here, and a part of each turn there"),
             "packing": hf.PACKING,
             "neat_packing": To("data.packing", values={False: NotNeeded("packing says whether rows are packed")}),
             "max_samples": To("data.max_rows", "of each source"),
-            "val_size": To("data.eval_fraction", convert=share_of_rows),
+            "val_size": "data.eval_fraction",
             "eval_on_each_dataset": Off("one held-out loss is measured"),
             "eval_num_beams predict_with_generate sortish_sampler generation_*": TRIED,
             "streaming": "data.streaming",
@@ -297,12 +307,13 @@ IMPORTER = Importer(
     ),
     groups=(
         KeyGroup((), _packing_of_texts),
-        batch(hf.MICRO, micro_default=8, packing="packing neat_packing"),
+        batch(hf.MICRO, micro_default=8),
+        start_adapter("adapter_name_or_path", "model_name_or_path", "adapter_folder", "create_new_adapter"),
         schedule("lr_scheduler_type", has_stable_default=True),
         *hf.GROUPS,
         KeyGroup(("rope_scaling",), rope_by_length),
-        tokens("add_tokens", special=("add_special_tokens",)),
-        KeyGroup(("dataset", "eval_dataset"), _data),
+        tokens("add_tokens", special=("add_special_tokens", "new_special_tokens")),
+        KeyGroup(("dataset", "eval_dataset"), _data), rows_held_out("val_size"), KeyGroup(("cutoff_len",), _length),
         KeyGroup(("mix_strategy",), _mixing),
         KeyGroup(("mask_history",), _learnt_turns),
         KeyGroup(("template",), _template),

@@ -5,7 +5,7 @@ Its commands are sft, dpo and rm, and a file does not say which: it is read as o
 Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
 """
 
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup, write_text
 from tui_trainer.importing.groups import (
     EFFECTIVE,
     OFFLOAD,
@@ -14,6 +14,7 @@ from tui_trainer.importing.groups import (
     batch,
     every_epochs,
     method,
+    start_adapter,
     write_zero,
 )
 from tui_trainer.importing.importers import llama_factory as v0
@@ -58,6 +59,11 @@ def _answers(done: Conversion) -> None:
         done.write("task.type", "chat", reason=reason)
 
 
+def _template(done: Conversion) -> None:
+    if found := done.first("custom_chat_template"):
+        write_text(done, str(found[1]), found[0])
+
+
 def _batch_of_all(done: Conversion) -> None:
     """`global_batch_size` is that of all devices."""
     rows = done.first("global_batch_size")
@@ -95,7 +101,6 @@ IMPORTER = Importer(
         {
             "model": "model.model_name_or_path",
             "trust_remote_code": "model.*",
-            "custom_chat_template": Refused("task.chat_template names a .jinja file; write it into one"),
             "flash_attn": To("model.attn_implementation", values=v0.KERNELS),
             "model_class": Same(
                 ("llm",), "the model writes texts", "models that write texts are trained by it here", Why.REFUSED
@@ -162,7 +167,8 @@ IMPORTER = Importer(
         every_epochs("checkpoint.save_steps", ("save_epochs",), ("num_train_epochs",), 3.0),
         KeyGroup(("dist_config.name",), _split),
         KeyGroup(("train_dataset",), _data),
-        KeyGroup((), _answers),
+        KeyGroup((), _answers), KeyGroup(("custom_chat_template",), _template),
+        start_adapter("peft_config.adapter_name_or_path", "model"),
         KeyGroup((), _four_bits),
         method(
             "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",),

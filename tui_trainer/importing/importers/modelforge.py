@@ -37,7 +37,7 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        batch(hf.MICRO, micro_default=1, accumulation_default=4, packing="packing"),
+        batch(hf.MICRO, micro_default=1, accumulation_default=4),
         OWN_FILES, hf.ADAFACTOR, PRECISION, SCHEDULE, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
         method(
             "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),

@@ -4,7 +4,7 @@ Source: `LoraConfig` of peft 0.21.
 """
 
 from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
-from tui_trainer.importing.groups import method, usual_layers
+from tui_trainer.importing.groups import adapted_layers, method, usual_layers
 from tui_trainer.importing.importers.transformers import INIT, LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why, task_by
 
@@ -61,6 +61,7 @@ IMPORTER = Importer(
     groups=(
         method("peft_type", {"LORA": "lora"}, lora=("r",)),
         KeyGroup(("modules_to_save",), _heads),
+        adapted_layers(("layers_to_transform",), ("layers_pattern",), "target_modules"),
         usual_layers("target_modules"),
     ),
     defaults={"tuning.r": 8, "tuning.lora_alpha": 8},

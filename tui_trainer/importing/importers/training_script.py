@@ -38,7 +38,7 @@ IMPORTER = Importer(
     ),
     groups=(
         hf.BLOCKS,
-        batch(("batch_size", *hf.MICRO), _ACCUMULATION, packing="packing"),
+        batch(("batch_size", *hf.MICRO), _ACCUMULATION),
         schedule("scheduler", "lr_scheduler"),
         *hf.GROUPS,
         own_files("tokenizer", "tokenizer_path"),

@@ -196,7 +196,8 @@ SCRIPT_DATA: Table = {
 }
 ARGUMENTS: Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
-    adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha""": "training.*",
+    adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha
+    router_aux_loss_coef""": "training.*",
     "noisy_embedding_alpha": "training.neftune_noise_alpha",
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,

@@ -12,14 +12,17 @@ from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
+from tui_trainer.files.hub_layout import HUB_PREFIX
+from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup, write_text
 from tui_trainer.importing.groups import (
     NODES,
     PROCESSES,
     STRATEGY,
     batch,
+    hold_out,
     method,
     read_beside,
+    rows_held_out,
     switches,
     usual_layers,
     write_part,
@@ -40,7 +43,7 @@ from tui_trainer.importing.rules import (
     under,
     whole,
 )
-from tui_trainer.importing.tokens_and_positions import rope_table
+from tui_trainer.importing.tokens_and_positions import OUTPUT, WEIGHT, rope_table, write_routers
 from tui_trainer.terminal.safe_text import one_line
 
 # Which are found by their names.
@@ -111,6 +114,60 @@ def _mixture(done: Conversion) -> None:
         done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows are learnt", "datasets")
 
 
+def _handbook(done: Conversion) -> None:
+    """alignment-handbook's lists of data sets: entries with a share each, or in older versions shares by name.
+
+    Source: src/alignment/data.py of huggingface/alignment-handbook at 925acdf.
+    """
+    found, splits = done.first("dataset_mixture", "dataset_mixer"), done.first("dataset_splits")
+    if not found or not isinstance(table := found[1], dict):
+        return
+    names, entries, of_others = [found[0]], table.get("datasets"), []
+    if found[0] == "dataset_mixer":
+        names += splits[:1] if splits else []
+        wanted = [str(one) for one in listed(splits[1])] if splits else ["train"]
+        of_others = [one for one in wanted if "train" not in one]
+        entries = [
+            {"id": place, "split": split, "weight": share}
+            for place, share in table.items()
+            for split in wanted
+            if split not in of_others
+        ]
+    if not isinstance(entries, list) or not all(isinstance(one, dict) and one.get("id") for one in entries):
+        return
+    parts: dict[str, list[tuple[str, str]]] = {}
+    shares: dict[str, set[Any]] = {}
+    for one in entries:
+        part = (str(one.get("config") or "default"), str(one.get("split") or "train"))
+        parts.setdefault(str(one["id"]), []).append(part)
+        shares.setdefault(str(one["id"]), set()).add(one.get("weight", 1))
+    columns = {str(column) for one in entries for column in one.get("columns") or ()}
+    unread = sorted(columns - _USUAL_COLUMNS) + sorted({str(key) for one in entries for key in one} - _ENTRY)
+    first = next(iter(parts.values()), [])
+    configurations, shared = {name for name, _ in first}, any(len(some) > 1 for some in shares.values())
+    if unread:
+        done.leave(Why.REFUSED, f"not read of it: {one_line(', '.join(unread), 60)}", *names)
+    elif len(configurations) != 1 or shared or any(some != first for some in parts.values()):
+        why = "a run has one configuration and the same splits of all its data sets, and these have several"
+        done.leave(Why.REFUSED, f"{why}; nearest: a file of all rows as data.path", *names)
+    else:
+        done.write("data.path", [f"{HUB_PREFIX}{place}" for place in parts], *names)
+        if any(some != {1} for some in shares.values()):
+            done.write("data.weights", [some.pop() for some in shares.values()], *names, reason="so much of each")
+        for key, values, usual in (
+            ("data.name", configurations, "default"), ("data.split", [split for _, split in first], "train"),
+            ("data.eval_split", of_others, ""),
+        ):  # fmt: skip
+            if (value := "+".join(values)) != usual:
+                done.write(key, value, *names)
+        if "seed" in table:
+            done.write("data.seed", table["seed"], *names)
+        hold_out(done, found[0], table.get("test_split_size"))
+
+
+_ENTRY = frozenset("id config split columns weight".split())
+
+
 def _held_out(done: Conversion) -> None:
     """The split that its command measures on, where it measures."""
     split = done.first("dataset_test_split")
@@ -143,6 +200,38 @@ def _learnt(done: Conversion) -> None:
         else:
             reason = 'it learns whole conversations; of rows with a prompt and a completion, "completion" alone'
             done.write("task.loss_on", "all", *names, reason="it learns whole conversations" if columns else reason)
+
+
+def _template(done: Conversion) -> None:
+    if found := done.first("chat_template"):
+        write_text(done, str(found[1]), found[0])
+
+
+def _framed_by_template(done: Conversion) -> None:
+    """Conversations have the tokens of their template and no others, there too; a template is for conversations."""
+    template = done.text or ""
+    if done.has("chat_template", "chat_template_path"):
+        done.write("task.type", "chat", reason="it has a chat template")
+    if done.values.get("task.type") != "chat":
+        return
+    for name in ("add_special_tokens", "append_concat_token"):
+        if found := done.first(f"dataset_kwargs.{name}"):
+            done.leave(Why.ALWAYS, "a conversation has the tokens of its template", found[0])
+    if (end := done.first("eos_token")) and str(end[1]) in template:
+        done.leave(Why.ALWAYS, "the chat template writes it, and an answer ends with it", end[0])
+
+
+def _routers(done: Conversion) -> None:
+    """Arguments of the model's config, where its own argument does not count before them."""
+    on, weight = (done.first(f"{_INIT}{name}") for name in (OUTPUT, WEIGHT))
+    names = [one[0] for one in (on, weight) if one]
+    if names and done.has(WEIGHT):
+        done.leave(Why.NOT_NEEDED, f"{WEIGHT} counts before it", *names)
+    elif on:
+        write_routers(done, on[1], weight and weight[1], *names)
+
+
+_INIT = "model_init_kwargs."
 
 
 def _columns_near(done: Conversion) -> set[str]:
@@ -183,7 +272,7 @@ IMPORTER = Importer(
             "packing": hf.PACKING,
             "eval_packing": Automatic("held-out rows are packed as the others are"),
             "packing_strategy": Same(
-                ("bfd",), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is cut", Why.REFUSED
+                ("bfd", "ffd"), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is cut", Why.REFUSED
             ),
             "num_of_sequences": Automatic(_BEST_FIT),
             "padding_free": Automatic("packed rows have no padding"),
@@ -204,12 +293,10 @@ IMPORTER = Importer(
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
             "dataset_streaming streaming": "data.streaming",
             "datasets": Refused("data.path names files, folders and data sets of the hub"),
-            "dataset_mixture dataset_mixer dataset_splits": Refused(
-                "a script's own list of data sets; data.path names them, data.weights how often each is used"
-            ),
+            "dataset_mixture dataset_mixer": Refused("a list that names no data sets"),
+            "dataset_splits": NotNeeded("it goes with dataset_mixer"),
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
-            "chat_template": Refused("its text goes into a .jinja file, which task.chat_template names"),
             "eos_token": Same(
                 ("<EOS_TOKEN>",), _OWN_END, f"{_OWN_END} here", Why.REFUSED
             ),
@@ -229,13 +316,16 @@ IMPORTER = Importer(
     ),
     groups=(
         KeyGroup(("num_processes", "accelerate_config"), _launch),
-        batch(hf.MICRO, micro_default=8, packing="packing"),
+        batch(hf.MICRO, micro_default=8),
         KeyGroup(("max_length",), _no_cut),
         *hf.GROUPS,
         rope_table("rope_scaling"),
-        KeyGroup(("datasets",), _mixture),
+        KeyGroup(("datasets",), _mixture), KeyGroup(("dataset_mixture", "dataset_mixer"), _handbook),
+        rows_held_out("test_split_size"),
+        KeyGroup(("chat_template",), _template),
         KeyGroup(("dataset_test_split",), _held_out),
-        KeyGroup(("assistant_only_loss", "completion_only_loss"), _learnt),
+        KeyGroup(("assistant_only_loss", "completion_only_loss"), _learnt), KeyGroup((), _framed_by_template),
+        KeyGroup((f"{_INIT}{OUTPUT}", f"{_INIT}{WEIGHT}"), _routers),
         KeyGroup((), _peft_is_said),
         method(
             "use_peft", {True: "lora", False: "full"}, four_bit=("load_in_4bit",), model=("model_name_or_path",),
