@@ -222,7 +222,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         return action.place == "app" or not self.page.refusal(action)
 
     def tick(self) -> None:
-        """Once a second, less often where nobody is there: what is new is taken in, and drawn where it shows."""
+        """Take in what is new and draw it where it shows: once a second, less often while nobody is there."""
+        if not self.is_running:
+            # Textual closes the screens before it stops this clock.
+            return
         if self.guard is not None and hung_up():
             self.leave(Leaving.LOST)
             return
