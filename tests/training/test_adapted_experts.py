@@ -11,6 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.programs import start_worker
 from tests.tiny_models import EXPERTS, save_tiny_model
 from tests.training.test_router_loss import STEPS, steps_of, trained_run
 from tui_trainer.errors import ConfigError
@@ -21,6 +22,7 @@ from tui_trainer.launching.open_run import open_again
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone
 from tui_trainer.runs.journal import read_all
+from tui_trainer.worker import asking
 
 pytestmark = pytest.mark.versions
 LORA = {"tuning.method": "lora", "tuning.r": 2, "training.learning_rate": 0.01, "training.router_aux_loss_coef": 0}
@@ -32,6 +34,12 @@ CASES = {
     "tensors of Qwen 3": ("qwen3_moe", NAMED),
     "tensors of gpt-oss": ("gpt_oss", NAMED),
 }
+
+
+@pytest.fixture(autouse=True)
+def forked_questions(monkeypatch):
+    """Which process counts a model is no question of these tests."""
+    monkeypatch.setattr(asking, "_start", start_worker)
 
 
 @pytest.fixture(scope="module")

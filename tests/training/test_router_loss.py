@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from tests.combinations import in_the_sweep
+from tests.programs import start_worker
 from tests.tiny_models import EXPERTS, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
@@ -23,12 +24,19 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import read_all
+from tui_trainer.worker import asking
 
 pytestmark = pytest.mark.versions
 RATE, STEPS, WEIGHT = 0.003, 3, 0.5
 KEY = "training.router_aux_loss_coef"
 # The config of Mixtral asks for the loss.
 WEIGHTS = {"mixtral": ("auto", 0.02), "qwen3_moe": (WEIGHT, WEIGHT), "gpt_oss": (WEIGHT, WEIGHT)}
+
+
+@pytest.fixture(autouse=True)
+def forked_questions(monkeypatch):
+    """Which process counts a model is no question of these tests."""
+    monkeypatch.setattr(asking, "_start", start_worker)
 
 
 @pytest.fixture(scope="module")
