@@ -182,7 +182,8 @@ def test_streamed_data_leaves_no_copy_and_has_splits_slices_and_refusals_like_lo
     assert "several configurations: en, all; set data.name" in several[0]
     assert tables[0].startswith("['train 0 19', 'train 1 0']")
     assert "the hub has no data set org/none at main" in gone[0]
-    assert streamed(("hub:org/two", "en", ""), environment=environment) == [once], "with the same fingerprints"
+    [again] = streamed(("hub:org/two", "en", ""), environment=environment)
+    assert again[:2] == once[:2], "with the same fingerprints"
     [[offline]] = streamed(("org/two", "en", ""), environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
     assert "cannot be streamed" in offline and "\n" not in offline
 
