@@ -15,21 +15,14 @@ SLOW = {"training.learning_rate": 1e-3}
 MERGED = FULL | {"tuning.continue_adapter": "merge"}
 
 
-@pytest.mark.parametrize(
-    ("how", "together"),
-    [
-        pytest.param(LORA, TWO, id="continued in copies"),
-        pytest.param(MERGED, SPLIT, id="merged, in parts"),
-        pytest.param(LORA, SPLIT, id="continued in parts", marks=pytest.mark.e2e),
-        pytest.param(MERGED, TWO, id="merged, in copies", marks=pytest.mark.e2e),
-    ],
-)
-def test_an_adapter_goes_on_in_two_processes_as_in_one(how, together, tmp_path, forked_ranks):
+def test_an_adapter_goes_on_in_two_processes_as_in_one(tmp_path, forked_ranks, subtests):
     model = save_tiny_model(tmp_path / "base", "llama")
     adapter = train(tmp_path, "adapter", "causal_lm", LORA | from_model(model) | {"evaluation.eval_steps": 0}).model
-    changes = how | from_model(adapter) | UNEVEN | SLOW
-    alone = train(tmp_path, "alone", "causal_lm", changes)
-    check_equal(alone, train(tmp_path, "two", "causal_lm", changes | together))
+    for name, how, together in (("continued in parts", LORA, SPLIT), ("merged, in copies", MERGED, TWO)):
+        changes = how | from_model(adapter) | UNEVEN | SLOW
+        with subtests.test(name):
+            alone = train(tmp_path, f"{name} alone", "causal_lm", changes)
+            check_equal(alone, train(tmp_path, f"{name} in two", "causal_lm", changes | together))
 
 
 OTHER_SIGNS = """

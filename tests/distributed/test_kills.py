@@ -10,14 +10,6 @@ from tests.distributed.forked_ranks import AGENT_KILLED
 from tests.distributed.outcomes import events, same
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 
-
-def one_e2e(cases):
-    """The first belongs to the mark e2e, the others, minutes together, to slow."""
-    return [
-        pytest.param(case, marks=pytest.mark.slow if place else pytest.mark.e2e) for place, case in enumerate(cases)
-    ]
-
-
 SETTINGS = {
     "distributed.processes": 2,
     "distributed.strategy": "fsdp",
@@ -76,11 +68,7 @@ CALLS = (
 )
 # Of a run: all that its first two saves write. The fourth is at the last step.
 CHANGES, CHANGES_AT_A_TIME = 50, 5
-SOME = [pytest.param(range(4, CHANGES, 15), marks=pytest.mark.e2e)]
-ALL = [
-    pytest.param(range(first, first + CHANGES_AT_A_TIME), marks=pytest.mark.slow)
-    for first in range(0, CHANGES, CHANGES_AT_A_TIME)
-]
+ALL = [range(first, first + CHANGES_AT_A_TIME) for first in range(0, CHANGES, CHANGES_AT_A_TIME)]
 # A file of weights, one of the optimizer's counters and one of its parts, each beside and renamed, in two saves.
 CHANGES_OF_ANOTHER = 12
 
@@ -113,20 +101,35 @@ def sweep(reference_group, tiny_run, forked_ranks):
     return run
 
 
-@pytest.mark.parametrize("numbers", SOME + ALL, ids=str)
+def at_change(number, strike="kill_self"):
+    return AT_CHANGE.format(number=number, strike=strike)
+
+
+@pytest.mark.e2e
+def test_processes_killed_in_a_step_or_a_save_begin_anew_and_end_with_the_same_bits(sweep):
+    """Some of the places of the slow tests below, minutes together."""
+    in_step = IN_STEP.format(module="components", name="take_step", number=9, strike="kill_self")
+    places = [(0, at_change(4)), (0, at_change(34)), (1, at_change(8)), (1, in_step), (0, at_change(24, "kill_group"))]
+    ends = sweep(places)
+    assert [codes[rank] for codes, (rank, _) in zip(ends, places, strict=True)] == [-9] * len(places)
+    assert ends[-1] == [-9, -9]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("numbers", ALL, ids=str)
 def test_the_first_process_killed_at_each_change_on_the_disk(sweep, numbers):
-    ends = sweep([(0, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
+    ends = sweep([(0, at_change(number)) for number in numbers])
     assert [codes[0] for codes in ends] == [-9] * len(numbers)
 
 
-@pytest.mark.parametrize("each", one_e2e([4, 1]))
-def test_another_process_killed_at_each_change_of_its_own_on_the_disk(sweep, each):
-    numbers = range(0, CHANGES_OF_ANOTHER, each)
-    ends = sweep([(1, AT_CHANGE.format(number=number, strike="kill_self")) for number in numbers])
-    assert [codes[1] for codes in ends] == [-9] * len(numbers)
+@pytest.mark.slow
+def test_another_process_killed_at_each_change_of_its_own_on_the_disk(sweep):
+    ends = sweep([(1, at_change(number)) for number in range(CHANGES_OF_ANOTHER)])
+    assert [codes[1] for codes in ends] == [-9] * CHANGES_OF_ANOTHER
 
 
-@pytest.mark.parametrize("call", one_e2e(CALLS), ids=lambda call: call[1])
+@pytest.mark.slow
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call[1])
 def test_another_process_killed_in_a_step_or_a_save(sweep, call):
     module, name, numbers = call
     places = [IN_STEP.format(module=module, name=name, number=number, strike="kill_self") for number in numbers]
@@ -145,14 +148,9 @@ def test_all_of_them_killed_and_torchrun_killed(sweep, call, strike):
     assert ends == [[-9, -9] if strike == "kill_group" else [1, 1]] * len(numbers)
 
 
-@pytest.mark.parametrize(
-    ("strike", "each"),
-    [
-        pytest.param("kill_group", 21, marks=pytest.mark.e2e),
-        *(pytest.param(strike, 7, marks=pytest.mark.slow) for strike in ("kill_group", "kill_agent")),
-    ],
-)
-def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike, each):
-    numbers = range(3, CHANGES, each)
-    ends = sweep([(0, AT_CHANGE.format(number=number, strike=strike)) for number in numbers])
+@pytest.mark.slow
+@pytest.mark.parametrize("strike", ["kill_agent", "kill_group"])
+def test_all_of_them_killed_and_torchrun_killed_at_changes_on_the_disk(sweep, strike):
+    numbers = range(3, CHANGES, 7)
+    ends = sweep([(0, at_change(number, strike)) for number in numbers])
     assert len(ends) == len(numbers)

@@ -38,8 +38,8 @@ def on_towers(tmp_path, family):
         ("gemma3", "ddp", FULL),
         ("qwen3_vl", "offloaded", FULL),
         pytest.param("mistral3", "fsdp", LORA, marks=pytest.mark.e2e),
-        pytest.param("qwen2_5_vl", "ddp", LORA, marks=pytest.mark.e2e),
-        pytest.param("qwen3_5", "fsdp", FULL, marks=pytest.mark.e2e),
+        pytest.param("qwen2_5_vl", "ddp", LORA, marks=pytest.mark.slow),
+        pytest.param("qwen3_5", "fsdp", FULL, marks=pytest.mark.slow),
     ],
 )
 def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, forked_ranks):
@@ -55,8 +55,14 @@ def test_two_processes_learn_what_one_does(family, strategy, method, tmp_path, f
         assert kept and all(torch.equal(found[name], before[name]) for name in kept)
 
 
-@pytest.mark.e2e
-@pytest.mark.parametrize(("family", "strategy"), [("gemma3", "fsdp"), ("mistral3", "ddp"), ("qwen3_vl", "offloaded")])
+@pytest.mark.parametrize(
+    ("family", "strategy"),
+    [
+        pytest.param("gemma3", "fsdp", marks=pytest.mark.e2e),
+        pytest.param("mistral3", "ddp", marks=pytest.mark.slow),
+        pytest.param("qwen3_vl", "offloaded", marks=pytest.mark.slow),
+    ],
+)
 def test_the_language_model_alone_learns_in_two_processes_what_it_does_in_one(family, strategy, tmp_path, forked_ranks):
     base = on_towers(tmp_path, family) | FULL | {"model.text_only": "true"}
     alone = train(tmp_path, "alone", "causal_lm", base)

@@ -228,7 +228,7 @@ def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train
     certified = measure(asked | {"logits": str(tmp_path / "logits.npy")}, lambda **_: None)
     assert certified["loss"] == pytest.approx(model["loss"])
     assert certified["scores"] == pytest.approx(model["scores"], abs=1e-4)
-    scratch = train("scratch", PADDED)
+    scratch = train("scratch", PADDED | {"training.max_steps": 1})
     capsys.readouterr()
     assert main(["evaluate", str(scratch.root)]) == 2
     told = capsys.readouterr().err

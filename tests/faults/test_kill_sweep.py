@@ -23,8 +23,8 @@ def in_a_fork(arguments):
 @pytest.mark.parametrize(
     ("interval", "start"),
     [
-        pytest.param(3, in_its_own_process, marks=pytest.mark.e2e),
-        pytest.param(30, in_a_fork, marks=pytest.mark.full),
+        pytest.param(3, in_its_own_process, marks=pytest.mark.slow),
+        pytest.param(9, in_a_fork, marks=pytest.mark.e2e),
     ],
 )
 def test_a_run_killed_at_any_change_on_the_disk_resumes_to_the_same_bits(interval, start):

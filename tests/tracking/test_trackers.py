@@ -24,7 +24,7 @@ from tui_trainer.runs.journal import JournalWriter, read_all
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.tracking import feeder as feeding
 from tui_trainer.tracking import reader
-from tui_trainer.tracking.contract import find_tracker, tracker_names
+from tui_trainer.tracking.contract import find_tracker
 from tui_trainer.tracking.feeder import Feeder, metrics_of
 
 # A library that raises at each call, and one that hangs, in the place of real ones.
@@ -280,13 +280,6 @@ def test_an_ended_run_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch)
     assert main(["track", "a", "--to", "trackio"]) == 0
     assert "trackio has all of it" in capsys.readouterr().out and len(finished) == 1
     assert {path.stat().st_mode & 0o077 for path in (folder.root / "tracking").rglob("*")} == {0}
-
-
-def test_every_tracker_names_its_installation():
-    assert tracker_names() == ["mlflow", "tensorboard", "trackio", "wandb"]
-    assert all(
-        find_tracker(name).name == name and find_tracker(name).install.startswith("uv ") for name in tracker_names()
-    )
 
 
 @pytest.mark.full

@@ -51,10 +51,7 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     mouse.click("2 Config")
     terminal.wait_for("hardware_profile", "no problems")
     mouse.turn("hardware_profile", until=lambda text: " max_length " in text)
-    mouse.click(" max_length ")
-    terminal.wait_for("\u2500\u2500 data.max_length")
-    mouse.turn(" max_length ", until=lambda text: " eval_steps " in text)
-    mouse.click(" eval_steps ", times=2)
+    mouse.click(" max_length ", times=2)
     terminal.wait_for("Enter accept", "Esc cancel")
     mouse.click("Esc cancel")
     terminal.wait_for("Enter edit", gone="Enter accept")
@@ -67,11 +64,8 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
 
     mouse.click("? help")
     terminal.wait_for("Keys", "To the check above.")
-    mouse.turn("To the check above.", until=lambda text: "Write this screen as a picture" in text)
-    mouse.click("Find an action, a setting")
-    terminal.wait_for("Find an action, a setting", "Enter do it")
-    mouse.click("Checklist: check again")
-    terminal.wait_for("finding", gone="Enter do it")
+    mouse.click("Esc close")
+    terminal.wait_for("finding", gone="Esc close")
 
     # It may be told in the last line meanwhile that it checks.
     for _ in range(5):

@@ -17,14 +17,9 @@ from tui_trainer.ui.chart import (
     Bounds,
     ChartView,
     LossChart,
-    Raster,
     Series,
     domain_steps,
-    labels,
-    log_ticks,
     metrics_of,
-    settle,
-    ticks,
 )
 from tui_trainer.ui.screens.compare_dialog import ROLES, ComparedCurve, curves_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, sparkline, text_of, width_of
@@ -280,20 +275,6 @@ def series(values, smoothing=0.0):
     return made
 
 
-def test_values_become_braille_dots_or_ascii(subtests):
-    for name, low, high, size, glyphs, signs in (
-        ("a falling line", [3, 2.6, 2.2, 1.8, 1.4, 1, 0.6, 0.2], None, (4, 2), UNICODE, "⠑⢄\n  ⠑⢄"),
-        ("a band is filled from its lowest to its highest dot", [0, 0], [3, 1], (1, 1), UNICODE, "⣧"),
-        ("a gap is not bridged", [0, NAN, NAN, 3], None, (2, 1), UNICODE, "⡀⠈"),
-        ("a jump is connected in the newer column", [0, 3], None, (1, 1), UNICODE, "⡸"),
-        ("ascii", [3, 3, 0, 0], None, (4, 1), ASCII, "''.."),
-    ):
-        with subtests.test(name):
-            raster = Raster(*size, glyphs)
-            raster.curve(np.array(low, float), np.array(high or low, float), Bounds(0, 3), "chart_raw")
-            assert text_of(raster.lines()) == signs
-
-
 def test_columns_hold_the_extremes_of_their_points():
     for dots in (7, 300):
         numbers = random.Random(dots)
@@ -304,44 +285,6 @@ def test_columns_hold_the_extremes_of_their_points():
             inside = [value for value, at in zip(values, place, strict=True) if at == column]
             if inside:
                 assert (columns.low[column], columns.high[column]) == (min(inside), max(inside))
-
-
-def test_the_mean_is_bias_corrected_and_the_same_however_the_points_arrive():
-    values = [4.0, 2.0, math.inf, 3.0, 1.0]
-    whole, piecewise = series(values, smoothing=0.9), Series(0.9)
-    for end in range(1, 6):
-        assert not piecewise.take(np.arange(1, end + 1), np.array(values[:end]))
-    np.testing.assert_array_equal(whole.smoothed, piecewise.smoothed)
-    assert whole.smoothed[1] == pytest.approx((0.9 * 0.1 * 4 + 0.1 * 2) / (1 - 0.9**2))
-    assert math.isnan(whole.smoothed[2])
-
-
-def test_the_spike_of_the_untrained_model_leaves_the_range_but_a_slow_fall_does_not():
-    spike = series([50.0] + [2.0 + 0.1 * math.sin(step) for step in range(200)])
-    assert spike.core(Bounds(0, 256), True, False).high < 2.5
-    assert spike.core(Bounds(0, 256), False, False).high == 50.0
-    assert spike.outside(Bounds(0, 256), Bounds(1.0, 3.0)) == (0, 1)
-    assert series([4 - step / 100 for step in range(200)]).core(Bounds(0, 256), True, False) == Bounds(2.01, 4.0)
-    assert series([1.0, NAN, math.inf, -math.inf, 2.0]).core(Bounds(0, 32), True, False) == Bounds(1.0, 2.0)
-    assert series([NAN]).core(Bounds(0, 32), True, False) is None
-
-
-def test_the_axes_double_and_are_kept_while_the_values_fit_and_fill_them():
-    assert [domain_steps(step, 500) for step in (0, 32, 33, 200, 256, 257, 500)] == [32, 32, 64, 256, 256, 500, 500]
-    first = settle(None, 1.0, 3.0)
-    assert settle(first, 1.2, 3.1) is first
-    assert settle(first, 2.5, 3.0).span < first.span and settle(None, 2.0, 2.0).span > 0
-
-
-def test_ticks_are_nice_few_and_within_the_range():
-    for span in (1e-6, 0.03, 7.3, 3e9):
-        for most in (2, 5, 9):
-            bounds = Bounds(0.37 * span, 1.37 * span)
-            made = ticks(bounds, most)
-            assert 1 <= len(made) <= most and len({tick.label for tick in made}) == len(made)
-            assert all(bounds.low <= tick.at <= bounds.high and len(tick.label) <= 7 for tick in made)
-    assert labels([0, 20_000, 40_000], 20_000) == ["0k", "20k", "40k"]
-    assert [tick.label for tick in log_ticks(Bounds(0, 1), 5)] == ["1", "2", "5", "10"]
 
 
 def test_a_sparkline_has_gaps_and_does_not_move_what_is_full():

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.downloading.fake_hub import FakeHub, environment_of, serving
-from tests.trained_runs import asked_row, train, write_rows
+from tests.trained_runs import asked_row, write_rows
 from tests.ui.canned import open_canned
 from tests.ui.pictures import in_event_loop
 
@@ -69,26 +69,20 @@ async def test_a_model_is_downloaded_after_its_size_and_the_room_were_shown(tmp_
 
 
 @pytest.mark.e2e
-def test_a_run_is_exported_by_keyboard(open_terminal, tmp_path, environment, monkeypatch):
-    monkeypatch.setenv("TUI_TRAINER_HOME", environment["TUI_TRAINER_HOME"])
-    (tmp_path / "work").mkdir()
-    folder = train(tmp_path / "work", "sequence_classification", {"output.name": "kinds"})
+def test_a_run_is_exported_by_keyboard(open_terminal, adapted_run):
+    folder = adapted_run
     terminal = open_terminal(size=(80, 24))
     terminal.wait_for("1 Hardware", "threads")
     terminal.press("5")
     terminal.wait_for(folder.name[:4], "finished", "held-out loss")
     terminal.press("x")
-    terminal.wait_for(f"Export {folder.name}", "adapter", "onnx", " are free")
-    # Which form is proposed depends on the libraries that are installed.
-    while "\u25b8 onnx" not in terminal.text:
-        terminal.press("down")
-        terminal.read_until_quiet()
+    terminal.wait_for(f"Export {folder.name}", "onnx", " are free", "\u25b8 adapter")
     terminal.press("enter")
     terminal.wait_for("is being written")
     terminal.press("escape")
     terminal.wait_for("Enter open", gone="is being written")
-    terminal.wait_for("is exported to onnx", seconds=240)
-    assert (folder.root / "export/onnx/certificate.json").is_file()
+    terminal.wait_for("is exported to adapter", seconds=240)
+    assert (folder.root / "export/adapter/certificate.json").is_file()
     terminal.press("x")
     terminal.wait_for("as it was trained", "held-out loss", "exported")
     terminal.press("escape")

@@ -40,8 +40,7 @@ async def opened(size=(80, 24)):
                     await screens.pilot.pause()
                 else:
                     await screens.press(key)
-            await screens.pilot.pause()
-            return screens.text
+            return await screens.settled()
 
         yield screens, screens.bench.document.value, press
 

@@ -65,32 +65,30 @@ def undisturbed(tmp_path, small_config, environment) -> bytes:
 
 
 @pytest.mark.e2e
-def test_a_run_goes_on_to_the_bit_when_the_program_that_began_it_is_killed(open_terminal, small_config, undisturbed):
-    terminal = open_terminal(small_config(steps=STEPS))
-    terminal.start_run()
-    detach(terminal)
-    wait_for_starts(terminal, 2)
-    run = run_in(terminal.cwd)
-    viewers = [open_terminal("attach", "last") for _ in range(2)]
-    terminal.process.kill()
-    terminal.hang_up()
-    for viewer in viewers:
-        viewer.wait_for(run.name)
-    wait_until_finished(run)
-    assert weights(run) == undisturbed
-    assert list(fold(read_all(run.journal)).steps) == list(range(1, STEPS + 1))
-
-
-@pytest.mark.e2e
-def test_a_terminal_that_goes_while_a_run_is_handed_over_stops_nothing(open_terminal, small_config, undisturbed):
-    terminal = open_terminal(small_config(steps=STEPS))
-    terminal.start_run()
-    detach(terminal)
-    terminal.hang_up()
-    assert terminal.wait_for_end() == 0
-    run = run_in(terminal.cwd)
-    wait_until_finished(run)
-    assert weights(run) == undisturbed
+def test_a_run_goes_on_to_the_bit_whatever_happens_to_who_began_it(open_terminal, small_config, tmp_path, undisturbed):
+    """The one is killed once another process has the run, the other leaves and loses its terminal meanwhile."""
+    killed, left = (
+        open_terminal(small_config(steps=STEPS), folder=name, TUI_TRAINER_HOME=str(tmp_path / f"home of {name}"))
+        for name in ("killed", "left")
+    )
+    killed.start_run()
+    detach(killed)
+    left.start_run()
+    left.wait_for_steps(20)
+    left.press("q")
+    left.wait_for("detach it, then leave")
+    left.press("d")
+    left.hang_up()
+    assert left.wait_for_end() == 0
+    wait_for_starts(killed, 2)
+    viewer = open_terminal("attach", "last", folder="killed", TUI_TRAINER_HOME=str(tmp_path / "home of killed"))
+    killed.process.kill()
+    killed.hang_up()
+    viewer.wait_for(run_in(killed.cwd).name)
+    for run in (run_in(killed.cwd), run_in(left.cwd)):
+        wait_until_finished(run)
+        assert weights(run) == undisturbed
+        assert list(fold(read_all(run.journal)).steps) == list(range(1, STEPS + 1))
 
 
 @pytest.mark.e2e
@@ -103,18 +101,6 @@ def test_a_run_that_no_process_takes_goes_on_where_it_was(open_terminal, small_c
     terminal.press("q")
     assert terminal.wait_for_end() == 0
     assert weights(run_in(terminal.cwd)) == undisturbed
-
-
-@pytest.mark.e2e
-def test_whoever_leaves_may_detach(open_terminal, small_config):
-    terminal = open_terminal(small_config(steps=STEPS))
-    terminal.start_run()
-    terminal.wait_for_steps(20)
-    terminal.press("q")
-    terminal.wait_for("detach it, then leave")
-    terminal.press("d")
-    assert terminal.wait_for_end() == 0
-    wait_until_finished(run_in(terminal.cwd))
 
 
 @pytest.mark.e2e

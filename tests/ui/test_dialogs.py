@@ -9,9 +9,7 @@ from textual.events import Paste
 from tests.ui.canned import CPU, open_canned
 from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.dialogs import ChoiceDialog, TextDialog
-from tui_trainer.ui.help import HelpDialog
-from tui_trainer.ui.keymap import ACTIONS, Keymap
-from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.spans import ASCII
 
 
 def box(screens) -> list[str]:
@@ -84,36 +82,3 @@ async def test_a_text_is_edited_refused_with_the_reason_pasted_harmless_and_hand
         await screens.shows("xq"), "q is a letter here"
         await screens.press("escape")
         await screens.shows("? help", gone="Save as")
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_the_help_can_be_scrolled_to_every_action_and_closes_with_what_opened_it():
-    async with open_canned(CPU, ASCII) as screens:
-        for place in ("config", "runs"):
-            screens.app.open(HelpDialog(Keymap(), place))
-            await screens.shows("Keys")
-            rows, before = [], None
-            while box(screens) != before:
-                before = box(screens)
-                rows += before
-                await screens.press("pagedown")
-            text = " ".join(" ".join(rows).split())
-            expected = [one for one in ACTIONS if one.place in (place, "app")]
-            assert len(expected) >= 20 and text.isascii() and "Up k" in text
-            # Long sentences are wrapped: their first words stand on one line.
-            assert [one.id for one in expected if " ".join(one.help.split()[:4]) not in text] == []
-            await screens.press("?")
-            await screens.shows("? help", gone="Esc close")
-    async with open_canned(CPU, UNICODE) as screens:
-        await screens.press("2", "?")
-        await screens.shows("Keys", gone="Leave.")
-        top = box(screens)
-        await screens.press("j")
-        assert box(screens)[:-3] == top[1:-2], "one line down"
-        await screens.press("k")
-        assert box(screens) == top
-        await screens.press("G")
-        end = box(screens)
-        await screens.press("pagedown")
-        assert box(screens) == end != top

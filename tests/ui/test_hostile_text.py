@@ -162,9 +162,9 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
     runs = [made_up(text[:200], "finished", 500, 1.4, path=Path("/data") / f"{n}", task=text, model=text)
             for n, text in enumerate(TEXTS)]  # fmt: skip
     monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: runs)
-    async with open_canned(size=(120, 40)) as screens:
+    async with open_canned(size=(120, 80)) as screens:
         app, bench = screens.app, screens.bench
-        for _ in range(5):
+        for _ in range(2):
             machine = hardware_of(texts)
             monkeypatch.setattr(probe_module, "look", lambda machine=machine: machine)
             await screens.press("r")
@@ -174,29 +174,29 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
 
         bench._checked(findings())
         await screens.press("3")
-        for _ in range(len(TEXTS) // 20):
+        for _ in range(len(TEXTS) // 40):
             await assert_harmless(screens)
             await screens.press("pagedown")
 
         await screens.press("2")
-        for text in TEXTS[::12]:
+        for text in TEXTS[::24]:
             for key in ("data.text_column", "output.name", "data.path"):
                 bench.document.set(key, text)
             bench.note_change(text)
             await assert_harmless(screens)
         await screens.press("p")
-        for _ in range(5):
+        for _ in range(3):
             await assert_harmless(screens)
             await screens.press(*["down"] * 4)
         await screens.press("escape", "S")
-        for n in range(0, len(TEXTS), 20):
-            app.post_message(Paste("".join(TEXTS[n : n + 20])[:400]))
+        for n in range(0, len(TEXTS), 40):
+            app.post_message(Paste("".join(TEXTS[n : n + 40])[:400]))
             await assert_harmless(screens)
             await screens.press("ctrl+u")
         await screens.press("escape")
 
-        for n in range(0, len(TEXTS), 28):
-            first, *others = TEXTS[n : n + 28]
+        for n in range(0, len(TEXTS), 56):
+            first, *others = TEXTS[n : n + 56]
             begun = trained(3, **{**LORA, "base_model": first})
             begun[0] = e.RunStarted(name=first, task="char_lm", device=others[0], pid=1, total_steps=9)
             samples = [e.TextSampled(step=3, prompt=text, text=text) for text in others]
@@ -206,10 +206,10 @@ async def test_no_screen_and_no_dialog_shows_a_text_that_acts(recipes, monkeypat
             await assert_harmless(screens)
 
         await screens.press("5")
-        for _ in range(len(TEXTS) // 20):
+        for _ in range(len(TEXTS) // 40):
             await assert_harmless(screens)
             await screens.press("pagedown")
-        for text in TEXTS[::20]:
+        for text in TEXTS[::40]:
             app.ask(text, [[(text, "text")], [("and plain", "dim")]], [("y", text, print)])
             await assert_harmless(screens)
             await screens.press("escape")

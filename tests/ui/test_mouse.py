@@ -135,16 +135,6 @@ async def test_the_wheel_shows_what_has_no_room_beside_the_chart():
 
 @pytest.mark.full
 @in_event_loop
-async def test_no_line_of_a_toast_lies_below_the_last_one():
-    async with open_screens(bench=bench(), size=(120, 35)) as screens:
-        for cells in range(52, 62):
-            screens.app.clear_notifications()
-            screens.app.notify("the screen is in ./".ljust(cells, "x"), markup=False)
-            await screens.shows("the screen is in", "x" * (cells - 19))
-
-
-@pytest.mark.full
-@in_event_loop
 async def test_what_is_selected_is_copied_and_without_a_selection_ctrl_c_only_says_how_to_leave():
     async with open_screens(bench=bench()) as screens:
         await screens.press("ctrl+c")

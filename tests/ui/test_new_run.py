@@ -52,6 +52,10 @@ def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
     found = values(data_here())
     assert Path(found[0]).is_file() and len(found) == len({*found})
     assert values(models_here())[0] == run.name
+    # The same file by its whole path is one.
+    run.config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
+    found = data_here()
+    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["of the run first"] == [found[0].note]
 
 
 def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):
@@ -221,52 +225,55 @@ def data_set_in_the_cache(work: Path) -> str:
 
 MOST_KEYS = 12
 TEMPLATES = Path(str(models.__file__)).parent / "chat_templates"
+OWN = [
+    (table_of_labels, "bert", "sequence_classification"),
+    (conversations, "llama", "chat"),
+    (folder_of_texts, "llama", "causal_lm"),
+    (questions_of_squad, "bert", "question_answering"),
+    (data_set_in_the_cache, "bert", "sequence_classification"),
+]
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("write", "family", "task"),
-    [
-        (table_of_labels, "bert", "sequence_classification"),
-        pytest.param(conversations, "llama", "chat", marks=pytest.mark.e2e),
-        pytest.param(folder_of_texts, "llama", "causal_lm", marks=pytest.mark.e2e),
-        pytest.param(questions_of_squad, "bert", "question_answering", marks=pytest.mark.e2e),
-        pytest.param(data_set_in_the_cache, "bert", "sequence_classification", marks=pytest.mark.e2e),
-    ],
-)
-def test_own_data_and_model_train_after_at_most_twelve_keys(write, family, task, open_terminal, tmp_path):
+@in_event_loop
+async def test_own_data_and_a_model_come_to_the_question_before_the_start(tmp_path, monkeypatch, subtests):
     work = tmp_path / "work"
     work.mkdir()
-    name = write(work)
-    save_tiny_model(work / "mine", family)
-    if task == "chat":
-        shutil.copy(TEMPLATES / "chatml.jinja", work / "mine" / "chat_template.jinja")
-    terminal, keys = open_terminal(HF_HOME=str(tmp_path / "hf")), 0
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    for family in ("bert", "llama"):
+        save_tiny_model(work / family, family)
+    shutil.copy(TEMPLATES / "chatml.jinja", work / "llama" / "chat_template.jinja")
+    names = [write(work) for write, _, _ in OWN]
+    async with open_screens() as screens:
+        for name, (_, family, task) in zip(names, OWN, strict=True):
+            with subtests.test(name):
+                await screens.press("n")
+                await screens.shows("1 of 2: your data", name)
+                await screens.press(*name, "enter")
+                await screens.shows("2 of 2: the model", f"./{family}")
+                await screens.press(*f"./{family}")
+                await screens.shows(f"task {task}", "steps")
+                await screens.press("enter")
+                await screens.shows("Start ", task, "Enter start")
+                await screens.press("escape")
+                await screens.shows("t start", gone="Enter start")
 
-    def press(*pressed: str, counts: bool = True) -> None:
-        nonlocal keys
-        terminal.press(*pressed)
-        keys += len(pressed) * counts
 
-    terminal.wait_for("n new run")
-    press("n")
-    terminal.wait_for("1 of 2: your data", name)
-    press(*name, counts=False)
-    press("enter")
-    terminal.wait_for("2 of 2: the model", "./mine", f"task {task}", "steps")
-    press("enter")
-    terminal.wait_for("Start ", "Enter start")
-    press("enter")
+@pytest.mark.e2e
+def test_own_data_and_model_train_after_at_most_twelve_keys(open_terminal, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    name = table_of_labels(work)
+    save_tiny_model(work / "mine", "bert")
+    terminal, keys = open_terminal(), ("n", "enter", "enter", "enter")
+    shown = (("n new run",), ("1 of 2: your data", name), ("2 of 2: the model", "./mine", "steps"), ("Enter start",))
+    for key, words in zip(keys, shown, strict=True):
+        terminal.wait_for(*words)
+        terminal.press(key)
     terminal.wait_for_steps(1)
-    assert keys <= MOST_KEYS
-
-
-@pytest.mark.full
-def test_data_of_a_run_before_and_the_same_file_here_are_one(folder, tiny_run):
-    config = tiny_run("first")[0].config
-    config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
-    found = data_here()
-    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["of the run first"] == [found[0].note]
+    assert len(keys) <= MOST_KEYS
 
 
 @pytest.mark.full

@@ -106,13 +106,6 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
         monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", False)
 
 
-@in_event_loop
-async def test_without_colours_the_cursor_is_reversed(monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    async with opened(monkeypatch, Reader(FIRST)) as screens:
-        assert screens.app.dialog.table.get_component_rich_style("datatable--cursor").reverse
-
-
 def test_since_is_a_time_of_today_or_a_day():
     noon = datetime(2026, 11, 27, 12).timestamp()
     assert [since_words(noon - hours * 3600, noon) for hours in (1, 24, 24 * 360)] == ["11:00", "26 Nov", "2025-12-02"]

@@ -12,7 +12,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 MOST_SECONDS = 900.0
-USUAL_TOPIC = "accuracy of the most frequent class"
 
 
 @dataclass(frozen=True)

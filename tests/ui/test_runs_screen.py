@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +15,7 @@ from textual.events import MouseScrollDown
 from tests.runs.journals import end, held_out, run_of, start, steps
 from tests.ui.canned import CPU, RUNS, open_canned
 from tests.ui.pictures import in_event_loop
-from tui_trainer.runs import overview
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.labels import labels_of
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import RunOverview
@@ -114,7 +112,7 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.press("down", "p")
         await screens.shows("Go on with stopped?")
         await screens.press("enter")
-        assert resumed == [stopped]
+        await screens.until(lambda: resumed == [stopped])
         monkeypatch.setattr(type(screens.bench), "run_is_ours_and_alive", True)
         await screens.press("p")
         await screens.shows("one at a time")
@@ -175,7 +173,7 @@ async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_re
         await screens.press("*", "*")
         await screens.shows("5 Runs", gone="marked")
         await screens.press("y", "escape")
-        for name, text in (("a", b"training = 3"), ("b", None), ("c", b"\xff"), ("d", b"[training]\nmax_stepz = 3")):
+        for name, text in (("a", b"training = 3"), ("b", None)):
             path = runs / f"run-{name}" / "config.toml"
             path.unlink() if text is None else path.write_bytes(text)
             await screens.press("/", "ctrl+u", *f"run-{name}", "enter", "c")
@@ -202,43 +200,6 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
         await screens.press("u")
         await screens.shows("undid the settings of a")
         assert document.value("training.seed") == 5 and document.value("training.learning_rate") == before
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_journals_are_read_once_and_only_while_the_list_is_shown(runs, monkeypatch):
-    opened_journals, reads = [], []
-    summary, read = overview._summary, overview.Overviews.read
-    monkeypatch.setattr(overview, "_summary", lambda *about: opened_journals.append(1) or summary(*about))
-    monkeypatch.setattr(overview.Overviews, "read", lambda self, folders: reads.append(1) or read(self, folders))
-    for number in range(100):
-        folder = runs / f"run-{number:03}"
-        folder.mkdir(parents=True)
-        (folder / "config.toml").write_text("")
-        (folder / "journal.jsonl").write_text('{"event": "RunStarted", "name": "a", "task": "chat"}\n')
-    async with opened() as screens:
-        assert len(opened_journals) == 100
-        await screens.press("1")
-        await screens.settled()
-        before = len(reads)
-        for _ in range(10):
-            screens.app.tick()
-        await screens.settled()
-        assert len(reads) == before
-        await screens.press("5")
-        await screens.settled()
-        living = run_of(runs, "new", start(100))
-        with RunLock(living.lock):
-            for _ in range(3):
-                screens.app.tick()
-            await screens.shows("101 here", "new")
-            await screens.settled()
-            assert len(opened_journals) == 101
-            (living.root / "model").mkdir()
-            (living.root / "model" / "model.safetensors").write_bytes(bytes(200_000))
-        living.lock.unlink(missing_ok=True)
-        await screens.press("r")
-        await screens.until(lambda: any("new" in line and "19" in line for line in screens.lines))
 
 
 @pytest.mark.full
@@ -326,59 +287,6 @@ async def test_runs_are_sorted_by_key_and_by_click_and_the_chosen_one_stays_in_s
         assert "\u25b8 run-" in text and "run-005" in text, "the chosen run stays in sight"
 
 
-@contextmanager
-def written_to(screens, monkeypatch):
-    """What is sent to the terminal meanwhile."""
-    sent: list[str] = []
-    driver = screens.app._driver
-    with monkeypatch.context() as patch:
-        patch.setattr(type(driver), "is_headless", False)
-        patch.setattr(driver, "write", sent.append)
-        yield sent
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_the_table_changes_by_difference_and_the_choice_stays_with_its_run(runs, monkeypatch):
-    for name in "abcdef":
-        run_of(runs, f"run-{name}", start(100), *steps(1, 20))
-    async with opened() as screens:
-        table = screens.app.page.table
-        monkeypatch.setattr(type(table), "clear", lambda self, **_: pytest.fail("cleared"))
-        await screens.press("down", "down")
-        await screens.shows("\u25b8 run-d")
-        with written_to(screens, monkeypatch) as sent:
-            for _ in range(5):
-                screens.app.tick()
-                await screens.pilot.pause()
-            await screens.settled()
-            assert not sent
-            update_cell, changed = type(table).update_cell, []
-            monkeypatch.setattr(
-                type(table),
-                "update_cell",
-                lambda self, *cell, **_: changed.append(cell[:2]) or update_cell(self, *cell),
-            )
-            with JournalWriter(runs / "run-b" / "journal.jsonl") as journal:
-                journal.append(*steps(21, 40))
-            await screens.press("r")
-            await screens.shows("40%")
-            await screens.settled()
-            assert {key.rpartition("/")[2] for key, _ in changed} == {"run-b"}
-            assert {"done", "curve"} <= {title for _, title in changed} <= {"done", "curve", "size"}
-            assert len("".join(sent)) < 900 and "run-a" not in "".join(sent)
-        run_of(runs, "run-new", start(100))
-        await screens.press("r")
-        await screens.shows("run-new", "\u25b8 run-d")
-        await screens.press("o")
-        await screens.shows("\u25b4run", "\u25b8 run-a")
-        await screens.press("/", *"run-c", "enter")
-        await screens.shows("\u25b8 run-c", gone="run-a")
-        await screens.press("escape")
-        await screens.shows("run-a", "\u25b8 run-c")
-        assert table.row_count == 7
-
-
 @pytest.mark.full
 @in_event_loop
 async def test_the_cursor_is_seen_without_colours_and_in_ascii(runs, monkeypatch):
@@ -401,42 +309,24 @@ async def test_the_cursor_is_seen_without_colours_and_in_ascii(runs, monkeypatch
 async def test_tags_and_a_note_are_kept_with_the_run_shown_and_found(runs):
     for name in ("first", "second", "third"):
         folder = run_of(runs, name, start(100), *steps(1, 20))
-    with RunLock(folder.lock):
-        async with opened() as screens:
-            await screens.press("#", *"a!", "enter")
+    async with opened() as screens:
+        with RunLock(folder.lock):
+            await screens.press("r", "#", *"a!", "enter")
             await screens.shows("'a!' cannot be a tag")
             await screens.press("ctrl+u", *"#Base, fp8", "enter")
             await screens.shows("#base #fp8", "third training", gone="Esc back")
-            await screens.press("e", *"the one to beat", "enter")
-            await screens.shows("the one to beat", gone="Esc back")
-    async with opened() as screens:
-        await screens.press("down", "#", *"fp8", "enter")
-        await screens.shows("second interrupted #fp8")
-        await screens.press("/", *"#ba", "enter")
+            await screens.press("e", *"to beat", "enter")
+            await screens.shows("to beat", gone="Esc back")
+        await screens.press("r", "/", *"#ba", "enter")
         await screens.shows("1 with '#ba'", "third", gone="second")
+        await screens.shows("third interrupted")
         await screens.press("N", "ctrl+u", *"renamed", "enter")
-        await screens.shows("renamed to renamed", "#base #fp8", "the one to beat")
-        assert labels_of(RunFolder(runs / "renamed")).note == "the one to beat"
+        await screens.shows("renamed to renamed", "#base #fp8", "to beat")
+        assert labels_of(RunFolder(runs / "renamed")).note == "to beat"
         await screens.press("escape", "/", *"beat", "enter", "#", "ctrl+u", "enter")
         await screens.shows("renamed interrupted \u2500")
         await screens.press("e", "ctrl+u", "enter")
         await screens.until(lambda: not RunFolder(runs / "renamed").labels.exists())
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_a_folder_that_cannot_be_written_says_so(runs, monkeypatch):
-    run_of(runs, "a", start(100))
-
-    def refuse(*_: object, **__: object) -> None:
-        raise PermissionError(13, "Permission denied")
-
-    monkeypatch.setattr("tui_trainer.runs.labels.write_atomically", refuse)
-    async with opened() as screens:
-        await screens.press("#", *"x", "enter")
-        await screens.shows("tags and note cannot be kept: Permission denied")
-        await screens.press("escape")
-        await screens.shows("a ", gone="#x")
 
 
 @pytest.mark.full
@@ -479,12 +369,6 @@ async def test_four_runs_are_compared_by_two_metrics_over_any_axis(runs):
         assert all(f" {sign}" in text or f"{sign}" in text for sign in "ABCD")
         await screens.press("x", "y")
         await screens.shows("macro_f1, held out over seconds, logarithmic")
-        await screens.press("?")
-        await screens.shows("The comparison", "makes both logarithmic")
-        await screens.press("escape")
-        await screens.shows("held-out loss over seconds, logarithmic")
-        await screens.resize(80, 24)
-        await screens.shows("held-out loss over seconds")
 
 
 @pytest.mark.full
@@ -521,13 +405,3 @@ def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
 
     assert size_of(35 << 20) == size_of(None) == "35.0 MiB"
     assert size_of(34 << 20) == "35.0 MiB, of which deleting it frees 34.0 MiB"
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_tags_that_have_no_room_end_with_an_ellipsis(monkeypatch):
-    tagged = [replace(one, tags=("good", "demonstration")) for one in RUNS[:2]]
-    monkeypatch.setattr("tui_trainer.runs.overview.Overviews.read", lambda *_: tagged)
-    async with open_canned() as screens:
-        await screens.press("5")
-        await screens.shows("#good #demo\u2026 ")

@@ -30,7 +30,7 @@ def request_of_seconds(tmp_path: Path) -> Request:
     data.write_text("\n".join(f"{n} and {m} are {n + m}." for n in range(40) for m in range(20)))
     settings = {
         "data.path": data, "data.max_length": 16, "model.scratch.hidden_size": 16, "model.scratch.num_hidden_layers": 1,
-        "model.scratch.num_attention_heads": 2, "training.max_steps": 20, "evaluation.eval_steps": 1,
+        "model.scratch.num_attention_heads": 2, "training.max_steps": 20, "evaluation.eval_steps": 0,
     }  # fmt: skip
     return Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import random
 import re
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -13,16 +11,12 @@ from types import SimpleNamespace
 import pytest
 from textual.events import MouseScrollDown, MouseScrollUp
 
-from tests.combinations import in_the_sweep
-from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CPU, DONE, FAILED, GIB, GPUS, LORA, STOPPED, WORK, CannedBench, NewsRun, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs import events as e
-from tui_trainer.runs.at_rest import rename
-from tui_trainer.runs.folder import RunFolder
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import UNICODE
@@ -180,19 +174,6 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
 
 @pytest.mark.full
 @in_event_loop
-async def test_the_heading_has_the_name_that_the_run_has_now(tmp_path):
-    """Its journal has the one that it began with."""
-    run = run_of(tmp_path / "runs", "first", start(500), *steps(1, 40), end(40))
-    async with opened() as screens:
-        screens.bench.attach_to(run)
-        await screens.shows("first  finished")
-        assert rename(run.root, "renamed") is None
-        screens.bench.attach_to(RunFolder(run.root.with_name("renamed")))
-        await screens.shows("renamed  finished", gone="a  finished")
-
-
-@pytest.mark.full
-@in_event_loop
 async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_what_was_beaten():
     to_beat = e.BaselinesMeasured(
         losses={}, eval_tokens=10, unit="token", scores={"accuracy of the most frequent class": 0.31}
@@ -296,31 +277,10 @@ async def test_events_and_the_log_are_filtered_by_words(monkeypatch):
         screens.bench.run.waiting = (replace(SAVED, step=1000), e.PhaseChanged(phase="paused"))
         screens.app.tick()
         await screens.shows("events with SAVED 10: 2 of ", "step 1000")
-        await screens.press("/", *"xyz")
-        await screens.shows(" events has these words")
-        await screens.press(*["backspace"] * 12, *"warn", "enter", "L")
+        await screens.press("/", "ctrl+u", *"warn", "enter", "L")
         await screens.shows("a Warning of torch", gone="plain")
         await screens.press("escape")
         await screens.shows("plain", "done", gone="events with")
-        await screens.press("escape")
-        assert screens.bench.notice is None, "there is nothing to close, and nobody asked"
-        await screens.press("/", "y", "escape")
-        text = await screens.shows("p resume", gone="events with")
-        assert "words of events" not in text
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_a_second_curve_goes_as_soon_as_a_run_that_is_over_leaves_no_room_for_it(monkeypatch, tmp_path):
-    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    async with opened(trained(148)) as screens:
-        await screens.press("V", "down", "space", "enter")
-        await screens.shows("\u2500\u2500 learning rate ", "\u2500\u2500 loss ")
-        await show(screens, [*trained(500), DONE], alive=False)
-        await screens.shows("\u2500\u2500 loss ", "\u2500 result ", gone="\u2500\u2500 learning rate ")
-        chart = screens.app.page.query_one("#chart")
-        lines = [line for line in screens.lines[chart.region.y : chart.region.bottom] if line.strip()]
-        assert len(lines) == chart.region.height >= 3, "and no row of the first one is blank"
 
 
 @pytest.mark.full
@@ -347,7 +307,8 @@ async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(
         assert abs(upper.size.height - lower.size.height) <= 1 and upper.size.height >= 3
         # Of both the same steps are shown, and read.
         await screens.press("+", "left")
-        assert lower.view.halvings == upper.view.halvings == 1 and lower.view.cross_step == upper.view.cross_step > 0
+        await screens.until(lambda: lower.view.halvings == upper.view.halvings == 1)
+        await screens.until(lambda: lower.view.cross_step and lower.view.cross_step == upper.view.cross_step)
         await screens.press("escape")
         await screens.until(lambda: lower.view.cross_step is None)
         # A third one takes the place of the first.
@@ -375,32 +336,8 @@ async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(
 async def test_a_terminal_of_a_few_cells_ends_nothing():
     failed = [*trained(500), e.RunFailed(step=500, message="it failed " * 9)]
     async with opened(failed, alive=False) as screens:
-        for keys in (["L"], ["L", "1"], ["2", "S"]):
+        for keys in (["L"], ["2", "S"]):
             await screens.press(*keys)
             for size in ((1, 1), (80, 24)):
                 await screens.resize(*size)
         await screens.shows("Save as")
-
-
-@pytest.mark.full
-@pytest.mark.parametrize(("size", "most_bytes"), [((80, 24), 3_000), in_the_sweep((200, 50), 10_000)])
-@in_event_loop
-async def test_a_second_of_training_sends_few_bytes_to_the_terminal(size, most_bytes, monkeypatch):
-    """Ten steps a second, as the program's own driver would write them."""
-    numbers, written, seconds = random.Random(1), [], 10
-    async with opened([*trained(0, 2000)], size) as screens:
-        driver = screens.app._driver
-        for second in range(seconds + 5):
-            if second == 5:
-                monkeypatch.setattr(type(driver), "is_headless", False)
-                monkeypatch.setattr(driver, "write", written.append)
-            screens.bench.run.waiting = tuple(
-                step(n, 1.4 + 3 * math.exp(-n / 200) + numbers.gauss(0, 0.06), 0.1 + numbers.gauss(0, 0.004))
-                for n in range(second * 10 + 1, second * 10 + 11)
-            )
-            screens.bench.share = 0.6 + numbers.random() / 5
-            screens.app.tick()
-            await screens.until(lambda: not screens.bench.run.waiting)
-            await screens.pilot.pause()
-        sent = len("".join(written).encode())
-        assert 20 * seconds < sent < most_bytes * seconds, sent / seconds

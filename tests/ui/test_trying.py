@@ -223,25 +223,3 @@ def test_the_newest_checkpoint_is_tried_in_a_process_of_its_own(finished, tmp_pa
             process.end()
             process.close()
     assert torch.equal(before, torch.get_rng_state())
-
-
-@pytest.mark.e2e
-def test_a_run_of_another_process_is_tried_while_it_goes_on(open_terminal, small_config):
-    trains = open_terminal(small_config(steps=100_000))
-    trains.start_run()
-    trains.wait_for_steps(5)
-    watches = open_terminal("attach", "last")
-    watches.wait_for("p pause", "s save")
-    watches.press("s")
-    watches.wait_for("saved at step")
-    watches.press("w")
-    status = watches.wait_for("training goes on; on the CPU")
-    saved = re.search(r"the newest checkpoint is step (\d+),", status)
-    assert saved and int(saved[1]) >= 5
-    watches.press(*"3 times", "enter")
-    watches.wait_for("weights of step-", "on the CPU")
-    watches.press("escape")
-    steps = len(trains.steps)
-    trains.wait_for_steps(steps + 20)
-    watches.press("q")
-    assert watches.wait_for_end() == 0 and trains.alive

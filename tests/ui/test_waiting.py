@@ -333,7 +333,7 @@ async def test_every_key_is_answered_and_q_leaves_where_no_disk_answers(waiting,
     async with open_screens(request_on_a_dead_disk, ready=lambda bench: bench.document) as screens:
         presser = Presser(screens)
         screens.bench.attach_to(run)
-        await presser.every_action(*PLACES)
+        await presser.every_action("hardware", "config", "train", "runs")
         screens.bench.go(1)
         await screens.pilot.pause()
         await presser.every_editor()
