@@ -131,6 +131,12 @@ def losses(tune):
     return run
 
 
+@pytest.fixture(scope="module")
+def plain_losses() -> dict[str, list[float]]:
+    """The losses by method without a switch, which are the same for each test."""
+    return {}
+
+
 @pytest.mark.parametrize(
     ("method", "switch", "tolerance"),
     [
@@ -142,8 +148,12 @@ def losses(tune):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, dict) else None,
 )
-def test_switch_for_time_or_memory_does_not_change_the_losses(method, switch, tolerance, losses, bf16_on_the_cpu):
-    plain, _ = losses(method, {"output.name": "plain"})
+def test_switch_for_time_or_memory_does_not_change_the_losses(
+    method, switch, tolerance, losses, plain_losses, bf16_on_the_cpu
+):
+    if method not in plain_losses:
+        plain_losses[method], _ = losses(method, {"output.name": "plain"})
+    plain = plain_losses[method]
     found, _ = losses(method, {"output.name": "switched", **switch})
     assert found == pytest.approx(plain, rel=tolerance, abs=0.0)
     assert found[-1] < found[0]

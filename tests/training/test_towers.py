@@ -185,7 +185,7 @@ def assert_answers_change_only_with_the_language_model(family: str, base: Path, 
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("family", TOWERS)
+@pytest.mark.parametrize("family", ["gemma3", "mistral3", "qwen3_5"])
 def test_the_language_model_learns_like_a_plain_loop_and_the_towers_do_not_change(family, bases, tmp_path):
     base = bases / family
     folder = trained_run(base, tmp_path, **{"tuning.method": "full"})
