@@ -30,7 +30,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
 from tui_trainer.training import checkpoint as checkpoint_tensors
-from tui_trainer.training import checkpoint_folder, session
+from tui_trainer.training import checkpoint_folder
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.host_memory import HostMemoryWatch
 from tui_trainer.training.session import Session
@@ -467,22 +467,6 @@ def test_a_save_without_memory_is_tried_once_more_and_then_a_failed_save(referen
     assert [event.step for event in of_kind(folder, CheckpointSaved)] == [2, 4]
     assert weights_of(folder) == weights_of(whole)
     assert not [path for path in folder.checkpoints.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.full
-def test_a_run_whose_final_model_cannot_be_written_can_be_resumed(reference_run, tiny_run, monkeypatch):
-    whole = reference_run(WHOLE)
-    with monkeypatch.context() as patch:
-
-        def fails(*_):
-            raise MemoryError
-
-        patch.setattr(session, "write_final_model", fails)
-        folder, outcome = tiny_run("failing", WHOLE)
-    assert outcome.exit_code == EXIT_FAILED
-    assert "checkpoint of step 4 stands" in outcome.failure and "tui-trainer resume failing" in outcome.failure
-    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
-    assert weights_of(folder) == weights_of(whole)
 
 
 # What users see ------------------------------------------------------------------------------------------------------

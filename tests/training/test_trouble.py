@@ -152,20 +152,26 @@ def test_a_tokenizer_that_cannot_be_written_is_only_a_failed_save(tiny_run, monk
 
 
 @pytest.mark.full
-def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_command_to_resume(tiny_run, monkeypatch):
-    save = PreTrainedTokenizerFast.save_pretrained
+def test_a_tokenizer_that_cannot_be_written_beside_the_final_model_names_the_command_to_resume(
+    reference_run, tiny_run, monkeypatch
+):
+    whole, save = reference_run(), PreTrainedTokenizerFast.save_pretrained
 
     def failing(self, folder, **more):
         if "model" in folder.name:
             raise Exception("No space left on device (os error 28)")
         return save(self, folder, **more)
 
-    monkeypatch.setattr(PreTrainedTokenizerFast, "save_pretrained", failing)
-    folder, outcome = tiny_run("full")
+    with monkeypatch.context() as patch:
+        patch.setattr(PreTrainedTokenizerFast, "save_pretrained", failing)
+        folder, outcome = tiny_run("full")
     assert outcome.exit_code == EXIT_FAILED
     assert "the final model could not be written" in outcome.failure
     assert "`tui-trainer resume full` goes on from there" in outcome.failure and "traceback" not in outcome.failure
     assert steps_saved(folder.checkpoints) == [10] and not folder.model.exists()
+    assert carry_out(open_again(folder)).exit_code == EXIT_DONE
+    written, expected = ((run.model / "model.safetensors").read_bytes() for run in (folder, whole))
+    assert written == expected
 
 
 @pytest.mark.full
