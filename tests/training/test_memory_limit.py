@@ -133,7 +133,7 @@ def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
 def test_passes_that_the_kernel_would_kill_are_rehearsed(limited, tmp_path):
     """A plan cannot know what other programs will take. What is named then trains."""
     wide = {
-        "data__max_length": 512, "training__effective_batch_size": 128, "training__max_steps": 2,
+        "data__max_length": 512, "training__effective_batch_size": 128, "training__max_steps": 1,
         "training__per_device_train_batch_size": 128, "model__attn_implementation": "eager",
     }  # fmt: skip
     rehearse = [*PROGRAM, "rehearse", "--json", "--gpu", "none", *settings(tmp_path, **wide)]
