@@ -81,8 +81,7 @@ SETTINGS = {
 DROPOUT = {
     "data.packing": "false",
     "tuning.lora_dropout": 0.3,
-    "training.max_steps": 3,
-    "checkpoint.save_total_limit": 3,
+    "checkpoint.save_total_limit": 2,
 }
 
 
