@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from dataclasses import replace
@@ -9,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.tiny_models import save_tiny_model
+from tests.trained_runs import write_rows
 from tui_trainer.advice.gather import gather
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware import processor
@@ -48,6 +51,32 @@ def test_the_plan_is_made_for_the_memory_that_is_free_now(limited):
         assert context.hardware.memory_available_bytes == free
         sizes.append(context.planned.per_device_train_batch_size.value)
     assert sizes[1] < sizes[0] == sizes[2]
+
+
+def test_tokens_that_a_tokenizer_leaves_out_and_settings_for_other_data_are_found(tmp_path, subtests):
+    texts = write_rows(tmp_path / "rows.jsonl", [{"text": f"hen {n}", "label": f"{n % 2}"} for n in range(20)])
+    answers = write_rows(tmp_path / "answers.jsonl", [{"input": f"hen {n}", "output": "hen"} for n in range(20)])
+    frames = {"bert": ("[CLS]", "[SEP]"), "roberta": ("<s>", "</s>"), "bart": ("</s>",), "gemma": ("<bos>",)}
+    for family, frame in frames.items():
+        for own_class, post_processor in ((False, False), (False, True), (True, False)):
+            with subtests.test(family, own_class=own_class, post_processor=post_processor):
+                folder = save_tiny_model(tmp_path / f"{family}-{own_class}-{post_processor}", family)
+                if not post_processor:
+                    rewrite(folder / "tokenizer.json", post_processor=None)
+                if own_class:
+                    rewrite(folder / "tokenizer_config.json", tokenizer_class=None)
+                if family == "bart":
+                    rewrite(folder / "config.json", min_length=56, length_penalty=1.0)
+                    rewrite(folder / "generation_config.json", num_beams=4, min_length=20)
+                data = answers if family == "bart" else texts
+                shortcuts = {"data.path": str(data), "model.model_name_or_path": str(folder)}
+                context = gather(load_config(Request(shortcuts=shortcuts)))
+                assert context.missing_frame == (() if post_processor or own_class else frame)
+                assert context.shaping == ({"min_length": 20, "num_beams": 4} if family == "bart" else None)
+
+
+def rewrite(path: Path, **changes: object) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
 def write_stat(folder: Path, name: int, *, state: str = "S", cpu_seconds: float = 0, age_seconds: float = 1000) -> None:

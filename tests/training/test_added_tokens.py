@@ -205,6 +205,14 @@ def test_an_adapter_is_continued_and_merged_with_its_tokens(train, tiny_config):
     assert AutoTokenizer.from_pretrained(last.model).convert_tokens_to_ids(["agreed", "cow"]) == [386, 387]
 
 
+def test_an_adapter_with_tokens_in_spare_rows_is_continued(train, tmp_path):
+    """No config.json lies beside it: its base model has as many rows as before."""
+    first = train("first", changes={FROM: save_tiny_model(tmp_path / "spare", "llama", vocab_size=ROWS), **LORA})
+    assert not (first.model / "config.json").exists()
+    again = train("again", changes={FROM: "first", TOKENS: "", METHOD: "lora", **STILL})
+    assert loss_of(again) == pytest.approx(loss_of(first), abs=1e-5)
+
+
 @pytest.mark.full
 def test_a_run_with_new_tokens_is_resumed_to_the_bit(tiny_run, settings):
     changes = settings("llama", {**LORA, "tuning.lora_dropout": 0.1, "data.eval_fraction": 0.25})

@@ -83,6 +83,11 @@ class Context:
     swap_used_bytes: int | None = None
     marks: Mapping[str, int] | None = None
     """How many tokens each mark of the chat template is; None: there are no such marks, or nobody can tell."""
+    shaping: Mapping[str, object] | None = None
+    """Settings of the model's own files for the lengths and repeats of what it writes; None: it writes nothing."""
+    missing_frame: tuple[str, ...] | None = None
+    """Special tokens that the model was trained with around each text, and that its tokenizer leaves out; None: nobody
+    can tell."""
     data_read: ReadRate | None = None
     """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
 

@@ -5,14 +5,14 @@ the libraries are those of the plan; what depends on how a run is trained, or on
 """
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -46,6 +46,7 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
 
+_Answer = TypeVar("_Answer")
 # Of most only the plan is read.
 _LOOK_RUNS = 20
 _ENOUGH_STEPS = 20
@@ -64,7 +65,7 @@ def gather(
 
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
-    hardware = with_memory_now(hardware or probe())
+    hardware, task = with_memory_now(hardware or probe()), find_task(loaded.config.task.type)
     facts = facts_of(loaded.config, progress)
     problems: tuple[Problem, ...] = ()
     if plan is None:
@@ -97,13 +98,15 @@ def gather(
         earlier=newest_measured(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
         data_read=_data_read(loaded.config),
-        marks=_marks(loaded.config),
+        marks=_asked(task.marks, loaded.config),
+        shaping=_asked(task.shaping_settings, loaded.config),
+        missing_frame=_asked(task.missing_frame, loaded.config),
     )
 
 
-def _marks(config: Config) -> Mapping[str, int] | None:
+def _asked(question: Callable[[Config], _Answer], config: Config) -> _Answer | None:
     with suppress(InputError):
-        return find_task(config.task.type).marks(config)
+        return question(config)
     return None
 
 

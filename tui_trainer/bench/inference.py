@@ -115,7 +115,6 @@ def _predictor(trained: TrainedModel, question: dict[str, Any]) -> Predictor:
     if question.get("adapter"):
         device = predictor.model.device
         predictor.model = trained.load(dtype=predictor.model.dtype, merge=False).to(device)
-        trained.task.set_generation(trained.plan.config, predictor.model, predictor.tokenizer)
     if dtype := question.get("dtype"):
         predictor.model = predictor.model.to(getattr(torch, dtype))
     return predictor

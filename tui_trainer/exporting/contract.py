@@ -65,7 +65,8 @@ class Format(Protocol):
         return load_model(trained, folder, None, dtype=trained.compared_dtype)
 
     def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
-        """The one that was written: called with a text it gives `input_ids`. None where there is none."""
+        """The one that was written, as a user of this format has it: called with a text, or two of them, and with
+        `truncation` it gives `input_ids` and what else the model reads. None where there is none."""
         return saved_tokenizer(trained, folder)
 
 

@@ -222,7 +222,7 @@ class _Look:
             return self.waiting.pop(candidate).to(self.device)
         self.progress(f"loading {candidate.name}", 0, None, "")
         model = load_model(self.trained, candidate.folder, candidate.base, dtype=dtype, merge=True)
-        if self.trained.base and self.trained.writes:
+        if self.trained.writes:
             # The base model writes as the trained one does; an adapter comes with the settings of its own.
             self.trained.task.set_generation(self.trained.config, model, load_tokenizer(self.trained))
         return model.to(self.device)

@@ -19,13 +19,15 @@ from tui_trainer.data.preparing.cache import PreparedData, read_entry
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import find_format, saved_tokenizer
+from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
 from tui_trainer.losses.several_parts import NamedLoss, Sums
+from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.worker.questions import Report
 
@@ -143,19 +145,39 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
     folder = Path(question["folder"])
     data = prepared_data(trained)
     own = find_format(question["format"]) if question["format"] else None
-    tokenizer = own.tokenizer(trained, folder) if own else saved_tokenizer(trained, folder)
+    tokenizer = own.tokenizer(trained, folder) if own else load_tokenizer(trained)
     model = own.load(trained, folder) if own else trained.load(dtype=trained.compared_dtype)
-    rows, texts = Rows(data.eval_path or data.train_path), question["texts"]
+    rows = Rows(data.eval_path or data.train_path)
+    texts: list[list[str]] | None = question["texts"]
     found = _on_rows(trained, data, model, rows, question)
     if texts is None:
         few = (rows.row(at)[:_TEXT_TOKENS] for at in evenly_spaced(len(rows), _TEXTS))
-        texts = [tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in few]
+        texts = _compared_texts(trained, [str(tokenizer.decode(row.tolist(), skip_special_tokens=True)) for row in few])
     return {
         **found,
         "labels": list((model.config.id2label or {}).values()) if trained.head.endswith("classification") else [],
         "texts": texts,
-        "token_ids": [tokenizer(text)["input_ids"] for text in texts] if tokenizer else None,
+        "token_ids": [_read(tokenizer, some, cuts=trained.head != CAUSAL) for some in texts] if tokenizer else None,
     }
+
+
+def _compared_texts(trained: TrainedModel, texts: Sequence[str]) -> list[list[str]]:
+    """Some texts; of a model whose rows are cut also two together, as a pair where it was trained on pairs, and some
+    that are longer than the longest row."""
+    if trained.head == CAUSAL:
+        return [[text] for text in texts]
+    is_pair = trained.head == "question_answering" or bool(trained.config.data.text_pair_column)
+    both = [[texts[0], text] if is_pair else [f"{texts[0]} {text}"] for text in texts]
+    # Each text has a token at least.
+    some = [text for text in texts if text.strip()] or ["a"]
+    long = " ".join(some * (trained.config.data.max_length // len(some) + 1))
+    return [*([text] for text in texts), *both, [long, *[texts[0]] * is_pair], [texts[0], *[long] * is_pair]]
+
+
+def _read(tokenizer: Any, texts: Sequence[str], *, cuts: bool) -> dict[str, list[int]]:
+    """As somebody else reads a row: in one call, which cuts it where the tokenizer says."""
+    made, names = tokenizer(*texts, truncation=cuts), ("input_ids", *[SEGMENTS] * cuts)
+    return {name: list(made[name]) for name in names if name in made}
 
 
 def _on_rows(

@@ -1,22 +1,28 @@
 """Answers from the ONNX graphs of a folder, with NumPy, ONNX Runtime and tokenizers alone.
 
-An export has a copy of this file beside its graphs: `python run_onnx.py "a text" "another one"`.
+An export has a copy of this file beside its graphs: `python run_onnx.py "a text" "another one"`. A tab parts the two
+texts of a pair, and a question from its context.
 """
 
 import argparse
 import json
 import re
 from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnxruntime
 
+if TYPE_CHECKING or __package__:
+    from tui_trainer.tasks.parts.word_windows import windows_of
+else:  # as a file of an export
+    from word_windows import windows_of
+
 Arrays = dict[str, Any]
 _CACHE = "past_key_values"
 _PLACES = ("start_logits", "end_logits")
-_LONGEST_ANSWER = 30  # tokens
 
 
 class Graphs:
@@ -28,6 +34,8 @@ class Graphs:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
         written = folder / "generation_config.json"
         self.generation: dict[str, Any] = json.loads(written.read_text()) if written.is_file() else self.config
+        self.reading: dict[str, Any] = json.loads((folder / "tokenizer_config.json").read_text())
+        self.kind = str((self.config.get("architectures") or [""])[0])
         self._sessions = {path.stem: onnxruntime.InferenceSession(str(path)) for path in folder.glob("*.onnx")}
         inputs = {name: {entry.name for entry in session.get_inputs()} for name, session in self._sessions.items()}
         self.has_encoder = "encoder" in inputs
@@ -101,6 +109,8 @@ class Graphs:
         ends = self.generation.get("eos_token_id")
         ends = ends if isinstance(ends, list) else [ends]
         forced = self.generation.get("forced_bos_token_id")
+        never = [one[0] for one in self.generation.get("bad_words_ids") or () if len(one) == 1]
+        never += self.generation.get("suppress_tokens") or ()
         cache: Arrays | None = None
         new: list[int] = []
         while len(new) < max_new_tokens and (not new or new[-1] not in ends):
@@ -111,6 +121,7 @@ class Graphs:
                 logits, cache = self.continued(read, mask, cache)
             else:
                 logits = self.logits(read, mask)
+            logits[0, -1, never] = -np.inf
             token = int(logits[0, -1].argmax()) if new or forced is None else forced
             new.append(token)
             read = np.array([[token]]) if cache else np.append(read, [[token]], axis=1)
@@ -136,17 +147,47 @@ def _empty(entry: Any, rows: int) -> Any:
     return np.zeros([rows, *sizes[1:]] if sizes else [], np.float32 if "float" in entry.type else np.int64)
 
 
-def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int) -> str:
+def read_tokenizer(folder: Path) -> Any:
+    """The tokenizer of an export, which makes the same tokens as transformers does with that folder."""
+    from tokenizers import Tokenizer
+
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    tokenizer.no_padding()
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    tokenizer.encode_special_tokens = bool(settings.get("split_special_tokens"))
+    return tokenizer
+
+
+def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strategy: str = "longest_first") -> Any:
+    """The tokens of a text or of two. What a model reads as a whole is cut where training cut it, with `stride` into
+    windows that share so many tokens; what a decoder goes on with is not cut."""
+    tokenizer.no_truncation()
+    if graphs.has_encoder or "Classification" in graphs.kind or graphs.marks_answers:
+        side = graphs.reading.get("truncation_side", "right")
+        length = graphs.reading["model_max_length"]
+        tokenizer.enable_truncation(length, stride=stride, strategy=strategy, direction=side)
+    return tokenizer.encode(*texts)
+
+
+def inputs(graphs: Graphs, encoding: Any) -> Arrays:
+    """`input_ids`, `attention_mask` and, where training had them, `token_type_ids`: int64 [1, T] each."""
+    values = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
+    names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
+    return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in names}
+
+
+def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) -> str:
     """What the model makes of a text: `joy 0.93, anger 0.04`, words with their tags, or what it writes."""
-    kind = str((graphs.config.get("architectures") or [""])[0])
-    if "TokenClassification" in kind:
-        return _tagged(graphs, tokenizer, text)
+    first, tab, second = text.partition("\t")
+    if "TokenClassification" in graphs.kind:
+        return " ".join(f"{word}/{tag}" for word, tag in tagged(graphs, tokenizer, re.findall(r"\w+|[^\w\s]", text)))
     if graphs.marks_answers:
-        return _marked(graphs, tokenizer, text)
-    encoding = tokenizer.encode(text)
-    if "SequenceClassification" not in kind:
-        return str(tokenizer.decode(graphs.written(encoding.ids, max_new_tokens)))
-    logits = graphs.logits(*(np.array([values]) for values in (encoding.ids, encoding.attention_mask)))[0]
+        question, mark, context = (first, "", second) if tab else text.partition("?")
+        return marked(graphs, tokenizer, question + mark, context.strip())
+    if "SequenceClassification" not in graphs.kind:
+        ids = encoded(graphs, tokenizer, text).ids
+        return str(tokenizer.decode(graphs.written(ids, max_new_tokens)))
+    logits = graphs.logits(**inputs(graphs, encoded(graphs, tokenizer, *([first, second] if tab else [text]))))[0]
     problem = graphs.config.get("problem_type")
     if problem == "regression":
         return f"{logits[0]:.4g}"
@@ -156,45 +197,51 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int) -> st
     return ", ".join(f"{labels[str(at)]} {chances[at]:.2f}" for at in np.argsort(-chances)[:5])
 
 
-def _marked(graphs: Graphs, tokenizer: Any, text: str) -> str:
-    """The likeliest answer to `question?` in the text behind it; empty where none is likelier, if that was learnt."""
-    question, mark, context = text.partition("?")
-    context = context.strip()
+def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
+    """The likeliest answer to a question in the windows of a context; empty where none is likelier, if that was
+    learnt."""
+    config, length = graphs.config, graphs.reading["model_max_length"]
+    most_tokens = config.get("max_answer_length", 30)
     tokenizer.no_truncation()
-    encoding = tokenizer.encode(question + mark, context)
-    arrays = (np.array([values]) for values in (encoding.ids, encoding.attention_mask, encoding.type_ids))
-    starts, ends = (logits[0] for logits in graphs.places(*arrays))
-    places = [at for at, part in enumerate(encoding.sequence_ids) if part == 1]
-    pairs = [(first, last) for first in places for last in places if first <= last < first + _LONGEST_ANSWER]
-    score, first, last = max((starts[first] + ends[last], first, last) for first, last in pairs)
-    if graphs.config.get("version_2_with_negative") and starts[0] + ends[0] >= score:
+    asked = len(tokenizer.encode(question, add_special_tokens=False).ids)
+    room = max(length - tokenizer.num_special_tokens_to_add(True) - asked, 0)
+    stride = min(config.get("doc_stride", 128), room // 2)
+    whole = encoded(graphs, tokenizer, question, context, stride=stride, strategy="only_second")
+    best, none = (-np.inf, 0, 0), np.inf
+    for window in (whole, *whole.overflowing):
+        starts, ends = (logits[0] for logits in graphs.places(**inputs(graphs, window)))
+        none = min(none, starts[0] + ends[0])
+        places = [at for at, part in enumerate(window.sequence_ids) if part == 1]
+        for first, last in product(places, places):
+            if first <= last < first + most_tokens and starts[first] + ends[last] > best[0]:
+                best = starts[first] + ends[last], window.offsets[first][0], window.offsets[last][1]
+    if config.get("version_2_with_negative") and none >= best[0]:
         return ""
-    return str(context[encoding.offsets[first][0] : encoding.offsets[last][1]].strip())
+    return str(context[best[1] : best[2]].strip())
 
 
-def _tagged(graphs: Graphs, tokenizer: Any, text: str) -> str:
-    """`Ada/B-PER wrote/O`: a word has the tag of its first token."""
-    words = re.findall(r"\w+|[^\w\s]", text)
+def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, str]]:
+    """Words with their tags, each that of its first token; `?` for a word without a token."""
+    tokenizer.no_truncation()
     encoding = tokenizer.encode(words, is_pretokenized=True)
-    labels = graphs.logits(np.array([encoding.ids]), np.array([encoding.attention_mask]))[0].argmax(-1)
     tags: dict[int, str] = {}
-    for place, word in enumerate(encoding.word_ids):
-        if word is not None:
-            tags.setdefault(word, graphs.config["id2label"][str(labels[place])])
-    return " ".join(f"{word}/{tags.get(number, '?')}" for number, word in enumerate(words))
+    for window in windows_of(encoding.ids, encoding.word_ids, graphs.reading["model_max_length"]):
+        ids = np.array([window.ids], dtype=np.int64)
+        labels = graphs.logits(ids, np.ones_like(ids))[0].argmax(-1)
+        tags |= {word: graphs.config["id2label"][str(labels[place])] for place, word in window.firsts}
+    return [(word, tags.get(number, "?")) for number, word in enumerate(words)]
 
 
 def main() -> None:
-    from tokenizers import Tokenizer
-
     parser = argparse.ArgumentParser(description="Answers from the ONNX graphs of this folder.")
     parser.add_argument("texts", nargs="+", metavar="TEXT")
-    parser.add_argument("--max-new-tokens", type=int, default=60)
+    parser.add_argument("--max-new-tokens", type=int)
     asked = parser.parse_args()
     folder = Path(__file__).parent
-    graphs, tokenizer = Graphs(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
+    most = asked.max_new_tokens or graphs.generation.get("max_new_tokens") or 60
     for text in asked.texts:
-        print(answer(graphs, tokenizer, text, asked.max_new_tokens))
+        print(answer(graphs, tokenizer, text, most))
 
 
 if __name__ == "__main__":

@@ -276,8 +276,8 @@ class TrainedModel:
     def load(self, *, dtype: "torch.dtype | str" = "auto", merge: bool = False) -> Any:
         """The model on the CPU, with its adapter, or with `merge` as one with it."""
         model = load_model(self, self.folder, self.base, dtype=dtype, merge=merge)
-        if self.base and self.writes:
-            # An adapter comes with the settings of its base model.
+        if self.writes:
+            # An adapter comes with the settings of its base model, and so does what an earlier version saved.
             self.task.set_generation(self.config, model, load_tokenizer(self))
         return model
 
@@ -380,8 +380,10 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: 
 
 
 def load_tokenizer(trained: TrainedModel) -> "PreTrainedTokenizerBase":
-    """As it was saved with the model."""
-    return tokenizer_in(trained, trained.folder)
+    """Return the tokenizer that was saved with the model; one of an earlier version gets its length here."""
+    tokenizer = tokenizer_in(trained, trained.folder)
+    trained.task.set_length(trained.config, tokenizer)
+    return tokenizer
 
 
 def tokenizer_in(trained: TrainedModel, folder: Path) -> "PreTrainedTokenizerBase":

@@ -46,8 +46,9 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     """In the worker: write beside, sync, then rename. Raises ConfigError for a model that cannot be loaded."""
     import torch
 
-    from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, settle_generation
+    from tui_trainer.models.loading import load_pretrained, load_tokenizer, merge_adapter, save_tokenizer
     from tui_trainer.models.towers import keep_processor
+    from tui_trainer.models.writing import keep_plain_settings
 
     config, run = Config.model_validate(question["config"]), RunFolder.open(Path(question["folder"]))
     head = find_task(config.task.type).head
@@ -58,12 +59,12 @@ def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:
     labels = Labels(names, facts.config.get("problem_type") or "") if names else None
     model = load_pretrained(folder, config.model, getattr(torch, facts.dtype or "float32"), head=head, labels=labels)
     merged = merge_adapter(model, adapter)
-    settle_generation(merged)
+    keep_plain_settings(merged)
     beside = run.base.with_name(f".writing-{run.base.name}")
     shutil.rmtree(beside, ignore_errors=True)
     beside.mkdir(mode=0o700)
     merged.save_pretrained(beside, max_shard_size=shards.SHARD_BYTES)
-    load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code).save_pretrained(beside)
+    save_tokenizer(load_tokenizer(facts.tokenizer_folder or folder, config.model.trust_remote_code), beside)
     keep_processor(folder, beside)
     for code in folder.glob("*.py") if config.model.trust_remote_code else ():
         shutil.copyfile(code, beside / code.name)

@@ -170,7 +170,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
     made = settings_of_adapter(facts, adapter)
     odd = [name for name, usual in _WITHOUT_SETTING.items() if adapter.fields.get(name) not in usual]
     odd += [] if "tuning.target_modules" in made else [name for name in _PATTERNS if adapter.fields.get(name)]
-    odd += [] if ids_of_adapter(adapter.fields, adapter.config) is not None else [INDICES]
+    odd += [] if ids_of_adapter(adapter.fields) is not None else [INDICES]
     for name in odd:
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which no setting here says"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)

@@ -92,15 +92,16 @@ def _rounded(rows: int) -> int:
     return -(-rows // MULTIPLE) * MULTIPLE
 
 
-def ids_of_adapter(fields: Mapping[str, Any], config: Mapping[str, Any]) -> range | None:
-    """By adapter_config.json and the config.json beside it: the new tokens whose rows an adapter keeps, none where it
-    keeps no rows; None for rows that were not added to a model, one behind the other and the same in all tables."""
+def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:
+    """By adapter_config.json: the tokens whose rows an adapter keeps, none
+    where it keeps no rows; None for rows that are not one behind the other, or not the same in all tables. New tokens
+    that fit into spare rows of the base model need no config.json of their own."""
     told = fields.get(INDICES)
     lists = list(told.values()) if isinstance(told, Mapping) else [told] if told else []
     if not lists:
         return range(0)
     ids = lists[0]
-    if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids) or not config:
+    if not isinstance(ids, list) or not ids or not all(type(one) is int for one in ids):
         return None
     found = range(ids[0], ids[0] + len(ids))
     return found if all(one == list(found) for one in lists) else None
@@ -112,7 +113,7 @@ def trained_ids(facts: ModelFacts, config: Config, *, goes_on: bool) -> range:
     if not config.tuning.has_adapter:
         return range(0)
     if facts.adapter and goes_on:
-        return ids_of_adapter(facts.adapter.fields, facts.adapter.config) or range(0)
+        return ids_of_adapter(facts.adapter.fields) or range(0)
     added = added_tokens(facts, config.model)
     if added is None or not added.new or _saves_tables(facts.shape, config.tuning):
         return range(0)
@@ -214,7 +215,7 @@ def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: 
 
 def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:
     """Gives a loaded model the rows that it had when an adapter was trained on it, by the files of the adapter."""
-    grow(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields, config) or ())
+    grow(model, int(config.get("vocab_size") or 0), ids_of_adapter(fields) or ())
 
 
 def grow(model: Any, rows: int, ids: Sequence[int]) -> None:

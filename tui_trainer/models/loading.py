@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 
+# What transformers keeps of the arguments that a tokenizer was loaded with.
+_ABOUT_LOADING = ("local_files_only", "is_local", "trust_remote_code", "token")
+
+
 def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedTokenizerBase:
     """The model's own tokenizer. Raises ConfigError."""
     from transformers import AutoTokenizer
@@ -42,6 +46,27 @@ def load_tokenizer(folder: Path, trust_remote_code: bool = False) -> PreTrainedT
     except Exception as error:  # transformers and tokenizers raise whatever their parts raise
         raise bad_model(_sentence("the tokenizer cannot be loaded", error), "copy it again", str(folder)) from None
     return tokenizer
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer without what says how it was loaded here. Raises OSError."""
+    for name in _ABOUT_LOADING:
+        tokenizer.init_kwargs.pop(name, None)
+    try:
+        tokenizer.save_pretrained(folder)
+    except OSError:
+        raise
+    except Exception as error:  # the tokenizers library raises nothing narrower when a disk is full
+        raise OSError(f"the tokenizer cannot be written: {error}") from error
+
+
+def cut_as_trained(tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+    """Give a tokenizer the length and the side at which training cuts what a model reads, so that `truncation=True`
+    cuts there wherever it is loaded."""
+    tokenizer.model_max_length = max_length
+    tokenizer.truncation_side = tokenizer.init_kwargs["truncation_side"] = "right"
+    # What the model is given beside the tokens, where the class of the tokenizer is not at hand to tell.
+    tokenizer.init_kwargs["model_input_names"] = tokenizer.model_input_names
 
 
 def tokenizer_of_file(
@@ -158,19 +183,6 @@ def settle_padding(model: Any, head: Head, pad_token_id: int | None) -> None:
         model.get_input_embeddings().padding_idx = None
     if head != CAUSAL and has_none:
         text_config.pad_token_id = pad_token_id
-
-
-def settle_generation(model: Any) -> None:
-    """Without settings of generation that have no effect, such as a temperature where nothing is sampled: many models
-    are published with some, and transformers refuses to write them once any setting was changed."""
-    settings = getattr(model, "generation_config", None)
-    if settings is None:
-        return
-    try:
-        settings.validate(strict=True)
-    except ValueError as error:
-        for name in re.findall(r"^- `(\w+)`:", str(error), re.MULTILINE):
-            setattr(settings, name, None)
 
 
 def _config_of(folder: Path, model: ModelSection, labels: Labels | None) -> PretrainedConfig:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tui_trainer.errors import system_reason
 from tui_trainer.models.config_json import bad_model, read_json
+from tui_trainer.models.heads import ENCODERS
 from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ _VOCABULARIES = {
 # Those that read bytes or code points, and have no file of a vocabulary. A folder that does not name the class of its
 # tokenizer gets that of its architecture. Source: the tokenization files of transformers 5.23.
 _WITHOUT_FILES, _MODELS_WITHOUT_FILES = frozenset({"ByT5Tokenizer", "CanineTokenizer"}), frozenset({"canine"})
+_GENERAL_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
+# Decoders that were never trained on a text without their first token. Source: the documentation of Gemma.
+_BEGUN = ("gemma", "recurrent_gemma")
 LARGEST_TOKENIZER = 256 * 1024 * 1024
 # Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
 _FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
@@ -157,9 +161,10 @@ def tokens_per_character(folder: Path, texts: Iterable[str], added: tuple[str, .
     return None if tokens is None else tokens / characters
 
 
-def pieces_of(folder: Path, words: Iterable[str]) -> dict[str, int] | None:
-    """How many tokens each of some words is, 0 where a part is unknown; None for tokenizers that are not fast ones."""
-    tokenizer = _tokenizer_in(folder)
+def pieces_of(folder: Path, words: Iterable[str], added: tuple[str, ...] = ()) -> dict[str, int] | None:
+    """How many tokens each of some words is, 0 where a part is unknown; None for tokenizers that are not fast ones.
+    `added`: tokens that it gets beside its own."""
+    tokenizer = _tokenizer_in(folder, added)
     if tokenizer is None:
         return None
     return {word: _pieces(tokenizer, word) for word in words}
@@ -177,11 +182,10 @@ def first_new_id(folder: Path) -> int:
 
 
 def _pieces(tokenizer: Tokenizer, word: str) -> int:
-    """Unigram models know their unknown token by its number, the others by its text."""
-    unknown = getattr(tokenizer.model, "unk_token", None)
-    number = getattr(tokenizer.model, "unk_id", None) if unknown is None else tokenizer.token_to_id(unknown)
+    # A model does not say which token is its unknown one; two signs that no vocabulary has give the same.
+    signs = [tokenizer.encode(sign, add_special_tokens=False).ids for sign in ("\U00013000", "\U00012001")]
     ids = tokenizer.encode(word, add_special_tokens=False).ids
-    return 0 if number in ids else len(ids)
+    return 0 if signs[0] and signs[0] == signs[1] and signs[0][-1] in ids else len(ids)
 
 
 def _tokenizer_in(folder: Path, added: tuple[str, ...] = ()) -> Tokenizer | None:
@@ -250,6 +254,30 @@ def _added(processor: Any, form: Literal["single", "pair"]) -> int:
     if fixed := _FIXED.get(str(processor.get("type"))):
         return fixed[form == "pair"]
     return sum("SpecialToken" in piece for piece in processor.get(form) or () if isinstance(piece, dict))
+
+
+def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | None:
+    """Return the special tokens that a model of this config.json was trained with around each text, and that the
+    tokenizer in the folder does not put there; None where no tokenizer.json tells, or the family has no such custom.
+
+    A class of transformers that is made for a family puts them there whatever tokenizer.json says; a general one takes
+    them from that file alone.
+    """
+    kind, facts = str(config.get("model_type")), tokenizer_facts(folder)
+    settings = read_json(folder / "tokenizer_config.json") or {}
+    named = (read_json(folder / "special_tokens_map.json") or {}) | settings
+
+    def token(*names: str) -> str:
+        return next((text for name in names if (text := token_text(named.get(f"{name}_token")))), "")
+
+    if facts is None or not (kind in ENCODERS or kind.startswith(_BEGUN) or config.get("is_encoder_decoder")):
+        return None
+    if settings.get("tokenizer_class") not in _GENERAL_CLASSES:
+        return ()
+    if kind.startswith(_BEGUN):
+        return () if facts.adds_bos else tuple(filter(None, [token("bos")]))
+    frame = [token("cls", "bos"), token("sep", "eos")] if kind in ENCODERS else [token("eos")]
+    return () if facts.added else tuple(filter(None, frame))
 
 
 def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:

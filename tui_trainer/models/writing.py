@@ -1,14 +1,28 @@
 """Texts that a model writes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 TEMPERATURE = 0.8
 # Of models that name no limit of their own.
 _NO_LIMIT = 1 << 30
-# What a model's own settings say of lengths and repeats was chosen for other data.
-_PLAIN = {"min_length": 0, "length_penalty": 1.0, "no_repeat_ngram_size": 0, "early_stopping": False}
+# What a model keeps of its own generation settings: which tokens begin and end a text and which are never written, and
+# how many are written at the most. What they say of least lengths, repeats and beams was chosen for other data.
+_KEPT = frozenset({
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "bad_words_ids", "suppress_tokens",
+    "begin_suppress_tokens", "max_length", "max_new_tokens", "use_cache", "cache_implementation",
+})  # fmt: skip
+# How freely a token is drawn: only of models that are published to draw.
+_DRAWN = frozenset({
+    "do_sample", "temperature", "top_k", "top_p", "min_p", "top_h", "typical_p", "epsilon_cutoff", "eta_cutoff",
+})  # fmt: skip
+# How a text is shaped, by what says that it is not.
+_SHAPING: Mapping[str, tuple[Any, ...]] = {
+    **dict.fromkeys(("min_length", "min_new_tokens", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"), (0,)),
+    **dict.fromkeys(("length_penalty", "repetition_penalty", "encoder_repetition_penalty", "num_beams"), (1,)),
+    **dict.fromkeys(("penalty_alpha", "exponential_decay_length_penalty", "sequence_bias", "stop_strings"), ()),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +44,30 @@ NO_SAMPLING = Sampling(max_new_tokens=1, temperature=0, seed=0)
 """For models that write nothing."""
 
 
+def shaping_settings(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a generation_config.json (or of an old config.json) that shape texts, and that no model
+    keeps here."""
+    found = {name: fields.get(name) for name in _SHAPING}
+    return {name: value for name, value in found.items() if value is not None and value not in _SHAPING[name]}
+
+
+def keep_plain_settings(model: Any) -> None:
+    """Leave a model no generation settings but those of its tokens, of drawing and of the longest text: so it writes
+    the same in evaluations, in samples, for users, and wherever its saved generation_config.json is read."""
+    from transformers import GenerationConfig
+
+    settings = getattr(model, "generation_config", None)
+    if settings is None:
+        return
+    kept = _KEPT | (_DRAWN if settings.do_sample else set())
+    # With `_from_model_config`: generate() makes settings that came from a config.json anew from it.
+    for name, usual in vars(GenerationConfig()).items():
+        if name not in kept:
+            setattr(settings, name, usual)
+    if (settings.pad_token_id or 0) < 0:  # -1 in early Llamas
+        settings.pad_token_id = None
+
+
 def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: int) -> tuple[str, str]:
     """(the prompt, what the model goes on with). Drawn from torch's own generator, which the caller seeds."""
     sampling = Sampling(max_new_tokens=new_tokens, temperature=TEMPERATURE, seed=0)
@@ -39,15 +77,12 @@ def continued(model: Any, tokenizer: Any, prompt_ids: list[int], *, new_tokens: 
 
 def answered(model: Any, tokenizer: Any, inputs: Sequence[Sequence[int]], *, new_tokens: int) -> list[str]:
     """What an encoder with a decoder writes for each input, always the likeliest token, without chance."""
-    sampling = Sampling(max_new_tokens=new_tokens, temperature=0, seed=0)
-    return written(model, tokenizer, inputs, sampling, **_PLAIN)
+    return written(model, tokenizer, inputs, Sampling(max_new_tokens=new_tokens, temperature=0, seed=0))
 
 
-def written(
-    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling, **settings: Any
-) -> list[str]:
+def written(model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], sampling: Sampling) -> list[str]:
     """What the model writes behind each prompt, or with an encoder in answer to it, up to its end token."""
-    new_ids = generated(model, tokenizer, prompts, **sampling.settings(), **settings)[0]
+    new_ids = generated(model, tokenizer, prompts, **sampling.settings())[0]
     return [str(tokenizer.decode(row, skip_special_tokens=True)) for row in new_ids.tolist()]
 
 
@@ -92,9 +127,11 @@ def ignores_left_padding(model: Any, tokenizer: Any, prompt_ids: Sequence[int]) 
 
 
 def most_tokens(model: Any, tokenizer: Any) -> int:
-    """How many tokens the model reads and writes in all, as it was trained, or has places for."""
+    """Return how many tokens the model reads and writes in all, as it was trained, or has places for. The tokenizer of
+    an encoder-decoder limits what is read, and nothing that is written."""
     places = getattr(model.config.get_text_config(), "max_position_embeddings", None) or _NO_LIMIT
-    return int(min(places, tokenizer.model_max_length, _NO_LIMIT))
+    length = _NO_LIMIT if model.config.is_encoder_decoder else tokenizer.model_max_length
+    return int(min(places, length, _NO_LIMIT))
 
 
 def row_padding_id(model: Any, pad_id: int) -> int:

@@ -24,10 +24,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from transformers import PreTrainedTokenizerBase
 
 from tui_trainer.errors import CheckpointError, RunError, system_reason
 from tui_trainer.models.files import shards
+from tui_trainer.models.loading import save_tokenizer
 from tui_trainer.planning.memory.host import PINNED_BYTES
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import plan_bytes
@@ -344,16 +344,6 @@ def _save_weights(components: Components, out: TensorWriter) -> None:
     if len(files) > 1 and out.is_first:
         index = json.dumps(shards.index_of(files, sum(tensor.nbytes for tensor in weights.values())), indent=1)
         out.attempt(lambda: (out.folder / method.index_file).write_text(index))
-
-
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Raises OSError."""
-    try:
-        tokenizer.save_pretrained(folder)
-    except OSError:
-        raise
-    except Exception as error:  # the tokenizers library raises nothing narrower when a disk is full
-        raise OSError(f"the tokenizer cannot be written: {error}") from error
 
 
 def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Position:

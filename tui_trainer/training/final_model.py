@@ -9,7 +9,8 @@ import yaml
 from tui_trainer.config.sections import Config
 from tui_trainer.files.hub_layout import is_hub_name, published_name
 from tui_trainer.models.facts import find_model, require_folder
-from tui_trainer.models.heads import auto_class_name
+from tui_trainer.models.heads import CLASSIFYING, ENCODER_DECODER, Head, auto_class_name
+from tui_trainer.models.loading import save_tokenizer
 from tui_trainer.models.towers import has_towers, keep_processor
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.plan import Plan
@@ -20,7 +21,6 @@ from tui_trainer.runs.wording import held_out_words, rows_words
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.terminal.safe_text import as_markdown, one_line
-from tui_trainer.training.checkpoint import save_tokenizer
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
 from tui_trainer.training.position import Position
@@ -142,28 +142,70 @@ def _origin(plan: Plan) -> str:
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
-    """How an adapter is loaded; a whole model is loaded as any other."""
-    kind = auto_class_name(find_task(plan.config.task.type).head, model_type)
-    if not plan.config.tuning.has_adapter:
-        return []
+    """How the model is loaded and asked, by transformers and peft alone: it then reads, writes and stops as its run
+    did."""
+    config, head = plan.config, find_task(plan.config.task.type).head
+    kind, adapts = auto_class_name(head, model_type), config.tuning.has_adapter
+    # A base model knows neither how many labels there are nor their names.
+    has_labels, writes = adapts and kind.endswith("Classification"), head not in CLASSIFYING
+    names = ["AutoConfig"] * has_labels + [kind, "AutoTokenizer"] + ["GenerationConfig"] * (adapts and writes)
+    code = [
+        *["from peft import PeftModel"] * adapts,
+        f"from transformers import {', '.join(names)}",
+        "",
+        'tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")',
+    ]
+    if adapts:
+        code += _adapter_code(plan, kind, has_labels=has_labels, writes=writes)
+    else:
+        code.append(f'model = {kind}.from_pretrained("path/of/this/folder")')
+    return ["## Use", "", "```python", *code, *_question_code(config, head), "```", ""]
+
+
+def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> list[str]:
     model = plan.config.model
     where = '"path/of/the/base/model"'
     if (name := published_name(model.model_name_or_path)) == model.model_name_or_path or "/" in name:
         where = repr(name) + (f", revision={model.revision!r}" if model.revision != "main" else "")
-    # A base model knows neither how many labels there are nor their names.
-    has_labels = kind.endswith("Classification")
-    code = [
-        "from peft import PeftModel",
-        f"from transformers import {'AutoConfig, ' if has_labels else ''}{kind}"
-        f"{', AutoTokenizer' if model.add_tokens else ''}",
-        "",
-        *(['config = AutoConfig.from_pretrained("path/of/this/folder")'] if has_labels else []),
+    grows = bool(model.add_tokens)
+    return [
+        *['config = AutoConfig.from_pretrained("path/of/this/folder")'] * has_labels,
+        *[f"config.vocab_size = AutoConfig.from_pretrained({where}).vocab_size"] * (has_labels and grows),
         f"base = {kind}.from_pretrained({where}{', config=config' if has_labels else ''}{_positions(plan)})",
-        *(_RESIZED if model.add_tokens else []),
-        'model = PeftModel.from_pretrained(base, "path/of/this/folder")',
+        *(_RESIZED if grows else []),
+        # peft takes the settings of the base model, which may stop at another token.
+        *['base.generation_config = GenerationConfig.from_pretrained("path/of/this/folder")'] * writes,
+        'model = PeftModel.from_pretrained(base, "path/of/this/folder").eval()',
         "model = model.merge_and_unload()  # only where a whole model is wanted",
     ]
-    return ["## Use", "", "```python", *code, "```", ""]
+
+
+def _question_code(config: Config, head: Head) -> list[str]:
+    """What a text is given to the model as, and what becomes of its answer."""
+    pair = ', "the second text"' if config.data.text_pair_column else ""
+    match head:
+        case "question_answering":
+            call = 'tokenizer("a question?", "a text with the answer", truncation="only_second", return_tensors="pt")'
+            return [f"inputs = {call}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
+        case "token_classification":
+            call = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
+            return [f"inputs = {call}", "logits = model(**inputs).logits  # the first token of a word has its tag"]
+        case "sequence_classification":
+            call = f'tokenizer("a text"{pair}, truncation=True, return_tensors="pt")'
+            return [f"inputs = {call}", "logits = model(**inputs).logits"]
+    tokens = "[0]" if head == ENCODER_DECODER else '[0, inputs["input_ids"].shape[1] :]'
+    if find_task(config.task.type).holds_conversations:
+        asked = (
+            'tokenizer.apply_chat_template([{"role": "user", "content": "a question"}], add_generation_prompt=True, '
+        )
+        lines = [f"inputs = {asked}", '    return_dict=True, return_tensors="pt")']
+    elif head == ENCODER_DECODER:
+        lines = [f'inputs = tokenizer({config.task.source_prefix + "a text"!r}, truncation=True, return_tensors="pt")']
+    else:
+        lines = ['inputs = tokenizer("the beginning of a text", return_tensors="pt", return_token_type_ids=False)']
+    most = "" if head == ENCODER_DECODER else ", max_new_tokens=200"
+    written = f"tokenizer.decode(model.generate(**inputs{most}){tokens}, skip_special_tokens=True)"
+    return [*lines, f"text = {written}"]
 
 
 def _positions(plan: Plan) -> str:
@@ -180,7 +222,6 @@ def _positions(plan: Plan) -> str:
 
 # transformers' own start of new rows is the mean of the others as well; the adapter has those of its tokens.
 _RESIZED = [
-    'tokenizer = AutoTokenizer.from_pretrained("path/of/this/folder")',
     "if len(tokenizer) > base.config.vocab_size:",
     "    base.resize_token_embeddings(len(tokenizer), pad_to_multiple_of=64)",
 ]

@@ -79,7 +79,7 @@ class Gguf(Format):
         before = [told["bos_token_id"]] if told.get("add_bos_token") else []
         behind = [told["eos_token_id"]] if told.get("add_eos_token") else []
 
-        def read(text: str) -> dict[str, list[int]]:
+        def read(text: str, **_: bool) -> dict[str, list[int]]:
             return {"input_ids": [*before, *(numbers.get(token, -1) for token in own.tokenize(text)), *behind]}
 
         return read

@@ -9,6 +9,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, Tell, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.models.heads import auto_class
+from tui_trainer.models.loading import save_tokenizer
 
 
 class Int8(Format):
@@ -46,7 +47,7 @@ class Int8(Format):
             hint = "onnx-int8 does them"
             raise InputError(f"torchao has nothing to quantise in a model of type {kind}: no linear layers", hint=hint)
         model.save_pretrained(folder)
-        load_tokenizer(trained).save_pretrained(folder)
+        save_tokenizer(load_tokenizer(trained), folder)
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return load_model(trained, folder, None)

@@ -9,6 +9,7 @@ import re
 import shutil
 import warnings
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,8 @@ from tui_trainer.models.facts import DTYPES
 from tui_trainer.models.files import shards
 from tui_trainer.models.files.weights import INDEX_FILE, SINGLE_FILE, read_headers
 from tui_trainer.models.heads import auto_class
+from tui_trainer.models.loading import save_tokenizer
 from tui_trainer.models.towers import keep_processor
-
-_GENERATION = "generation_config.json"
 
 
 class Merged(Format):
@@ -48,15 +48,15 @@ class Merged(Format):
             tell(f"{why}: it is loaded whole", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
+            if trained.writes:
+                result.inner.generation_config = _generation_settings(trained)
+                trained.task.set_generation(trained.config, result.inner, load_tokenizer(trained))
             _write_shards(result, folder, tell)
             if trained.config.model.trust_remote_code:
                 # The configuration saves its own file of it only.
                 for code in trained.base.glob("*.py"):
                     shutil.copyfile(code, folder / code.name)
-            if (generation := trained.folder / _GENERATION).is_file():
-                # The task may end its answers otherwise than the base model.
-                shutil.copyfile(generation, folder / _GENERATION)
-        load_tokenizer(trained).save_pretrained(folder)
+        save_tokenizer(load_tokenizer(trained), folder)
         keep_processor(trained.base, folder)
 
 
@@ -88,6 +88,16 @@ def _adapted_without_weights(trained: TrainedModel) -> Any:
     return adapted.eval()
 
 
+def _generation_settings(trained: TrainedModel) -> Any:
+    """Return those beside the adapter, or of its base model; plain ones where neither has any."""
+    from transformers import GenerationConfig
+
+    for folder in filter(None, (trained.folder, trained.base)):
+        with suppress(OSError):
+            return GenerationConfig.from_pretrained(folder, local_files_only=True)
+    return GenerationConfig.from_model_config(config_in(trained, trained.base or trained.folder))
+
+
 class _MergedTensors:
     """The tensors of the result by the names that they have without an adapter, each made when it is asked for.
 
@@ -108,7 +118,7 @@ class _MergedTensors:
         self.adapts_experts = False
         self._layers: dict[str, Any] = {}
         self._rows = self.inner.config.get_text_config().vocab_size
-        self._ids = ids_of_adapter(fields, self.inner.config.to_dict()) or range(0)
+        self._ids = ids_of_adapter(fields) or range(0)
         ends = (self.inner.get_input_embeddings(), self.inner.get_output_embeddings())
         self._tables = {
             _plain(f"{path}.{name}")

@@ -14,9 +14,10 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Format, Tell
+from tui_trainer.exporting.contract import Format, Tell, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
+from tui_trainer.models.loading import save_tokenizer
 
 # Rows and tokens of which no two are equal, as torch takes equal sizes for one, and a size of 1 for a constant.
 _ROWS, _TOKENS, _ANSWER_TOKENS = 2, 7, 3
@@ -47,6 +48,7 @@ class Onnx(Format):
 
     def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
         from tui_trainer.exporting import run_onnx
+        from tui_trainer.tasks.parts import word_windows
 
         tell("loading", 0, None, "")
         model = trained.load(dtype="float32", merge=True)
@@ -59,8 +61,9 @@ class Onnx(Format):
         tell("writing", 0, None, "")
         exported.save_pretrained(folder)
         _share_weights(folder)
-        load_tokenizer(trained).save_pretrained(folder)
-        shutil.copyfile(run_onnx.__file__, folder / "run_onnx.py")
+        save_tokenizer(load_tokenizer(trained), folder)
+        for source in map(Path, filter(None, (run_onnx.__file__, word_windows.__file__))):
+            shutil.copyfile(source, folder / source.name)
 
     def _graphs(self, model: Any, head: str) -> Any:
         import torch
@@ -107,6 +110,20 @@ class Onnx(Format):
         from tui_trainer.exporting.run_onnx import Graphs
 
         return _as_module(Graphs(folder), config_in(trained, folder))
+
+    def tokenizer(self, trained: TrainedModel, folder: Path) -> Any:
+        """As run_onnx.py reads, without transformers."""
+        from tui_trainer.exporting.run_onnx import Graphs, encoded, inputs, read_tokenizer
+
+        if saved_tokenizer(trained, folder) is None:
+            return None
+        graphs, tokenizer = Graphs(folder), read_tokenizer(folder)
+
+        def read(*texts: str, **_: bool) -> dict[str, list[int]]:
+            found = inputs(graphs, encoded(graphs, tokenizer, *texts))
+            return {name: values[0].tolist() for name, values in found.items()}
+
+        return read
 
 
 def _share_weights(folder: Path) -> None:

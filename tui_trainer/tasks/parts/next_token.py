@@ -29,6 +29,14 @@ class LearnsNextToken(Task):
 
     continues = True
 
+    def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
+        """Generation stops at the token that ends texts in training, and where the model stopped before."""
+        super().set_generation(config, model, tokenizer)
+        settings, end = model.generation_config, tokenizer.eos_token_id
+        ends = settings.eos_token_id if isinstance(settings.eos_token_id, list) else [settings.eos_token_id]
+        if end is not None and end not in ends:
+            settings.eos_token_id = [end, *(one for one in ends if one is not None)]
+
     def collate(self, model: Any, pad_id: int) -> Collate:
         return partial(collate, pad_id=pad_id)
 
@@ -78,5 +86,7 @@ class LearnsNextToken(Task):
 
 
 def _new_tokens(model: Any, tokenizer: Any, sampling: Sampling) -> int:
-    """The same for all rows, whatever their lengths: half of what the model has room for, at the most."""
-    return min(sampling.max_new_tokens, max(1, most_tokens(model, tokenizer) // 2))
+    """The same for all rows, whatever their lengths: at the most half of what the model has room for, or all of it
+    where an encoder reads the rows."""
+    room = most_tokens(model, tokenizer)
+    return min(sampling.max_new_tokens, room if model.config.is_encoder_decoder else max(1, room // 2))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tui_trainer.config.changes import settings_words
 from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.config.token_list import KEY as TOKENS_KEY
 from tui_trainer.data.batching.collate import collate_whole
@@ -39,14 +40,14 @@ from tui_trainer.models.config_json import ConfigFields, bad_model, read_json
 from tui_trainer.models.facts import Adapter, ModelFacts, find_model, require_folder
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.models.four_bits import FourBits
-from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER, Head, Labels, own_labels
+from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER, Head, Labels, own_labels
 from tui_trainer.models.loading import (
+    cut_as_trained,
     load_config,
     load_pretrained,
     load_tokenizer,
     merge_adapter,
     new_model,
-    settle_generation,
     tokenizer_of_file,
 )
 from tui_trainer.models.problems import language_problems, length_problems, model_problems
@@ -55,9 +56,9 @@ from tui_trainer.models.rope import is_asked_for as rope_is_asked_for
 from tui_trainer.models.shape import ModelShape, scratch_config, scratch_problems, shape_of
 from tui_trainer.models.targets import head_modules
 from tui_trainer.models.text_only import text_facts
-from tui_trainer.models.tokenizer import tokenizer_facts, tokens_per_character
+from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_facts, tokens_per_character
 from tui_trainer.models.towers import refusals
-from tui_trainer.models.writing import pad_token_id, row_padding_id
+from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
 from tui_trainer.tasks.contract import InputReader, InputRow, Tell
 
 # What a trained model is asked about: the inputs in the rows of a table, whether or not there are answers beside them.
@@ -243,9 +244,17 @@ class StartsFromModel:
 
     def load_tokenizer(self, config: Config, data: PreparedData) -> Tokenizer:
         """The tokenizer that the final model is saved with."""
-        if not config.is_from_scratch:
-            return own_tokenizer(config, self.head)
-        return made_tokenizer(data.tokenizer_path, config, self.specials)
+        if config.is_from_scratch:
+            return made_tokenizer(data.tokenizer_path, config, self.specials)
+        tokenizer = own_tokenizer(config, self.head)
+        self.set_length(config, tokenizer)
+        return tokenizer
+
+    def set_length(self, config: Config, tokenizer: Tokenizer) -> None:
+        """Where a trained model's tokenizer cuts what the model reads. A text that is continued is not cut: the model
+        reads as much of it as it has places for."""
+        if self.head != CAUSAL:
+            cut_as_trained(tokenizer, config.data.max_length)
 
     def build_model(
         self,
@@ -294,7 +303,6 @@ class StartsFromModel:
         if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
             grow(made, added.rows, added.ids)
         self.set_generation(config, made, tokenizer)
-        settle_generation(made)
         return made
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
@@ -317,7 +325,27 @@ class StartsFromModel:
                 f"{rope.rope_type} positions for {reach:,} tokens, where it was made for "
                 f"{stored.shape.max_position_embeddings or 0:,}"
             )
+        if shaping := self.shaping_settings(config):
+            found.append(f"its generation settings {settings_words(shaping)} are left out, as they were for other data")
         return "".join(f"; {words}" for words in found if words)
+
+    def shaping_settings(self, config: Config) -> dict[str, Any] | None:
+        """Return what the model's own files say of the lengths and repeats of what it writes, which is left out; None
+        for a model that writes nothing, or nothing of its own. Raises ConfigError."""
+        if config.is_from_scratch or not config.model.model_name_or_path or self.head in CLASSIFYING:
+            return None
+        facts = stored_model_of(config, self.head)
+        folders = [folder for folder in (facts.folder, facts.adapter and facts.adapter.folder) if folder]
+        files = (read_json(folder / name) for folder in folders for name in ("config.json", "generation_config.json"))
+        return shaping_settings({name: value for fields in files for name, value in (fields or {}).items()})
+
+    def missing_frame(self, config: Config) -> tuple[str, ...] | None:
+        """Return as `models/tokenizer.py` the special tokens that no text of the run is put between. Raises
+        ConfigError."""
+        if config.is_from_scratch or not config.model.model_name_or_path:
+            return None
+        facts = stored_model_of(config, self.head)
+        return missing_frame(facts.tokenizer_folder, facts.config) if facts.tokenizer_folder else None
 
     def trained_token_ids(self, config: Config) -> range:
         """The tokens whose rows train beside LoRA adapters; see `models/added_tokens.py`."""
@@ -326,7 +354,8 @@ class StartsFromModel:
         return trained_ids(stored_model_of(config, self.head), config, goes_on=goes_on(config.tuning))
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
-        """How a model begins and ends what it writes. An adapter is loaded with the settings of its base model."""
+        """Set how a model begins, draws and ends what it writes, whatever its files or those of its base say."""
+        keep_plain_settings(model)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         """A new one. `config` is that of a run."""
@@ -392,6 +421,15 @@ def tokens_a_character(config: Config, head: Head, texts: Sequence[str]) -> floa
         added = added_tokens(facts, config.model)
         measured = tokens_per_character(facts.tokenizer_folder, texts, added.new if added else ())
     return measured or _USUAL_TOKENS_PER_CHARACTER
+
+
+def holds_unknown(config: Config, head: Head, texts: Sequence[str]) -> bool:
+    """Return whether the model's own tokenizer, where it is at hand, does not know a part of these texts."""
+    facts = stored_model_of(config, head)
+    if facts.tokenizer_folder is None:
+        return False
+    added = added_tokens(facts, config.model)
+    return 0 in (pieces_of(facts.tokenizer_folder, texts, added.new if added else ()) or {}).values()
 
 
 def tokenizer_of(config: Config, head: Head) -> tuple[str, int | None, int]:
