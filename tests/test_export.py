@@ -468,7 +468,7 @@ def test_run_is_locked_during_an_export(adapted, tmp_path, monkeypatch, capsys):
 
     def write_while_others_start(self, *args):
         write(self, *args)
-        for command in (["export", run.name, "--to", "adapter"], ["delete", run.name, "--yes"],
+        for command in (["export", run.name, "--to", "merged"], ["delete", run.name, "--yes"],
                         ["rename", run.name, "another"]):  # fmt: skip
             refused.append(run_program(command))
 

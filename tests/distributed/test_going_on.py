@@ -18,11 +18,11 @@ MERGED = FULL | {"tuning.continue_adapter": "merge"}
 def test_an_adapter_goes_on_in_two_processes_as_in_one(tmp_path, forked_ranks, subtests):
     model = save_tiny_model(tmp_path / "base", "llama")
     adapter = train(tmp_path, "adapter", "causal_lm", LORA | from_model(model) | {"evaluation.eval_steps": 0}).model
-    for name, how, together in (("continued in parts", LORA, SPLIT), ("merged, in copies", MERGED, TWO)):
+    for name, how, together in (("continued-in-parts", LORA, SPLIT), ("merged-in-copies", MERGED, TWO)):
         changes = how | from_model(adapter) | UNEVEN | SLOW
         with subtests.test(name):
-            alone = train(tmp_path, f"{name} alone", "causal_lm", changes)
-            check_equal(alone, train(tmp_path, f"{name} in two", "causal_lm", changes | together))
+            alone = train(tmp_path, f"{name}-alone", "causal_lm", changes)
+            check_equal(alone, train(tmp_path, f"{name}-in-two", "causal_lm", changes | together))
 
 
 OTHER_SIGNS = """

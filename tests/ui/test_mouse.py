@@ -5,7 +5,6 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from textual.events import MouseScrollDown
 
 from tests.ui.canned import CPU, DONE, CannedBench, CannedRun, trained
 from tests.ui.pictures import in_event_loop
@@ -118,19 +117,6 @@ async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_clic
         await screens.shows("+ all")
         await screens.click("Evaluation")
         await screens.shows("evaluation.eval_steps")
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_the_wheel_shows_what_has_no_room_beside_the_chart():
-    canned = bench()
-    canned.run = CannedRun(trained(148), True)
-    async with open_screens(bench=canned, size=(120, 30)) as screens:
-        await screens.click("4 Train")
-        await screens.shows("\u2500\u2500 machine ", "more below", gone="above")
-        for _ in range(20):
-            await screens.pilot._post_mouse_events([MouseScrollDown], offset=(100, 15))
-        await screens.shows("\u2500\u2500 switched on ", "above", gone="more below")
 
 
 @pytest.mark.full

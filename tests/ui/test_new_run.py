@@ -274,16 +274,3 @@ def test_own_data_and_model_train_after_at_most_twelve_keys(open_terminal, tmp_p
         terminal.press(key)
     terminal.wait_for_steps(1)
     assert len(keys) <= MOST_KEYS
-
-
-@pytest.mark.full
-@in_event_loop
-async def test_a_folder_is_offered_once_however_its_path_is_written(folder):
-    async with open_screens() as screens:
-        await screens.press("n")
-        await screens.shows("1 of 2", "reviews.csv")
-        await screens.press("enter")
-        await screens.shows("2 of 2", "./my-bert")
-        await screens.press(*"my-")
-        await screens.until(lambda: screens.app.dialog._completed[0] == "my-")
-        assert [one.value for one in screens.app.dialog.options] == ["./my-bert"]
