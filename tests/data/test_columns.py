@@ -47,7 +47,7 @@ UNCLEAR = [
     ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
     ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
     ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; task.type = "chat" reads them'),
-    ({"question": "what?", "answer": LONG}, "the rows are questions with their answers (question, answer)"),
+    ({"question": "what?", "answer": LONG}, "the rows are inputs with their answers (question, answer)"),
     ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
 ]  # fmt: skip
 

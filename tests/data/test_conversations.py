@@ -104,11 +104,11 @@ def test_a_tool_call_becomes_an_object_in_every_spelling(subtests):
 NOT_CONVERSATIONS = [
     ({"messages": None}, ("the conversation is null, not a list",)),
     ({"messages": []}, ("no messages",)),
-    ({"messages": ["Why?"]}, ("message 1 is a string", "a role and a content")),
+    ({"messages": ["Why?", 5]}, ("message 1 is a string", "a role and a content")),
     ({"messages": [QUESTION, {"role": "assistant", "content": None}]}, ("the content of message 2 is null",)),
     ({"messages": [QUESTION, {"role": "assistant", "content": 5}]}, ("the content of message 2 is a number",)),
     ({"messages": [{"role": "User:", "content": "a"}]}, ("the role of message 1 is 'User:'", "roles are system,")),
-    ({"messages": [{"content": "a"}]}, ("the role of message 1 is none",)),
+    ({"messages": [{"content": "a"}]}, ("message 1 does not say who speaks", "roles are system,")),
     (
         {"messages": [{"role": "user", "content": [{"type": "image", "url": "x"}]}]},
         ("no text (image)", "images are not trained on yet"),

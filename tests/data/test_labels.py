@@ -43,7 +43,7 @@ KINDS = [
 def test_the_kind_of_labels_follows_from_the_first_rows(subtests):
     for values, kind in KINDS:
         with subtests.test(values=values):
-            assert kind_of(values, "rows.jsonl", "label") == kind
+            assert kind_of(values, "rows.jsonl", "score") == kind
     # Many different whole numbers need a decision of the user.
     with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type = \"single_la"):
         kind_of(range(31), "rows.jsonl", "label")

@@ -59,9 +59,13 @@ def test_named_columns_are_used_and_the_other_one_is_found():
 
 
 WRONG_COLUMNS = [
-    ({"documnet": "a", "summary": "b"}, {}, ("an input", "did you mean 'documnet'?", "data.text_column")),
-    ({"article": "a", "sumary": "b"}, {}, ("answer to 'article'", "did you mean 'sumary'?", "data.target_column")),
-    ({"a": "x", "b": "y"}, {}, ("input and answer", "found: a, b", "data.text_column and data.target_column")),
+    ({"documnet": "a", "summary": "b"}, {}, ("an input", 'data.text_column = "documnet"')),
+    ({"article": "a", "sumary": "b"}, {}, ("answer to 'article'", 'data.target_column = "sumary"')),
+    (
+        {"a": "x", "b": "y"},
+        {},
+        ("input and answer", "found: a, b", 'data.text_column = "a" and data.target_column = "b"'),
+    ),
     ({"translation": {"en": "a", "de": "b", "fr": "c"}}, {}, ("several languages: en, de, fr", "data.text_column")),
     ({"article": "a", "summary": "b"}, {"target": "sumary"}, ("'sumary'", "did you mean 'summary'?")),
     ({"article": "a", "summary": "b"}, {"text": "artikel"}, ("did you mean 'article'?", "data.text_column")),

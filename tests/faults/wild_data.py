@@ -9,13 +9,13 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 Rows = Sequence[Mapping[str, Any]]
-Model = Literal["decoder", "encoder", "text to text", "text to text of T5's kind"]
+Model = Literal["decoder", "encoder", "text to text", "text to text of T5's kind", "from scratch"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,8 +100,7 @@ TEXTS = (
     Wild(
         name="a word and what it means",
         content=[{"english": "a sheep", "translation": "Many sheep sing a song on the hill in the morning."}] * 2,
-        task="causal_lm", learnt=("Many sheep sing a song on the hill in the morning.",) * 2,
-        notes=("also there: english",),
+        refused=('data.text_column = "english" and data.target_column = "translation" to learn to answer',),
     ),
     Wild(
         name="text named among two", content=[{"title": "Two words", "notes": "A sheep sang."}] * 2,
@@ -119,7 +118,7 @@ TEXTS = (
     ),
     Wild(
         name="dialogs of strings beside a title", content=[{"title": STORY, "dialogs": ["Sheep?", "None."]}],
-        refused=("message 1",),
+        task="chat", learnt=("None.",), notes=("whose plain texts are said by the user and the assistant in turn",),
     ),
     Wild(
         name="an id beside an unknown list", content=[{"id": "a1", "talk": [["Sheep?", "None."]]}],
@@ -142,11 +141,11 @@ TEXTS = (
     Wild(
         name="alpaca that causal_lm is asked to learn", content=[{"instruction": "Count.", "output": STORY}],
         settings={"task.type": "causal_lm"},
-        refused=("questions with their answers (instruction, output), not texts",),
+        refused=("inputs with their answers (instruction, output), not texts", 'task.type = "chat"'),
     ),
     Wild(
         name="summaries for a decoder", content=[{"document": STORY, "summary": "Sheep."}],
-        refused=("inputs with their answers (document, summary)", "data.text_column and data.target_column"),
+        task="chat", learnt=("Sheep.",), reads=(STORY,), notes=("the questions are in 'document'",),
     ),
     Wild(
         name="summaries for a decoder, columns named", content=[{"document": STORY, "summary": "Sheep."}] * 2,
@@ -496,7 +495,8 @@ TEXT_PAIRS = (
     paired("sentence1 and sentence2 with a score", "sentence1", "sentence2", label="score", labels=(5, 0.5)),
     paired("question1 and question2", "question1", "question2", "qid1", label="is_duplicate", labels=(0, 1)),
     paired("sentence_A and sentence_B", "sentence_A", "sentence_B", "pair_ID"),
-    paired("query and passage", "query", "passage"),
+    paired("query and passage", "query", "passage",
+           notes=("the two texts are in the columns 'query' and 'passage' of rows.jsonl",)),
     paired("question and sentence", "question", "sentence"),
     paired("text and text_pair", "text", "text_pair"),
     paired("s1 and s2", "s1", "s2"),
@@ -540,8 +540,8 @@ ANSWERED = (
     answered("SQuAD as pandas writes it", {"question": "Where?", "context": "In Paris.",
              "answers": "{'text': ['Paris'], 'answer_start': [3]}"}, f"{CONTEXT} -> Paris", settings=ANSWERS),
     answered("SQuAD as numpy prints it", {"question": "Where?",
-             "answers": "{'text': array(['Paris'], dtype=object), 'answer_start': array([3])}"},
-             refused=("a list of answers that cannot be read",), where="line 1", settings=ANSWERS),
+             "answers": "{'text': array(['Paris'], dtype=object), 'answer_start': array([3])}"}, "Where? -> Paris",
+             settings=ANSWERS),
     answered("a question without an answer", {"question": "Where?", "answers": {"text": [], "answer_start": []}},
              refused=("'answers' is empty",), where="line 1", settings=ANSWERS),
     answered("a context in parts", {"question": "Where?", "context": ["One.", "Two."], "answer": "x"},
@@ -562,8 +562,8 @@ ANSWERED = (
              settings={"data.text_column": "fr", "data.target_column": "en"}),
     answered("languages in lists", {"translation": {"language": ["de", "en"], "translation": ["ja", "yes"]}},
              refused=("stand in lists",)),
-    answered("a column a language", {"de": "ja", "en": "yes"}, refused=("data.text_column and data.target_column",),
-             settings=ANSWERS),
+    answered("a column a language", {"de": "ja", "en": "yes"}, settings=ANSWERS,
+             refused=('data.text_column = "de" and data.target_column = "en"',)),
     answered("a text with its title", {"text": "Many sheep.", "title": "Sheep"}, settings=ANSWERS,
              refused=("no column has a usual name for the answer to 'text'", "data.target_column")),
     answered("a title to learn", {"text": "Many sheep.", "title": "Sheep"}, "Many sheep. -> Sheep",
@@ -733,10 +733,6 @@ CONLL_FILES = (
         "CoNLL-2012 without its first line", "a 0 0 Ann NNP (S* - - - - (PERSON) -\na 0 1 naps VBZ *) - - - - * -\n",
         "a.conll", "column 3 of 12 numbers the words",
     ),
-    not_tagged(
-        "GermEval's two columns of tags", "#\tn-tv.de [2005]\n1\tAnn\tB-PER\tO\n2\tsleeps\tO\tO\n", "a.conll",
-        "column 1 of 4 numbers the words",
-    ),
     not_tagged("tags in brackets", "Ann (PERSON*)\nsleeps *\n", "a.conll", "brackets"),
     not_tagged(
         "CoNLL-U without tags of some words", UNIVERSAL.replace("PART", "_"), "a.conllu", "no UPOS",
@@ -817,8 +813,9 @@ TAGGED_ROWS = (
         where="rows.jsonl, line 1",
     ),
     not_tagged(
-        "Label Studio's full JSON", [{"id": 1, "data": SPAN_TEXT, "annotations": [{"result": []}]}], "export.json",
-        "Label Studio", "JSON-MIN",
+        "Label Studio's full JSON, annotated twice",
+        [{"id": 1, "data": SPAN_TEXT, "annotations": [{"result": []}, {"result": []}]}], "export.json",
+        "the row has 1 text and 2 annotations", "JSON-MIN",
     ),
     not_tagged(
         "numbers of tags without names", [{"tokens": ["Ann", "naps"], "ner_tags": [1, 0]}], "rows.jsonl",
@@ -1106,8 +1103,8 @@ KNOWN = (
         content=[
             {"id": 0, "query": "How many sheep?", "answers": '[{"name": "count"}]', "tools": '[{"name": "count"}]'}
         ],
-        settings={"data.max_length": 1024},
-        task="chat", learnt=('[{"name": "count"}]',), notes=("the tools in 'tools'",),
+        settings={"data.max_length": 1024}, notes=("the tools in 'tools'",),
+        task="chat", learnt=('<tool_call>\n{"name": "count", "arguments": {}}\n</tool_call>',),
     ),
     Wild(
         name="mmlu",
@@ -1441,7 +1438,7 @@ KNOWN = (
             }
         ],
         model="encoder",
-        refused=("annotations",),
+        task="token_classification", learnt=(ANN,),
     ),
     Wild(
         name="Label Studio JSON-MIN", file="project-1.json",
@@ -1852,25 +1849,12 @@ UNREADABLE_CONVERSATIONS = (
         {"id": "a", "messages": [_turn("user", [{"image": "x.png", "text": "Sheep?"}]), ANSWER]}, "no text (image)",
     ),
     _no_chat(
-        "tool uses as parts",
-        {"id": "a", "messages": [USER, _turn("assistant", [{"type": "tool_use", "name": "count", "input": {}}])]},
-        "no text (tool_use)",
-    ),
-    _no_chat(
         "unknown roles", {"id": "a", "messages": [_turn("narrator", "Sheep."), ANSWER]},
         "the role of message 1 is 'narrator'", "roles are system, user, assistant, tool",
     ),
     _no_chat(
         "speakers by name", {"id": "a", "conversation": [{"speaker": "Ann", "text": "Sheep?"}]},
         "the role of message 1 is 'Ann'",
-    ),
-    _no_chat(
-        "pairs without roles", {"id": "a", "conversations": [["Sheep?", "None."]]},
-        "message 1 is a list, not an object with a role",
-    ),
-    _no_chat(
-        "turns as strings", {"id": "a", "turns": ["Sheep?", "None."], "category": "a long text about sheep"},
-        "message 1 is a string",
     ),
     _no_chat(
         "a number as content",
@@ -1891,7 +1875,8 @@ UNREADABLE_CONVERSATIONS = (
         refused=("the conversation is a string that is no JSON",), where="rows.csv, line 2",
     ),
     _no_chat(
-        "messages as plain text", {"id": "a", "messages": "User: Sheep?\nAssistant: None."}, "a string that is no JSON"
+        "messages as plain text", {"id": "a", "messages": "User: Sheep?\nAssistant: None."},
+        "one text that names its speakers", '{"role": "user", "content": "Sheep?"}',
     ),
     Wild(
         name="messages that are null", content=[{"messages": [USER, ANSWER]}, {"id": "a", "messages": None}],
@@ -2418,6 +2403,501 @@ FILES_AND_VALUES = (
     ),
 )  # fmt: skip
 
+ANN_SINGS, PAUL_SINGS = "Ann/B-PER sings/O", "Paul/B-PER sings/O"
+LFS_POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:ab\nsize 12\n"
+OF_CLASSES = {"neg/1.txt": "Bad day.", "neg/2.txt": "Sad day.", "pos/1.txt": "Good day.", "pos/2.txt": "Glad day."}
+CLASSES_LEARNT = ("Bad day. -> neg", "Sad day. -> neg", "Good day. -> pos", "Glad day. -> pos")
+LABELLED = [{"text": "A sheep.", "label": "x"}, {"text": "A rose.", "label": "y"}]
+LONG_ASKED = [{"role": "user", "content": "Sheep? " * 30}, TURNS[1]]
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {"title": "Sheep", "paragraphs": [{"context": "Ann won.", "qas": [{"question": "Who?", "answers": PLACED}]}]}
+    ],
+}
+SHEEP_IN_RUSSIAN = "\u041e\u0432\u0446\u044b \u043f\u043e\u044e\u0442"
+FILES_AND_FOLDERS = (
+    # Text that the tokenizer does not know.
+    Wild(
+        name="a target of unknown characters", model="text to text of T5's kind",
+        content=[{"source": "the sheep", "target": "{}[]"}] * 3,
+        refused=("3 of 6 (50.00%) tokens to learn are unknown to the tokenizer: {, }, [, ]", "model.add_tokens"),
+    ),
+    Wild(
+        name="a target with unknown characters, and an input", model="text to text of T5's kind",
+        content=[
+            {"source": "the {sheep}", "target": "the sheep agreed said ["}, {"source": "the", "target": "the hen"},
+        ],
+        task="seq2seq", learnt=("the sheep -> the sheep agreed said", "the -> the hen"),
+        notes=("1 of ", "tokens to learn and 2 of ", "tokens that are read are unknown to the tokenizer: {, }, [",),
+    ),
+    # CoNLL under other names, with other separators, numbers and no blank lines.
+    Wild(
+        name="CoNLL between bars", file="a.conll", model="encoder",
+        content="Ann|B-PER\nsings|O\n||O\n\nPaul|B-PER\nsings|O\n",
+        task="token_classification", learnt=(f"{ANN_SINGS} |/O", PAUL_SINGS),
+    ),
+    Wild(
+        name="CoNLL in a .tsv without a header", file="train.tsv", model="encoder",
+        content="Ann\tB-PER\nsings\tO\n\nPaul\tB-PER\nsings\tO\n",
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS),
+    ),
+    Wild(
+        name="numbered words with two levels of entities", file="train.tsv", model="encoder",
+        content="#\thttp://a [1]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n\n#\tb\n1\tPaul\tB-PER\tB-OTH\n2\tsings\tO\tO\n",
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read; nor is column 4",),
+    ),
+    Wild(
+        name="numbered words with parts of speech", file="a.conll", model="encoder",
+        content="1 Ann NN B-PER\n2 sings VB O\n\n1 Paul NN B-PER\n2 sings VB O\n",
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("nor is column 3",),
+    ),
+    Wild(
+        name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",
+        refused=("the line has 3 columns", "behind a tab where words hold blanks"), where="line 3",
+    ),
+    Wild(
+        name="CoNLL without blank lines", file="a.conll", model="encoder", content="Ann B-PER\nsings O\n" * 100,
+        settings={"data.max_length": 8}, task="token_classification", learnt=("Ann/B-PER",),
+        notes=("no blank line between its 200 words", "1 of 1 rows are longer than 8 tokens"),
+    ),
+    # What is inside.
+    *(
+        Wild(
+            name=f"a pointer of Git LFS, {file}", file=file, content=LFS_POINTER, refused=("git lfs pull",), where=file
+        )
+        for file in ("a.parquet", "a.jsonl.gz", "a.jsonl", "a.txt", "a.arrow", "a")
+    ),
+    *(
+        Wild(name=f"{what} inside", file=file, content=content, model="encoder", refused=(what, *more))
+        for file, content, what, *more in (
+            ("a.sqlite", b"SQLite format 3\0" + bytes(100), "an SQLite database", "CSV"),
+            ("a.pkl", b"\x80\x04\x95a\0", "a pickle of Python", "never opened"),
+            ("a.spacy", b"x\x9cabc\0", "one of spaCy", "JSONL"),
+            ("a.txt", b"PK\x03\x04\0", "an Excel file or a zip", "CSV"),
+            ("a.xml", "<?xml version='1.0'?><a/>", "this is XML, which has no columns"),
+            ("a.yaml", "---\na: 1\n", "this is YAML, which has no columns"),
+        )
+    ),
+    *(
+        Wild(
+            name=f"rows in {encoding}", file="my rows.csv", content=f"text,label\n{text},a\n".encode(encoding),
+            model="encoder", where="line 2",
+            refused=(f"iconv -f {encoding.upper()} -t UTF-8", "'my rows.csv' > 'utf8-my rows.csv'"),
+        )
+        for encoding, text in (
+            ("windows-1252", "caf\u00e9"), ("windows-1251", SHEEP_IN_RUSSIAN), ("koi8-r", SHEEP_IN_RUSSIAN),
+            ("gb18030", "\u5c71\u4e0a\u6709\u8bb8\u591a\u7f8a"), ("shift_jis", "\u3053\u308c\u306f\u7f8a\u3067\u3059"),
+        )
+    ),
+    # Folders.
+    Wild(
+        name="a folder for each class", content=OF_CLASSES, model="encoder",
+        task="sequence_classification", learnt=CLASSES_LEARNT,
+    ),
+    Wild(
+        name="a folder for each class, in splits and with a README", model="encoder",
+        content={"README.md": "# Days", "test/neg/1.txt": "No."}
+        | {f"train/{name}": text for name, text in OF_CLASSES.items()},
+        task="sequence_classification", learnt=CLASSES_LEARNT,
+    ),
+    Wild(
+        name="folders of texts for a decoder", content=OF_CLASSES, task="causal_lm",
+        learnt=("Bad day.", "Sad day.", "Good day.", "Glad day."),
+    ),
+    Wild(
+        name="lines of two languages", content={"train.de": "Schafe\n", "train.en": "sheep\n"}, model="text to text",
+        refused=("paste train.de train.en) > train.tsv", "data.text_column to de and data.target_column to en"),
+    ),
+    *(
+        Wild(
+            name=f"config.json beside {rows}", content={rows: LABELLED, "config.json": '{"model_type": "bert"}'},
+            model="encoder", task="sequence_classification", learnt=("A sheep. -> x", "A rose. -> y"),
+            notes=("not read: config.json",),
+        )
+        for rows in ("train.jsonl", "rows.json")
+    ),
+    # What the chosen task is blamed for, and which length would do.
+    *(
+        Wild(
+            name=f"SQuAD's own JSON for a model that writes, {model}", file="squad.json", model=model,
+            content=json.dumps(SQUAD), task=task, learnt=learnt, reads=("Ann won.",),
+        )
+        for model, task, learnt in (
+            ("text to text", "seq2seq", ("question: Who? context: Ann won. -> A.",)), ("decoder", "chat", ("A.",)),
+        )
+    ),
+    Wild(
+        name="questions beyond the length", content=[{"messages": LONG_ASKED}] * 3,
+        settings={"data.max_length": 64},
+        refused=("3 training rows has a label", "the shortest prompt has", "256 keeps 3 of 3 rows"),
+    ),
+    Wild(
+        name="one question beyond the length, and one turn without weight",
+        content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
+        task="chat", learnt=("None.",),
+        notes=("1 row is left out, whose first 128 tokens hold nothing to learn", "256 keeps 1 of 1 rows",
+               "1 row is left out, in which no token is to be learnt"),
+    ),
+)  # fmt: skip
+
+
+LATE = [{"instruction": "Say.", "output": "Yes."}] * 100
+LATE_ROW = {"instruction": "Translate", "input": "DAS HAUS", "output": "the house"}
+FEW = [{"text": f"a {n}", "label": str(n % 2)} for n in range(100)]
+LONG = "Count all of the sheep on the hill and in the valley, and say how many there are when it is evening."
+THREE = ["Ann", "Lee", "sleeps"]
+ANN_LEE = ("Ann/B-PER Lee/I-PER sleeps/O",) * 2
+_TOOLS = [{"name": "count", "description": "Counts.", "parameters": {"of": {"type": "str"}}}]
+_CALLED = '<tool_call>\n{"name": "count", "arguments": {"of": "sheep"}}\n</tool_call>'
+_IN_TURN = "whose plain texts are said by the user and the assistant in turn"
+_BETTER = " to learn the better answers alone"
+_LONGER = {"data.max_length": 1024}
+
+
+def _pair(name: str, row: Mapping[str, Any], question: str, answer: str, **more: Any) -> Iterator[Wild]:
+    """A pair that a decoder answers, and a model that is made for it."""
+    yield Wild(
+        name=name, content=[row] * 2, settings=_LONGER, task="chat", learnt=(answer,) * 2, reads=(question,), **more
+    )
+    yield Wild(name=f"{name}, text to text", content=[row] * 2, model="text to text", settings={"task.type": "seq2seq"},
+               task="seq2seq", learnt=(f"{question} -> {answer}",) * 2)  # fmt: skip
+
+
+def _not(name: str, row: Any, *refused: str, file: str = "rows.jsonl", **more: Any) -> Wild:
+    """Two rows alike, or a table, for an encoder unless a model is named."""
+    content = row if isinstance(row, str | list) else [row] * 2
+    return Wild(name=name, content=content, file=file, refused=refused, **{"model": "encoder", **more})
+
+
+ROWS_AND_COLUMNS = (
+    # Columns that come late.
+    Wild(
+        name="an input in row 101, text to text", content=[*LATE, LATE_ROW], model="text to text", task="seq2seq",
+        learnt=("Say. -> Yes.",) * 100 + ("instruction: Translate input: DAS HAUS -> the house",),
+    ),
+    Wild(
+        name="an input in row 101", content=[*LATE, LATE_ROW], task="chat", learnt=("Yes.",) * 100 + ("the house",),
+        reads=("Translate\n\nDAS HAUS",), notes=("the questions are in 'instruction' and 'input'",),
+    ),
+    Wild(
+        name="an input that the first file lacks", content={"a.jsonl": LATE, "b.jsonl": [LATE_ROW]}, task="chat",
+        learnt=("Yes.",) * 100 + ("the house",), reads=("Translate\n\nDAS HAUS",),
+    ),
+    Wild(
+        name="a context that the first file of Parquet lacks", task="chat", learnt=("A.",) * 100 + ("B.",),
+        content={
+            "a.parquet": [{"question": "Q?", "answer": "A."}] * 100,
+            "b.parquet": [{"question": "Q?", "answer": "B.", "context": "It rains."}],
+        },
+        reads=("It rains.\n\nQ?",),
+    ),
+    *(
+        _not(f"the column {column} in row 101", [*FEW, {"text": "b", "label": "1", **dict.fromkeys([column], "c")}],
+             f"no row before has the column {column}", reason, where="line 101", settings=settings)
+        for column, reason, settings in (
+            ("text_pair", "data.text_pair_column", {}), ("labels", "several columns could hold the labels", {}),
+        )
+    ),
+    _not(
+        "another text in row 101", [{"review": "a", "label": str(n % 2)} for n in range(100)]
+        + [{"review": "b", "text": "c", "label": "1"}] * 2, "data.text_column would be 'text'",
+        where="line 101 (2 times, also 102)",
+    ),
+    _not(
+        "other tags in row 101", [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"]}] * 100
+        + [{"tokens": ["a", "b"], "pos_tags": ["X", "Y"], "ner_tags": ["O", "O"]}], "would be 'ner_tags'",
+        where="line 101",
+    ),
+    _not(
+        "an answer in row 101 of texts", [{"prompt": STORY}] * 100 + [{"prompt": STORY, "response": "None."}],
+        "no row before has the column response", "inputs with their answers", where="line 101", model="decoder",
+    ),
+    _not(
+        "another text in row 101 of texts", [{"content": "A."}] * 100 + [{"content": "A.", "text": "B."}],
+        "the text would be in 'text'", where="line 101", model="decoder",
+    ),
+    Wild(
+        name="a column in row 101 that is not read", content=[*FEW, {"text": "b", "label": "1", "note": "hi"}],
+        model="encoder", task="sequence_classification", notes=("also there: note",),
+        learnt=(*(f"a {n} -> {n % 2}" for n in range(100)), "b -> 1"),
+    ),
+    # Inputs with their answers.
+    *_pair("inputs and targets", {"inputs": LONG, "targets": "Three."}, LONG, "Three."),
+    *_pair("source and target", {"source": LONG, "target": "Three."}, LONG, "Three."),
+    *_pair("article and abstract", {"article": LONG, "abstract": "Three."}, LONG, "Three."),
+    *_pair("Frage and Antwort", {"Frage": LONG, "Antwort": "Drei."}, LONG, "Drei."),
+    *_pair("question and solution", {"question": LONG, "solution": "Three."}, LONG, "Three."),
+    *_pair("question and query", {"db_id": "a", "query": "SELECT 1", "question": "How many?"}, "How many?", "SELECT 1"),
+    *_pair(
+        "HumanEval", {"task_id": "a/0", "prompt": "def f():", "canonical_solution": "return 1", "test": "f()",
+                      "entry_point": "f"}, "def f():", "return 1", notes=("not read: task_id, test, entry_point",),
+    ),
+    *_pair(
+        "P3", {"inputs": [1, 2], "inputs_pretokenized": "Sheep?", "targets": [3], "targets_pretokenized": "None."},
+        "Sheep?", "None.",
+    ),
+    *_pair("a translation", {"translation": {"de": "ja", "en": "yes"}}, "ja", "yes"),
+    _chat("Super-NaturalInstructions", {"id": "1", "definition": "Answer.", "inputs": "Sheep?", "targets": "None."},
+          reads=("Answer.\n\nSheep?",)),
+    _chat("ELI5 with one answer", {"title": "Sheep?", "selftext": "", "answers": {"text": ["None."], "score": [3]}}),
+    *(
+        _not(f"ELI5 with several answers, {model}", {"title": "Sheep?", "answers": {"text": ["A.", "B."],
+             "score": [3, 4]}}, "the column 'answers' has 2 answers", model=model)
+        for model in ("decoder", "text to text")
+    ),
+    *(
+        _not(f"an unknown pair, {what}", {"nr": 7, "aufgabe": LONG, "ergebnis": answer},
+             'data.text_column = "aufgabe" and data.target_column = "ergebnis"', model=model)
+        for what, answer, model in (
+            ("one far longer", "Es sind drei.", "decoder"), ("of one length", LONG, "decoder"),
+            ("text to text", "Es sind drei.", "text to text"),
+        )
+    ),
+    _not("a question beside a passage", {"passage": LONG * 3, "question": "Sheep, how many?"}, "data.target_column",
+         model="decoder"),
+    # Conversations.
+    *(
+        _chat(f"{name} of plain texts", row, learnt="None. | Two.", notes=notes)
+        for name, row, notes in (
+            ("LIMA", {"conversations": ["Sheep?", "None.", "Goats?", "Two."]}, (_IN_TURN,)),
+            ("DailyDialog", {"dialog": ["Sheep?", "None.", "Goats?", "Two."], "act": [1, 1, 1, 1]}, (_IN_TURN,)),
+            ("UltraChat", {"id": "0", "data": ["Sheep?", "None.", "Goats?", "Two."]}, (_IN_TURN,)),
+            ("turns", {"turns": ["Sheep?", "None.", "Goats?", "Two."], "category": "a text about sheep"}, (_IN_TURN,)),
+            ("pairs", {"conversations": [["Sheep?", "None."], ["Goats?", "Two."]]}, ()),
+        )
+    ),
+    *(
+        Wild(name=f"a conversation in a cell, {name}", file="rows.csv", content=_csv(column, text), task="chat",
+             learnt=("None.",) * 2, reads=("Sheep?",))
+        for name, column, text in (
+            ("ShareGPT", "conversation", json.dumps(SHAREGPT)), ("plain texts", "dialogue", '["Sheep?", "None."]'),
+            ("numpy's array", "messages", f"array({[USER, ANSWER]}, dtype=object)"),
+        )
+    ),
+    *(
+        _not(f"a conversation in one text, {column}", {column: text}, "one text that names its speakers",
+             '{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}', model="decoder")
+        for column, text in (
+            ("chat", "USER: Sheep?\n\n\nASSISTANT: None."), ("conversation", "\n\nHuman: Sheep?\n\nAssistant: None."),
+        )
+    ),
+    _not("MOSS", {"chat": {"turn_1": {"Human": "Sheep?", "MOSS": "None."}}}, '{"messages": [{"role": "user"',
+         model="decoder"),
+    _not("conversations, text to text", {"messages": TURNS}, "the rows are conversations (messages)",
+         '{"input": "...", "output": "..."}', model="text to text"),
+    _not("a prompt of several texts", {"prompt": ["Sheep?", "Goats?"], "completion": "None."}, "a list of 2 texts",
+         '"Sheep? Goats?"', model="decoder"),
+    _not("a turn without a role", {"messages": [{"content": "Sheep?"}, ANSWER]}, "message 1 does not say who speaks",
+         "roles are system, user", model="decoder"),
+    # Tools.
+    _chat("Anthropic's parts", {"messages": [
+        USER, _turn("assistant", [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."},
+                                  {"type": "tool_use", "id": "t", "name": "count", "input": {"of": "sheep"}}]),
+        _turn("user", [{"type": "tool_result", "tool_use_id": "t", "content": "0"}, {"type": "text", "text": "So?"}]),
+        ANSWER]},
+        learnt=f"I look.\n{_CALLED} | None.", reads=("<tool_response>\n0\n</tool_response>", "So?"),
+        notes=("does not write what was thought in 2 turns",)),
+    *(
+        _chat(f"xLAM, {what}", {"query": "Sheep?", "answers": write([{"name": "count", "arguments": {"of": "sheep"}}]),
+              "tools": write(_TOOLS)}, learnt=_CALLED, reads=('"description": "Counts."',))
+        for what, write in (("as JSON", json.dumps), ("as lists", list))
+    ),
+    _chat("Hermes with tools in both places", {"conversations": [
+        {"from": "system", "value": "Call <tools>[count]</tools>."}, {"from": "human", "value": "Sheep?"},
+        {"from": "gpt", "value": _CALLED}, {"from": "tool", "value": '<tool_response>\n{"n": 0}\n</tool_response>\n'},
+        {"from": "gpt", "value": "None."}], "tools": json.dumps(_TOOLS)},
+        learnt=f"{_CALLED} | None.",
+        reads=('<|im_start|>system\nCall <tools>[count]</tools>.<|im_end|>', 'user\n<tool_response>\n{"n": 0}\n</tool'),
+        notes=("2 rows have their tools in the system's turn already",)),
+    _not("arguments that are code", {"messages": [USER, _turn("assistant", "", tool_calls=[
+         {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are no JSON object: 'print(1)'",
+         '{"code": "1 + 1"}', model="decoder"),
+    # Preferences.
+    *(
+        _not(f"preferences, {name}", row, hint + _BETTER, model="decoder")
+        for name, row, hint in (
+            ("scored messages", {"messages": TURNS, "score_chosen": 8.0, "score_rejected": 2.0},
+             'set data.text_column = "messages"'),
+            ("messages beside them", {"prompt": "Sheep?", "messages": TURNS, "chosen": TURNS, "rejected": TURNS,
+             "score_chosen": 8.0}, 'set data.text_column = "messages"'),
+            ("whole conversations", {"prompt": "Sheep?", "chosen": TURNS, "rejected": TURNS},
+             'set data.text_column = "chosen"'),
+            ("answers as messages", {"prompt": TURNS[:1], "chosen": TURNS[1:], "rejected": TURNS[1:]},
+             'set data.text_column = "prompt" and data.target_column = "chosen"'),
+        )
+    ),
+    # Questions about a text.
+    *(
+        Wild(name=f"answers in a text, {name}", content=content, file=file, model="encoder", task="question_answering",
+             learnt=("Who?It is Ann. -> Ann",) * 2)
+        for name, file, content in (
+            ("a column each", "a.csv", "question,context,answer,answer_start\n" + "Who?,It is Ann.,Ann,6\n" * 2),
+            ("as pandas writes them", "a.csv", "question,context,answers\n" + 2 * (
+             "Who?,It is Ann.,\"{'text': array(['Ann'], dtype=object), 'answer_start': array([6], dtype=int32)}\"\n")),
+            ("DROP", "a.jsonl", [{"passage": "It is Ann.", "question": "Who?", "answers_spans": {"spans": ["Ann"],
+             "types": ["span"]}}] * 2),
+            ("TriviaQA with a context", "a.jsonl", [{"question": "Who?", "context": "It is Ann.", "answer": {
+             "value": "Anna", "aliases": ["Ann"]}}] * 2),
+        )
+    ),
+    _chat("TriviaQA", {"question": "Sheep?", "answer": {"value": "None.", "aliases": ["No."]}, "search_results": []}),
+    _chat("DROP", {"passage": "It is Ann.", "question": "Sheep?", "answers_spans": {"spans": ["None."], "types": []}}),
+    *(
+        _not(f"CoQA, {model}", {"story": "It is Ann.", "questions": ["Who?"], "answers": {"input_text": ["Ann"],
+             "answer_start": [6]}}, "several questions each", 'a row for each question: {"question": "Who?"',
+             model=model)
+        for model in ("encoder", "decoder", "text to text")
+    ),
+    *(
+        _not(f"HotpotQA, {model}", {"question": "Who?", "answer": "Ann", "context": {"title": ["It"],
+             "sentences": [["It is Ann."]]}}, "the column 'context'", reason, model=model)
+        for model, reason in (("encoder", '"It It is Ann."'), ("text to text", '"It It is Ann."'),
+                              ("decoder", "an object with title, sentences"))
+    ),
+    _not("an answer that is blank", {"question": "Who?", "context": "It is Ann.", "answers": {"text": [""],
+         "answer_start": [0]}}, "an answer in 'answers' is blank", "an empty list, []"),
+    _not("TriviaQA as the hub has it", {"question": "Who?", "entity_pages": {"wiki_context": ["It is Ann."]},
+         "answer": {"value": "Ann", "aliases": []}}, "no column holds the context", "data.text_pair_column"),
+    # Spans.
+    *(
+        tagged(f"spans, {name}", [{"text": "Ann sleeps", **row}] * 2, learnt=(ANN, ANN))
+        for name, row in (
+            ("an object of lists", {"entities": {"start": [0], "end": [3], "label": ["PER"]}}),
+            ("spaCy's documents", {"ents": [{"start": 0, "end": 3, "label": "PER"}], "tokens": [{"id": 0}]}),
+            ("BigBio's offsets", {"entities": [{"type": "PER", "text": ["Ann"], "offsets": [[0, 3]]}]}),
+            ("an offset and a length", {"entities": [{"category": "PER", "offset": 0, "length": 3}]}),
+            ("places in a list", {"entities": [{"type": "PER", "span": [0, 3]}]}),
+        )
+    ),
+    *(
+        tagged(f"spans of words, {name}", [row] * 2, learnt=ANN_LEE, notes=(note,))
+        for name, row, note in (
+            ("GLiNER", {"tokenized_text": THREE, "ner": [[0, 1, "PER"]]}, "count words from 0, to the last word"),
+            ("SpERT", {"tokens": THREE, "entities": [{"type": "PER", "start": 0, "end": 2}], "relations": []},
+             "to the word behind the last"),
+        )
+    ),
+    _not("spans of words that may end in two ways", {"tokens": THREE, "spans": [[0, 1, "PER"]]},
+         "it is not clear whether their end is in them", '{"tokens": ["Ann", "sleeps"], "ner_tags"'),
+    _not("DyGIE's sentences", {"doc_key": "a", "sentences": [THREE, THREE], "ner": [[[0, 1, "PER"]], []]},
+         "several sentences in 'sentences'", 'a row for each sentence: write {"tokens"'),
+    _not("spans with numbers of classes", {"text": "Ann sleeps", "spans": [{"start": 0, "end": 3, "label": 1}]},
+         "the label of span 1 is the number 1, which has no name"),
+    # Labels.
+    *(
+        _not(f"labels that may be numbers or names, {name}", f"text,label\na,{one}\nb,{other}\nc,{one}\n",
+             "may be a number or a name", 'task.problem_type = "single_label_classification"', file="a.csv")
+        for name, one, other in (("versions", "1.2", "1.10"), ("codes", "250.01", "401.9"))
+    ),
+    Wild(
+        name="versions as classes", content="text,label\na,1.2\nb,1.10\nc,2.0\n", file="a.csv", model="encoder",
+        settings=ONE, task="sequence_classification", learnt=("a -> 1.2", "b -> 1.10", "c -> 2.0"),
+    ),
+    Wild(
+        name="rows that contradict each other", content="text,label\na,x\na,y\nb,x\nb,x\n", file="a.csv",
+        model="encoder", task="sequence_classification", learnt=("a -> x", "a -> y", "b -> x", "b -> x"),
+        notes=("1 rows repeat the text of an earlier one with another label",),
+    ),
+    _not("XNLI with all languages", [{"premise": {"en": "A sheep.", "de": "B"}, "hypothesis": {
+         "language": ["en"], "translation": ["An animal."]}, "label": n} for n in (0, 1)], "no column holds text",
+         '{"premise": "A sheep.", "hypothesis": "An animal."}'),
+    _not("a hypothesis that is empty", [{"premise": "A.", "hypothesis": "", "label": n} for n in (0, 1)],
+         "the column 'hypothesis' is empty", where="line 1"),
+)  # fmt: skip
+
+FILM = {"plot": "It is Ann.", "title": "It", "question_id": "2", "question": "Who?", "answers": ["Ann"]}
+ASKED_ANN = {"question": "Who?", "context": "It is Ann."}
+ANN_AT_6 = {"text": ["Ann"], "answer_start": [6]}
+
+
+def _characters(name: str, row: Mapping[str, Any], learnt: str) -> Wild:
+    settings = {"task.type": "char_lm", "data.max_length": len(learnt)}
+    return Wild(name=name, content=[row], model="from scratch", settings=settings, task="char_lm", learnt=(learnt,))
+
+
+def _learns(name: str, row: Any, task: str, *learnt: str, **more: Any) -> Wild:
+    content = row if isinstance(row, list) else [row] * 2
+    several = learnt if isinstance(row, list) else learnt * 2
+    models: Mapping[str, Model] = {"causal_lm": "decoder", "chat": "decoder", "seq2seq": "text to text"}
+    model = models.get(task, "encoder")
+    return Wild(name=name, content=content, task=task, learnt=several, model=model, settings=more.pop("settings", {}),
+                **more)  # fmt: skip
+
+
+PUBLISHED = (
+    _characters("tiny_shakespeare", {"text": "Many sheep."}, "Many sheep."),
+    _characters("ptb_text_only", {"sentence": "no sheep was <unk>"}, "no sheep was <unk>"),
+    _characters("lambada", {"text": "Many sheep sang .", "domain": "fiction"}, "Many sheep sang ."),
+    _characters("pg19", {"short_book_title": "Sheep of the World by Ann", "publication_date": 1901,
+                         "url": "http://a.example", "text": "Many sheep."}, "Many sheep."),
+    _characters("enwik8", {"text": "<page>Sheep</page>"}, "<page>Sheep</page>"),
+    _learns("fineweb", {"text": "Many sheep.", "id": "<urn:1>", "dump": "CC", "url": "u", "date": "d", "file_path": "s",
+            "language": "en", "language_score": 0.9, "token_count": 3}, "causal_lm", "Many sheep.", notes=("dump",)),
+    _learns("wikipedia", {"id": "1", "url": "u", "title": "Many Sheep", "text": "Sheep are many."}, "causal_lm",
+            "Sheep are many.", notes=("title",)),
+    _learns("cosmopedia", {"prompt": "Write about sheep.", "text_token_length": 3, "text": "Many sheep.",
+            "seed_data": "a", "format": "b", "audience": "c"}, "causal_lm", "Many sheep.", notes=("prompt",)),
+    _not("github-code", {"code": "def f():\n    return 1\n", "repo_name": "a/b", "path": "f.py", "language": "Python",
+         "license": "mit", "size": 20}, "name one of them in data.text_column: code", model="decoder"),
+    _learns("cc_news", {"title": "Many sheep", "text": "There are sheep.", "domain": "d", "date": "x",
+            "description": "About many sheep", "url": "u"}, "causal_lm", "There are sheep.", notes=("description",)),
+    _learns("OpenHermes-2.5", {"custom_instruction": None, "conversations": SHAREGPT, "source": "x", "category": "y"},
+            "chat", "None.", notes=("not read: custom_instruction",)),
+    _learns("tulu-3-sft-mixture", {"id": "1", "messages": TURNS, "source": "x"}, "chat", "None."),
+    _learns("Capybara", {"source": "x", "conversation": [{"input": "Sheep?", "output": "None."}]}, "chat", "None."),
+    _learns("lmsys-chat-1m", {"conversation_id": "1", "model": "m", "conversation": TURNS, "turn": 1, "language": "en",
+            "openai_moderation": [{"flagged": False}], "redacted": False}, "chat", "None."),
+    _learns("HelpSteer2", {"prompt": "Sheep?", "response": "None.", "helpfulness": 3, "correctness": 4}, "chat",
+            "None.", notes=("not read: helpfulness, correctness",)),
+    _learns("dbpedia_14", [{"label": n, "title": "Ann", "content": f"Ann {n} is many."} for n in (0, 1)],
+            "sequence_classification", "Ann 0 is many. -> 0", "Ann 1 is many. -> 1", notes=("title",)),
+    _not("trec", [{"text": f"Who {n}?", "coarse_label": n, "fine_label": n + 3} for n in (0, 1)],
+         "name it in data.label_column", "coarse_label, fine_label"),
+    _not("civil_comments", [{"text": f"a {n}", "toxicity": 0.1, "severe_toxicity": 0.2} for n in (0, 1)],
+         "name it in data.label_column", "toxicity"),
+    _learns("clinc_oos", [{"text": f"a {n}", "intent": n} for n in (0, 1)], "sequence_classification", "a 0 -> 0",
+            "a 1 -> 1"),
+    _learns("anli", [{"uid": "a", "premise": "A b.", "hypothesis": f"B c {n}.", "label": n, "reason": "So."}
+            for n in (0, 1)], "sequence_classification", "A b.B c 0. -> 0", "A b.B c 1. -> 1", notes=("reason",)),
+    _not("multinerd", {"tokens": THREE, "ner_tags": [1, 2, 0], "lang": "en"}, "numbers, which have no names",
+         "write the names"),
+    _learns("few-nerd", {"id": "0", "tokens": THREE, "ner_tags": ["B-PER", "I-PER", "O"], "fine_ner_tags": ["O"] * 3},
+            "token_classification", ANN_LEE[0]),
+    _learns("wikiann", {"tokens": THREE, "ner_tags": ["B-PER", "I-PER", "O"], "langs": ["en"] * 3,
+            "spans": ["PER: Ann Lee"]}, "token_classification", ANN_LEE[0]),
+    _learns("universal_dependencies", {"idx": "1", "text": "Ann Lee sleeps", "tokens": THREE, "lemmas": THREE,
+            "upos": ["PROPN", "PROPN", "VERB"], "xpos": ["NNP", "NNP", "VBZ"], "head": ["3", "1", "0"]},
+            "token_classification", "Ann/PROPN Lee/PROPN sleeps/VERB", notes=("also there: xpos",)),
+    _learns("SourceData", {"words": THREE, "labels": ["B-PER", "I-PER", "O"], "tag_mask": [1, 1, 0],
+            "text": "Ann Lee sleeps"}, "token_classification", ANN_LEE[0]),
+    _learns("adversarial_qa", {"id": "1", "title": "T", **ASKED_ANN, "answers": ANN_AT_6, "metadata": {"split": "a"}},
+            "question_answering", "Who?It is Ann. -> Ann"),
+    _learns("subjqa", {"domain": "books", **ASKED_ANN, "answers": {**ANN_AT_6, "answer_subj_level": [1]}},
+            "question_answering", "Who?It is Ann. -> Ann"),
+    _not("quac", {"context": "It is Ann.", "questions": ["Who?"], "answers": {"texts": [["Ann"]],
+         "answer_starts": [[6]]}}, "several questions each", '{"question": "Who?"'),
+    _learns("covid_qa_deepset", {"document_id": 1, **ASKED_ANN, "is_impossible": False, "id": 1, "answers": ANN_AT_6},
+            "question_answering", "Who?It is Ann. -> Ann"),
+    _not("duorc", FILM, "no column holds the context", "plot", "data.text_pair_column"),
+    _learns("billsum", {"text": "Many sheep.", "summary": "Sheep.", "title": "A bill"}, "seq2seq",
+            "Many sheep. -> Sheep.", notes=("not read: title",)),
+    _not("reddit_tifu", {"ups": 1.0, "documents": "I had sheep and lost them.", "tldr": "lost the sheep",
+         "title": "losing sheep"}, 'data.text_column = "documents" and data.target_column = "tldr"',
+         model="text to text"),
+    _not("big_patent", {"description": "A device for many sheep.", "abstract": "A sheep device."},
+         'data.text_column = "description" and data.target_column = "abstract"', model="text to text"),
+    _not("e2e_nlg", {"meaning_representation": "name[Ann], eats[hay]", "human_reference": "Ann eats hay."},
+         'data.text_column = "meaning_representation" and data.target_column = "human_reference"',
+         model="text to text"),
+    _learns("coedit", {"_id": "1", "task": "gec", "src": "Fix: many sheeps", "tgt": "many sheep"}, "seq2seq",
+            "Fix: many sheeps -> many sheep"),
+    _learns("duorc, its plot named", FILM, "question_answering", "Who?It is Ann. -> Ann",
+            settings={"data.text_pair_column": "plot"}),
+    _learns("big_patent, its columns named", {"description": "Many sheep.", "abstract": "Sheep."}, "seq2seq",
+            "Many sheep. -> Sheep.", settings={"data.text_column": "description", "data.target_column": "abstract"}),
+)  # fmt: skip
+
 GROUPS: Mapping[str, tuple[Wild, ...]] = {
     "texts": (*TEXTS, *PREFERENCES, *MEDIA),
     "conversations": (*CONVERSATIONS, *FORMS_OF_CONVERSATIONS),
@@ -2429,4 +2909,7 @@ GROUPS: Mapping[str, tuple[Wild, ...]] = {
     "separated files and JSON": (*SEPARATED_FILES, *JSON_FILES),
     "published data sets": KNOWN,
     "files and values that were misread": FILES_AND_VALUES,
+    "files and folders": FILES_AND_FOLDERS,
+    "rows and columns": ROWS_AND_COLUMNS,
+    "five public data sets for each task": PUBLISHED,
 }

@@ -65,12 +65,14 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
 
 @contextmanager
 def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
-    """What reads the data: where it is refused by a task that nobody named, the refusal says why it is this one."""
+    """What reads the data: where rows are refused by a task that nobody named, the refusal says why it is this one."""
     try:
         yield
     except DataError as error:
         _, fitted, why = loaded.where(_TASK).partition(FITTED)
-        if not fitted or any(why == problem.message for problem in error.problems):
+        rows = _first_rows(loaded.config) if fitted else ()
+        is_of_task = rows and _refusal_of_rows(loaded.config, loaded.config.task.type, rows)[0]
+        if not is_of_task or any(why == problem.message for problem in error.problems):
             raise
         *others, last = error.problems
         chosen = f"{_TASK} = {loaded.config.task.type} was chosen, as {why}"
@@ -275,10 +277,8 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
         return "", ""
     rows = _first_rows(config)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
-    if kind and kind.written and kind.task not in can:
-        kind = kind.written
-    if kind and kind.task in can:
-        fits = kind.task
+    if kind and (fit := next((name for name in kind.tasks if name in can), "")):
+        fits = fit
         refusals[_ANY_MODEL] = refusals[_ANY_MODEL] or f"the rows are {kind.what}"
     else:
         # A decoder learns labels and tags where the columns say so, or somebody names them.
@@ -289,7 +289,8 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
         asks = _CLASSES in tried and not tried[_CLASSES][1] and holds_labels(rows)
         readable = [name for name in can if not (refusals[name] or (asks and name == _TAGS))]
         begun = [name for name, (_, begins) in tried.items() if begins or (asks and name == _CLASSES)]
-        meant = [name for name in can if not find_task(name).is_only_by_columns]
+        is_question = kind is not None and kind.columns[0].strip().lower() in ("question", "query")
+        meant = [name for name in can if find_task(name).is_only_by_columns == is_question]
         fits = [*readable, *begun, *meant, *can][0]
         if fits == _ANY_MODEL and _CHAT in tried:
             why, begins = tried[_CHAT]

@@ -102,9 +102,9 @@ class Chat(LearnsNextToken):
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """Generation stops at the end of a turn, and where the model stopped before."""
+        super().set_generation(config, model, tokenizer)
         stops = renderer_of(config, tokenizer).stops
         model.generation_config.eos_token_id = [tokenizer.convert_tokens_to_ids(stop) for stop in stops]
-        model.generation_config._from_model_config = False  # or generate() may make it anew from the config
 
     def baselines_on(self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]) -> Baselines:
         """Each token of an answer by how often it occurs in answers of the training side."""
@@ -135,6 +135,7 @@ class _Seen:
     out how many turns and rows."""
 
     spelt: int = 0
+    tools_in_text: int = 0
     turn_keys: set[str] = field(default_factory=set)
     left_out: Counter[str] = field(default_factory=Counter)
     rows_left_out: Counter[str] = field(default_factory=Counter)
@@ -144,7 +145,7 @@ class ChatReader(TableReader):
     """Rows as conversations. Each is rendered when it is read: one that the template does not take is a bad row.
     Without `renders`, no tokenizer is needed to look at a table."""
 
-    reads_apart = True
+    reads_apart = labels_are_tokens = True
 
     def __init__(self, config: Config, *, renders: bool = True) -> None:
         super().__init__(config, Chat.head, Chat.specials)
@@ -169,12 +170,14 @@ class ChatReader(TableReader):
     @property
     def found_columns(self) -> Mapping[str, str]:
         found = self._columns
-        beside = next((name for name in found.asks if name != found.needed), "")
-        text = found.conversation or found.needed
-        return {"text_column": text, "text_pair_column": beside, "target_column": found.answer}
+        beside = next((name for name in found.asks if name != found.pair.source), "")
+        text = found.conversation or found.pair.source
+        return {"text_column": text, "text_pair_column": beside, "target_column": found.pair.target}
+
+    def see_late(self, row: Row, head: Sequence[Row]) -> None:
+        self._columns = self._tables[-1] = self._columns.with_columns_of(row)
 
     def read(self, row: Row) -> Example:
-        self._columns = self._tables[-1] = self._columns.with_columns_of(row)
         conversation = self._columns.read(row)
         conversation.refuse_unlearnable(row, self.config.task.loss_on)
         refuse_surrogates(conversation.text, row.where)
@@ -186,6 +189,7 @@ class ChatReader(TableReader):
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
         self._seen.spelt += bool(rendered.spelt)
+        self._seen.tools_in_text += conversation.lists_tools
         self._seen.turn_keys.update(conversation.keys_of_turns)
         if rendered.left_out:
             self._seen.left_out.update(rendered.left_out)
@@ -202,6 +206,7 @@ class ChatReader(TableReader):
     def note(self, noted: _Seen) -> None:
         seen = self._seen
         seen.spelt += noted.spelt
+        seen.tools_in_text += noted.tools_in_text
         seen.turn_keys |= noted.turn_keys
         seen.left_out.update(noted.left_out)
         seen.rows_left_out.update(noted.rows_left_out)
@@ -219,14 +224,17 @@ class ChatReader(TableReader):
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             cut = labels[:length]
             counted = sum(label != IGNORE for label in cut)
-            encoded.append(Encoded({COLUMN: ids[:length], LABELS: cut}, counted, truncated=len(ids) > length))
+            needs = 0 if counted else next((at for at, label in enumerate(labels, 1) if label != IGNORE), 0)
+            row = {COLUMN: ids[:length], LABELS: cut}
+            encoded.append(Encoded(row, counted, truncated=len(ids) > length, needs=needs))
         return encoded
 
     def notes(self) -> list[str]:
         wanted, seen = self.config.task.chat_template, self._seen
-        own = _SCRATCH_TEMPLATE if self.learns else "the tokenizer's own"
+        named = wanted or (_SCRATCH_TEMPLATE if self.learns else "")
+        template = f"the chat template {named}" if named else "the tokenizer's own chat template"
         tables = dict.fromkeys(columns.note() for columns in self._tables)
-        found = [*tables, f"conversations become text by the chat template {wanted or own}"]
+        found = [*tables, f"conversations become text by {template}"]
         if self.renderer.turn_end:
             found.append(f"an answer ends in {self.renderer.turn_end}, which stops generation")
         else:
@@ -236,6 +244,8 @@ class ChatReader(TableReader):
             found.append(f"keys of turns that the chat template does not read: {listed(unread)}")
         if seen.spelt:
             found.append(f"{seen.spelt:,} rows spell special tokens, such as those of the template: they stay text")
+        if seen.tools_in_text:
+            found.append(f"{seen.tools_in_text:,} rows have their tools in the system's turn already: written once")
         for what, turns in seen.left_out.items():
             words = "what was thought" if what == REASONING[0] else "who speaks (name)"
             found.append(

@@ -35,6 +35,7 @@ from tui_trainer.data.columns.row import (
     kind_of_value,
     listed,
     missing_column,
+    refuse_unlearnt,
     string_of,
     usual_columns,
     value_of,
@@ -70,8 +71,11 @@ METRICS = ("exact_match", "f1")
 # As `question`, `context` and `answers` are called in data sets of the hub.
 _USUAL = {
     "text_column": ("the question", ("question", "query")),
-    "text_pair_column": ("the context", ("context", "passage", "paragraph")),
-    "target_column": ("the answers", ("answers", "answer")),
+    "text_pair_column": (
+        "the context",
+        ("context", "passage", "paragraph", "support", "document", "article", "story", "text"),
+    ),
+    "target_column": ("the answers", ("answers", "answer", "answers_spans", "answer_text", "correct_answer")),
 }
 # Candidates of a window and of a question. Source: n_best_size of transformers' run_qa.py.
 _BEST = 20
@@ -142,6 +146,8 @@ class QuestionAnswering(Task):
     ) -> PreTrainedModel:
         model = super().build_model(config, data, tokenizer, dtype, device, tell)
         setattr(model.config, _NULL, bool(data.details["unanswerable"]))
+        # How contexts are read in windows, by the names that run_qa.py has for it.
+        model.config.doc_stride, model.config.max_answer_length = config.task.doc_stride, config.task.max_answer_length
         return model
 
     def baselines_on(
@@ -410,6 +416,8 @@ class _Columns:
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError for a column that is not there, or cannot be told."""
         names, label, found = columns_of(head), file_of(head), list[str]()
+        if self._data.text_column == AUTO:
+            refuse_unlearnt(head)
         for setting, (what, usual) in _USUAL.items():
             wanted, key = getattr(self._data, setting), f"data.{setting}"
             if wanted in ("", AUTO):
@@ -440,15 +448,18 @@ class _Columns:
         of several). Raises DataError for an answer that is not in the context, and where `is_impossible` and the
         answers do not agree."""
         found, is_guess = list[tuple[str, int]](), False
-        for text, start in _written(row, self.answers):
+        for text, start in _written(row, self.answers, context):
             shown = one_line(text, 40)
             if not text.strip():
-                raise DataError("an answer is blank", where=row.where, hint="a question without an answer has none")
+                what = f"an answer in '{one_line(self.answers, 40)}' is blank"
+                hint = "write the answer; a question without an answer has an empty list, []"
+                raise DataError(what, where=row.where, hint=hint)
             if start is None:
                 start = context.find(text)
                 is_guess |= context.find(text, start + 1) >= 0
                 if start < 0:
-                    raise DataError(f"the answer '{shown}' is not in the context", where=row.where)
+                    hint = "this task marks answers in their contexts: leave the row out, or quote the context"
+                    raise DataError(f"the answer '{shown}' is not in the context", where=row.where, hint=hint)
             elif start < 0 or context[start : start + len(text)] != text:
                 there = one_line(context[max(start, 0) : max(start, 0) + len(text)], 40)
                 stands = f"where '{there}' stands" if there else f"which has {len(context):,}"
@@ -463,14 +474,18 @@ class _Columns:
         return found, is_guess
 
 
-def _written(row: Row, column: str) -> Iterator[tuple[str, int | None]]:
-    """Answers as they are written: `{"text": [...], "answer_start": [...]}`, a list of such objects or of texts, a
-    text, each as JSON or as Python prints it; a place that is not given is None. Raises DataError for other values."""
+def _written(row: Row, column: str, context: str) -> Iterator[tuple[str, int | None]]:
+    """Answers as they are written: `{"text": [...], "answer_start": [...]}`, DROP's `{"spans": [...]}`, TriviaQA's
+    `{"value": ..., "aliases": [...]}`, a list of objects or of texts, a text, each as JSON or as Python prints it; a
+    place that is not given is None. Raises DataError for other values."""
     value = value_of(row, column)
     if isinstance(value, str) and value.lstrip()[:1] in ("[", "{") and (read := written_value(value)) is not None:
         value = read
+    if isinstance(value, Mapping) and isinstance(value.get("value"), str):
+        names = [value["value"], *(one for one in value.get("aliases") or () if isinstance(one, str))]
+        value = [next((one for one in names if one in context), names[0])]
     if isinstance(value, Mapping):
-        texts, starts = value.get("text"), value.get("answer_start")
+        texts, starts = value.get("text", value.get("spans")), value.get("answer_start")
         if not isinstance(texts, list):
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)

@@ -72,11 +72,18 @@ class Seq2Seq(LearnsNextToken):
     def reader_of_inputs(self, config: Config) -> TableReader:
         return _PairReader(config, inputs_only=True)
 
+    def reader_of_texts(self, config: Config) -> TableReader:
+        return self.reader(config)
+
     def target_tokens(self, config: Config, data: PreparedData | None) -> int:
         known = data.counts.longest_labels if data else 0
         return known or config.task.max_target_length
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
+        """Answers are the likeliest ones, as evaluations measure them, and as long as they were in training."""
+        super().set_generation(config, model, tokenizer)
+        settings = model.generation_config
+        settings.update(do_sample=None, max_length=None, max_new_tokens=config.task.max_target_length)
         begin_answers(model, tokenizer)
 
     def collate(self, model: Any, pad_id: int) -> Collate:
@@ -124,6 +131,8 @@ class _PairReader(TableReader):
     """Rows of the two columns, into tokens. With `inputs_only` the texts of examples are the inputs alone."""
 
     columns = (COLUMN, LABELS)
+    late_columns = ("text_pair_column",)
+    labels_are_tokens = True
 
     def __init__(self, config: Config, *, inputs_only: bool = False) -> None:
         super().__init__(config, Seq2Seq.head, Seq2Seq.specials)
@@ -198,7 +207,6 @@ def begin_answers(model: Any, tokenizer: Tokenizer) -> None:
     settings.decoder_start_token_id = int(start)
     # What stands before a text whatever it is; a tokenizer of T5's kind puts nothing there.
     settings.forced_bos_token_id = int(some[0]) if len(empty) > 1 and some[0] == empty[0] else None
-    settings._from_model_config = False  # or generate() may make it anew from the config
 
 
 def _missing_end(tokenizer: Any, answer: Sequence[int]) -> list[int]:

@@ -15,17 +15,19 @@ Python literal in a string, as a CSV has it. What is none of these is refused wh
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
+    as_one_text,
     columns_of,
     file_of,
+    is_structured,
     kind_of_value,
     listed,
     media_in,
@@ -33,16 +35,33 @@ from tui_trainer.data.columns.row import (
     refuse_bad_answer,
     refuse_missing,
     refuse_unlearnt,
+    said_by,
+    transposed,
     usual_columns,
     value_of,
+    written_value,
 )
-from tui_trainer.data.columns.text_columns import ALL_RIGHT, ColumnChoices, answers_in, checked_text, refuse_several
+from tui_trainer.data.columns.text_columns import (
+    ALL_RIGHT,
+    TRANSLATION,
+    ColumnChoices,
+    Pair,
+    answers_in,
+    as_pair,
+    checked_text,
+    find_pair,
+    languages_of,
+    likely_pair,
+    opened,
+    refuse_several,
+    usual_input,
+    usual_target,
+    with_beside,
+)
 from tui_trainer.data.columns.usual_names import (
     ANSWER_NAMES,
     CONVERSATION_NAMES,
     CONVERSATIONS,
-    QUESTIONS,
-    SPEAKERS,
     SYSTEM_NAMES,
     TOOLS_NAMES,
 )
@@ -80,13 +99,15 @@ _ROW_MARKS = frozenset(("weight", "loss_weight", "sample_weight", "train", "trai
 _YES_NO = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 _MARK_HINT = 'write "weight": 0 for a turn that is not learnt, and nothing for others'
 
-_OBJECTS = re.compile(r"\s*\[\s*\{")  # a list of objects, written as JSON
 _WRAPPED = re.compile(r"\s*\{\s*['\"]")
 _TURNS = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
 _NO_COMMA = re.compile(r"[}\]]\s*\n\s*[{\[]|\barray\(")
+_RESPONSE = "<tool_response>"
+_RESPONSES = re.compile(r"<tool_response>\s*(.*?)\s*</tool_response>", re.DOTALL)
 _TEXT_PARTS = (None, "text", "input_text", "output_text")
 _NO_TEXT = ("image", "image_url", "audio", "input_audio", "video", "file", "functionCall", "functionResponse")
-_SPELLING = 'expected [{"role": "user", "content": "..."}, ...]'
+_IN_TURN = ("user", "assistant")
+_SPELLING = 'write {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", "content": "..."}]}'
 
 
 def messages_of(value: object, where: str) -> list[Message]:
@@ -99,7 +120,13 @@ def messages_of(value: object, where: str) -> list[Message]:
         raise DataError(f"the conversation is {what}, not a list of messages", where=where, hint=_SPELLING)
     if not turns:
         raise DataError("the conversation has no messages", where=where)
-    return [_plain(entry, where) or _message(entry, f"message {at}", where) for at, entry in enumerate(turns, start=1)]
+    found: list[Message] = []
+    for at, entry in enumerate(turns, start=1):
+        if plain := _plain(entry, where):
+            found.append(plain)
+        else:
+            found += [_message(one, f"message {at}", where) for one in _apart(entry)]
+    return found
 
 
 def content_of(value: object, what: str, where: str) -> str:
@@ -107,7 +134,7 @@ def content_of(value: object, what: str, where: str) -> str:
     if isinstance(value, str):
         return checked_text(value, where)
     if isinstance(value, Mapping):
-        inner = value.get("parts", _transposed(value))
+        inner = value.get("parts", transposed(value))
         value = inner if isinstance(inner, list) else [value] if "text" in value or "type" in value else value
     if isinstance(value, list):
         return "".join(_part(part, what, where) for part in value)
@@ -120,9 +147,40 @@ def _plain(entry: Any, where: str) -> Message | None:
     if type(entry) is not dict or len(entry) != 2:
         return None
     told, text = (entry["from"], entry.get("value")) if "from" in entry else (entry.get("role"), entry.get("content"))
-    if not isinstance(told, str) or not isinstance(text, str) or told in _CALLS or told not in ROLES:
+    if not isinstance(told, str) or not isinstance(text, str) or told not in ROLES or told in _CALLS:
+        return None
+    if _RESPONSE in text and ROLES[told] == "tool":
         return None
     return {"role": ROLES[told], "content": checked_text(text, where)}
+
+
+def _apart(entry: object) -> Iterator[object]:
+    """The messages that one turn of a service stands for: of Anthropic's parts the results of tools, and the rest with
+    its calls and what was thought; of Hermes each response of a tool, without the marks that templates write."""
+    if not isinstance(entry, Mapping):
+        yield entry
+        return
+    content_key = _key(entry, _CONTENT_KEYS)
+    content = entry.get(content_key)
+    if isinstance(content, str) and _role_of(entry.get(_key(entry, _ROLE_KEYS))) == "tool":
+        yield from ({**entry, content_key: text} for text in _RESPONSES.findall(content) or [content])
+        return
+    content = content if isinstance(content, list) else []
+    parts: dict[str, list[Mapping[str, Any]]] = {"tool_result": [], "tool_use": [], "thinking": []}
+    for part in content:
+        if isinstance(part, Mapping) and part.get("type") in parts:
+            parts[part["type"]].append(part)
+    if not any(parts.values()):
+        yield entry
+        return
+    for part in parts["tool_result"]:
+        yield {"role": "tool", "content": part.get("content") or "", "tool_call_id": part.get("tool_use_id")}
+    rest = [part for part in content if not (isinstance(part, Mapping) and part.get("type") in parts)]
+    more: Message = {"tool_calls": parts["tool_use"]} if parts["tool_use"] else {}
+    if parts["thinking"]:
+        more["thinking"] = "\n".join(str(part.get("thinking", "")) for part in parts["thinking"])
+    if rest or more:
+        yield {**entry, content_key: rest, **more}
 
 
 def _message(entry: object, what: str, where: str) -> Message:
@@ -132,9 +190,11 @@ def _message(entry: object, what: str, where: str) -> Message:
     told = entry.get(role_key)
     role = _role_of(told)
     if role is None:
-        shown = "none" if told is None else f"'{one_line(str(told), 40)}'"
-        known = ", ".join(dict.fromkeys(ROLES.values()))
-        raise DataError(f"the role of {what} is {shown}", where=where, hint=f"roles are {known}")
+        known = f"roles are {', '.join(dict.fromkeys(ROLES.values()))}"
+        if told is None:
+            keys = f"it has {listed(entry)}; " if entry else ""
+            raise DataError(f"{what} does not say who speaks", where=where, hint=f"{keys}add a role: {known}")
+        raise DataError(f"the role of {what} is '{one_line(str(told), 40)}'", where=where, hint=known)
     content_key = _key(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
     more = {
@@ -160,7 +220,7 @@ def _normalise(more: Message, role: str, what: str, where: str) -> None:
     if call := more.pop("function_call", None):
         more.setdefault("tool_calls", [call])
     if "tool_calls" in more:
-        given = _transposed(more.pop("tool_calls"))
+        given = transposed(more.pop("tool_calls"))
         if isinstance(given, str):
             given = _parsed(given, f"tool_calls of {what}", where) if given.strip() else None
         if given:
@@ -201,15 +261,19 @@ def _shown(value: object) -> str:
 def _turns_of(value: object) -> list[object] | None:
     """The turns of a list as objects, where they can be told: [role, text]; LangChain's and ChatGPT's, which have an
     object inside; one that has several turns by role, {"human": ..., "assistant": ...}. None for no list."""
-    value = _transposed(value)
+    value = transposed(value)
     if not isinstance(value, list):
         return None
     if value and isinstance(value[0], Mapping) and ("role" in value[0] or "from" in value[0]):
         return value
+    if _are_texts(value):
+        return [{"role": _IN_TURN[at % 2], "content": text} for at, text in enumerate(value)]
     found: list[object] = []
     for entry in value:
         if isinstance(entry, list | tuple) and len(entry) == 2 and _role_of(entry[0]):
             found.append({"role": entry[0], "content": entry[1]})
+        elif _are_texts(entry) and len(entry) == 2:
+            found += _turns_of(entry) or []
         elif not isinstance(entry, Mapping) or not entry:
             found.append(entry)
         elif isinstance(inner := entry.get("data"), Mapping):
@@ -222,6 +286,11 @@ def _turns_of(value: object) -> list[object] | None:
         else:
             found.append(entry)
     return found
+
+
+def _are_texts(value: object) -> TypeGuard[list[str]]:
+    """Whether it is a list of plain texts, which two say in turn."""
+    return isinstance(value, list) and len(value) > 0 and all(isinstance(one, str) for one in value)
 
 
 def _is_tree(value: object) -> bool:
@@ -238,26 +307,17 @@ def _parsed(text: str, what: str, where: str) -> Any:
     with suppress(ValueError, RecursionError):
         return json.loads(text)
     with suppress(ValueError):
-        if text.lstrip()[:1] in ("[", "{"):
+        if text.lstrip().startswith(("[", "{", "array(")):
             return python_literal(text)
     if not text.strip():
         raise DataError(f"{what} is empty", where=where, hint="leave the row out")
+    if said := said_by(text):
+        turns = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in said[:2]]
+        hint = f'write {{"messages": {json.dumps(turns, ensure_ascii=False)}}}'
+        raise DataError(f"{what} is one text that names its speakers", where=where, hint=hint)
     kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is no JSON"
     hint = "write it with json.dumps, or the table as JSONL or Parquet"
     raise DataError(f"{what} is {kind}", where=where, hint=hint)
-
-
-def _transposed(value: object) -> object:
-    """An object of lists as a list of objects: a Sequence of `datasets` stands so in Parquet."""
-    if isinstance(value, list) or not isinstance(value, Mapping):
-        return value
-    if not all(isinstance(one, list) for one in value.values()):
-        return value
-    lengths = {len(one) for one in value.values()}
-    if len(lengths) != 1:
-        return value
-    rows = zip(*value.values(), strict=True)
-    return [{name: one for name, one in zip(value, row, strict=True) if one is not None} for row in rows]
 
 
 def _part(part: object, what: str, where: str) -> str:
@@ -265,7 +325,7 @@ def _part(part: object, what: str, where: str) -> str:
         other = next((name for name in _NO_TEXT if part.get(name) is not None), None)
         is_text = part.get("type") in _TEXT_PARTS and other is None
         text = part.get("text") if is_text else None
-        kind = one_line(str(part.get("type") or other or ", ".join(part) or "empty"), 30)
+        kind = one_line(str(part.get("type") or other or f"an object with {listed(part)}"), 60)
     else:
         text, kind = part, kind_of_value(part)
     if isinstance(text, str):
@@ -275,10 +335,10 @@ def _part(part: object, what: str, where: str) -> str:
     raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint=hint)
 
 
-def _called(text: str, what: str, where: str) -> list[Message] | None:
-    """ShareGPT's way to write a call: its JSON as the text of the turn."""
+def _called(value: object, what: str, where: str) -> list[Message] | None:
+    """The calls of ShareGPT and xLAM: objects with a name, or their JSON as a text."""
     try:
-        found = json.loads(text)
+        found = json.loads(value) if isinstance(value, str) else value
     except (ValueError, RecursionError):
         return None
     calls = found if isinstance(found, list) else [found]
@@ -296,13 +356,17 @@ def _call(call: object, what: str, where: str) -> Message:
         raise DataError(f"a tool call of {what} names no function", where=where)
     arguments = function.get(_key(function, ("arguments", "args", "parameters", "input")), {})
     if isinstance(arguments, str) and arguments.strip():
-        arguments = _parsed(arguments, f"the arguments of a tool call of {what}", where)
+        if not isinstance(read := written_value(arguments), Mapping):
+            message = f"the arguments of a tool call of {what} are no JSON object: '{one_line(arguments, 40)}'"
+            raise DataError(message, where=where, hint='write them as one, such as {"code": "1 + 1"}')
+        arguments = read
     more = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
 
 
 HISTORY = "history"
 _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts", "rationale", "knowledge")
+_NO_PAIR = Pair("", "")
 NO_CONVERSATIONS = "no column holds conversations"
 EXPECTED = (
     "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
@@ -317,6 +381,8 @@ class Conversation:
 
     messages: tuple[Message, ...]
     tools: tuple[Mapping[str, Any], ...] = ()
+    lists_tools: bool = False
+    """Whether the system's turn has the tools in its text, so that `tools` are left out."""
 
     @property
     def text(self) -> str:
@@ -373,10 +439,14 @@ class ConversationColumns:
     """Where the conversations of a table stand: in one column, or a question and an answer in some."""
 
     conversation: str = ""
-    asks: tuple[str, ...] = ()
-    """The columns of the question, in their order in the turn; `needed` is the one that every row has."""
-    needed: str = ""
-    answer: str = ""
+    pair: Pair = _NO_PAIR
+    """A question and its answer, and what stands in the same turn as the question in rows that have it."""
+    is_usual: bool = False
+    """Whether they have usual names, as what stands beside them has then."""
+    opens: bool = False
+    """Whether they are languages of a translation."""
+    alternates: bool = False
+    """Whether conversations are lists of plain texts."""
     system: str = ""
     history: str = ""
     """Earlier questions with their answers, as LLaMA-Factory and ChatGLM have them."""
@@ -396,28 +466,39 @@ class ConversationColumns:
         else:
             asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
             first = ", of each the first" if self.picks_first else ""
-            found = f"the questions are in {asks}, the answers in '{one_line(self.answer, 40)}'{first}"
+            found = f"the questions are in {asks}, the answers in '{one_line(self.pair.target, 40)}'{first}"
+        if self.alternates:
+            found += ", whose plain texts are said by the user and the assistant in turn"
         beside = {"what came before": self.history, "what the system says": self.system, "the tools": self.tools}
         found += "".join(f", {what} in '{one_line(name, 40)}'" for what, name in beside.items() if name)
         # What may be missed comes first.
         unread = sorted(self.unread, key=lambda name: name.lower() not in _REASONING)
         return f"{found} (not read: {listed(unread)})" if unread else found
 
+    @property
+    def asks(self) -> tuple[str, ...]:
+        """The columns of the question, in their order in the turn."""
+        return (*self.pair.before, self.pair.source, *self.pair.after) if self.pair.source else ()
+
     def with_columns_of(self, row: Row) -> "ConversationColumns":
         """With those that no row before had: what stands beside the turns may come late."""
         values = _unwrapped(row, self.wrapper).values if self.wrapper else row.values
-        return self if self.names.issuperset(values) else self.with_names([*self.beside, *values])
+        return self if self.names.issuperset(values) else self.with_names([*self.asks, *self.beside, *values])
 
     def with_names(self, names: Iterable[str]) -> "ConversationColumns":
         """With what stands beside the turns in a table with these columns."""
-        turns = (self.conversation, self.answer, *self.asks)
-        beside = [name for name in dict.fromkeys(names) if name not in turns]
+        names = list(dict.fromkeys(names))
+        found = replace(self, pair=with_beside(self.pair, names)) if self.is_usual else self
+        turns = (found.conversation, found.pair.target, *found.asks)
+        beside = [name for name in names if name not in turns]
         first = partial(usual_columns, names=beside)
         system, tools = (next(iter(first(usual)), "") for usual in (SYSTEM_NAMES, TOOLS_NAMES))
         history = "" if self.conversation else next(iter(first((HISTORY,))), "")
         read = {system, tools, history, *_ROW_MARKS}
+        if found.opens:
+            read.add(TRANSLATION)
         return replace(
-            self, names=self.names.union(turns, beside), beside=tuple(beside), system=system, tools=tools,
+            found, names=self.names.union(turns, beside), beside=tuple(beside), system=system, tools=tools,
             history=history, unread=tuple(name for name in beside if name not in read)
         )  # fmt: skip
 
@@ -428,6 +509,7 @@ class ConversationColumns:
             return known.read(row)
         if self.wrapper:
             row = _unwrapped(row, self.wrapper)
+        row = opened(row) if self.opens else row
         column = self.conversation
         messages = messages_of(value_of(row, column), row.where) if column else self._turns(row)
         system = row.values.get(self.system) if self.system else None
@@ -438,21 +520,26 @@ class ConversationColumns:
             elif messages[0]["content"].strip() != text.strip():
                 what = f"the column '{one_line(self.system, 40)}' and the conversation have two systems' turns"
                 raise DataError(what, where=row.where, hint="leave one of the two out")
-        return Conversation(tuple(messages), _tools(row, self.tools) if self.tools else ())
+        tools = _tools(row, self.tools) if self.tools else ()
+        # Hermes has the tools in the text of the system as well: a template would write them again.
+        lists_tools = bool(tools) and messages[0]["role"] == "system" and "<tools>" in messages[0]["content"]
+        return Conversation(tuple(messages), () if lists_tools else tools, lists_tools)
 
     def _turns(self, row: Row) -> list[Message]:
         turns = _history(row, self.history) if self.history else []
-        question = value_of(row, self.needed)
+        question, answer = value_of(row, self.pair.source), self.pair.target
         if (listed := _messages_in(question, row.where)) is not None:
             turns += messages_of(listed, row.where)
         else:
-            parts = [_text(row, name) for name in self.asks if name == self.needed or row.values.get(name)]
+            parts = [_text(row, name) for name in self.asks if name == self.pair.source or row.values.get(name)]
             turns += [{"role": "user", "content": "\n\n".join(part for part in parts if part)}]
-        if not self.answer:
+        if not answer:
             return turns
-        if (listed := _messages_in(value_of(row, self.answer), row.where)) is not None:
+        if self.tools and (calls := _called(value_of(row, answer), "the answer", row.where)):
+            return [*turns, {"role": "assistant", "content": "", "tool_calls": calls}]
+        if (listed := _messages_in(value_of(row, answer), row.where)) is not None:
             return turns + messages_of(listed, row.where)
-        return [*turns, {"role": "assistant", "content": _answer(row, self.answer)}]
+        return [*turns, {"role": "assistant", "content": _answer(row, answer)}]
 
 
 def find_conversations(
@@ -468,7 +555,9 @@ def find_conversations(
 
     Without `needs_answer` the columns of questions are enough, and any column that holds the text will do.
     """
-    names, label = columns_of(head), file_of(head)
+    label, opens = file_of(head), bool(languages_of(head))
+    head = [opened(row) for row in head] if opens else head
+    names = columns_of(head)
     refuse_missing(names, label, text=text_column, target=target_column, text_pair=pair_column)
     if text_column == AUTO:
         refuse_unlearnt(head)
@@ -487,13 +576,16 @@ def find_conversations(
         _refuse_scattered(head, names, label)
     if found is None and not needs_answer:
         text = ColumnChoices(text_column).choose(head)
-        found = ConversationColumns(asks=(text,), needed=text)
+        found = ConversationColumns(pair=Pair(text, ""))
     if found is None:
-        hint = f"columns found: {listed(names)}; {EXPECTED}"
+        likely = likely_pair(head, sentences=False)
+        hint = f"columns found: {listed(names)}; {f'{as_pair(likely)}; ' if likely else ''}{EXPECTED}"
         raise DataError(NO_CONVERSATIONS, where=label, hint=hint)
-    picks_first = any(answers_in(row.values.get(found.answer))[0] for row in head)
-    found = replace(found, wrapper=wrapper, picks_first=picks_first).with_names(names)
-    return found if needs_answer else replace(found, answer="")
+    picks_first = any(answers_in(row.values.get(found.pair.target))[0] for row in head)
+    alternates = any(_are_texts(row.values.get(found.conversation)) for row in head)
+    found = replace(found, wrapper=wrapper, picks_first=picks_first, opens=opens, alternates=alternates)
+    found = found.with_names(names)
+    return found if needs_answer else replace(found, pair=replace(found.pair, target=""))
 
 
 def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
@@ -510,27 +602,28 @@ def _choose(
     head: Sequence[Row], names: Sequence[str], text: str, target: str, pair: str, needs_answer: bool
 ) -> ConversationColumns | None:
     by_name = {name.strip().lower(): name for name in reversed(names)}
-    answer = target if target != AUTO else next(iter(usual_columns(ANSWER_NAMES, names)), "")
     if text != AUTO:
+        answer = target if target != AUTO else usual_target(text, names)
         # Beside whole conversations a column `answer` has the last word alone.
         is_whole = text.strip().lower() in CONVERSATION_NAMES
         if target == AUTO and (is_whole or not answer) and _is_conversation(head, text):
             return ConversationColumns(conversation=text)
-        asks = (text, *filter(None, [pair]))
-        return ConversationColumns(asks=asks, needed=text, answer=answer) if answer or not needs_answer else None
+        named = Pair(text, answer, after=tuple(filter(None, [pair])))
+        return ConversationColumns(pair=named) if answer or not needs_answer else None
     if target == AUTO:
         for usual in CONVERSATION_NAMES:
             if usual in by_name and _is_conversation(head, by_name[usual]):
                 return ConversationColumns(conversation=by_name[usual])
-    for usual, question in QUESTIONS.items():
-        needed = by_name.get(usual)
-        if target == AUTO:
-            answer = next(iter(usual_columns(question.answers, names)), "")
-        if needed and needed != answer and (answer or not (needs_answer or question.answers == SPEAKERS)):
-            before, after = ([by_name[name] for name in some if name in by_name] for some in question.beside)
-            asks = (*before, needed, *([pair] if pair else after))
-            return ConversationColumns(asks=tuple(dict.fromkeys(asks)), needed=needed, answer=answer)
+    found = find_pair(head, names, file_of(head), target)
+    if not (needs_answer or (found.source and found.target)):
+        found = usual_input(names)
+    if found.source and (found.target or not needs_answer):
+        return ConversationColumns(pair=replace(found, after=(pair,)) if pair else found, is_usual=not pair)
     turns = [name for name in names if any(_holds_turns(row.values.get(name)) for row in head)]
+    # UltraChat, as it was published.
+    turns = turns or [
+        name for name in usual_columns(("data",), names) if any(_are_texts(row.values.get(name)) for row in head)
+    ]
     if len(turns) > 1:
         hint = f"name one of them in data.text_column: {listed(turns)}"
         raise DataError("several columns hold conversations", where=file_of(head), hint=hint)
@@ -539,10 +632,7 @@ def _choose(
 
 def _is_conversation(head: Sequence[Row], name: str) -> bool:
     """By a name that says so whatever the values are, or by lists and objects, which may be written in strings."""
-    values = (row.values.get(name) for row in head)
-    return name.strip().lower() in CONVERSATIONS or any(
-        isinstance(value, list | Mapping) or (isinstance(value, str) and _OBJECTS.match(value)) for value in values
-    )
+    return name.strip().lower() in CONVERSATIONS or is_structured(head, name, transcripts=True)
 
 
 def _holds_turns(value: object) -> bool:
@@ -551,8 +641,10 @@ def _holds_turns(value: object) -> bool:
     if isinstance(value, str) and _TURNS.match(value):
         with suppress(DataError):
             value = _parsed(value, "", "")
-    entries = _transposed(value)
+    entries = transposed(value)
     if not isinstance(entries, list) or not entries:
+        return False
+    if any(_are_texts(one) and not _role_of(one[0]) for one in (entries, *entries)):
         return False
     return all(
         isinstance(turn, Mapping) and _role_of(turn.get(_key(turn, _ROLE_KEYS))) and _key(turn, _CONTENT_KEYS)
@@ -629,7 +721,9 @@ def _messages_in(value: object, where: str) -> list[Any] | None:
     Raises DataError for messages in a string that cannot be read: they are no text."""
     if isinstance(value, str):
         return _parsed(value, "the conversation", where) if _TURNS.match(value) else None
-    value = _transposed(value)
+    if isinstance(value, Mapping) and answers_in(value)[0] and not _key(value, _ROLE_KEYS):
+        return None
+    value = transposed(value)
     if isinstance(value, Mapping):
         return [value] if _role_of(value.get(_key(value, _ROLE_KEYS))) else None
     if isinstance(value, list) and any(isinstance(one, Mapping | list) and "text" not in one for one in value):
@@ -638,10 +732,12 @@ def _messages_in(value: object, where: str) -> list[Any] | None:
 
 
 def _text(row: Row, column: str) -> str:
-    value = value_of(row, column)
+    value, what = value_of(row, column), f"the column '{one_line(column, 40)}'"
     if isinstance(value, str):
         return checked_text(value, row.where)
-    return content_of(value, f"the column '{one_line(column, 40)}'", row.where)
+    if _are_texts(value) and len(value) > 1:
+        raise DataError(f"{what} is a list of {len(value)} texts", where=row.where, hint=as_one_text(value))
+    return content_of(value, what, row.where)
 
 
 def _answer(row: Row, column: str) -> str:

@@ -50,6 +50,7 @@ _WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": Fal
 # SNLI's annotators did not agree; pandas had nothing and wrote it.
 _NO_LABEL = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
+_NUMBERS = ("score", "stars", "rating", "target", "y", "similarity", "value")
 _BLANK = " "
 _WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
 _DECIMAL_COMMA = re.compile(r"\s*[-+]?\d+(,\d+)?\s*")
@@ -168,6 +169,7 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
     if None in numbers:
         return "single_label_classification"
     if any(not number.is_integer() for number in found if math.isfinite(number)):
+        _refuse_codes(known, where, column)
         return "regression"
     if len(found) > MOST_WHOLE_NUMBERS:
         message = f"the column '{one_line(column, 40)}' holds {len(found)} different whole numbers in the first rows"
@@ -187,6 +189,7 @@ class LabelReader:
         """Of lists with a 0 or 1 for each class; 0 where labels are named."""
         numbers = [_as_number(value) for value in known]
         self._reads_numbers = bool(known) and None not in numbers
+        self._are_whole = all(number is not None and number.is_integer() for number in numbers)
         whole = {number for number in numbers if number is not None}
         # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
         self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
@@ -269,7 +272,7 @@ class LabelReader:
     def _name(self, value: object, where: str) -> str:
         form = kind_of_value(value)
         if form not in ("a string", "a number", "true or false"):
-            raise DataError(f"the label is {form}, not a name", where=where)
+            raise DataError(f"the label is {form}, not a name", where=where, hint="write a string or a number")
         self._form = self._form or form
         if form != self._form:
             before = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
@@ -300,7 +303,7 @@ class LabelReader:
             hint = f"is it the text? name the right column in {_LABEL_KEY}"
             raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
         refuse_surrogates(name, where)
-        number = _as_number(name) if self._reads_numbers and "." in name else None
+        number = _as_number(name) if self._reads_numbers and self._are_whole and "." in name else None
         return str(int(number)) if number is not None and number.is_integer() else name
 
 
@@ -422,6 +425,19 @@ def _refuse_fractions(marks: Mapping[str, object], where: str) -> None:
     if found := next((name for name, mark in marks.items() if not _is_mark(mark)), ""):
         what = f"the label '{one_line(found, 40)}' is {one_line(str(marks[found]), 20)}, and a class has 0 or 1"
         raise DataError(what, where=where, hint="write 1 for each class that a row has, and 0 for the others")
+
+
+def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
+    """Raises DataError for numbers with a point that are strings, and may be versions or codes: of a column whose name
+    says nothing of a number, or written as no program writes numbers."""
+    texts = [value.strip() for value in values if isinstance(value, str)]
+    decimals = {len(text.partition(".")[2]) for text in texts}
+    odd = next((text for text in texts if str(float(text)) != text and "." in text and len(decimals) > 1), "")
+    if texts and (odd or column.strip().lower() not in _NUMBERS):
+        shown = odd or next(text for text in texts if "." in text)
+        what = f"'{one_line(shown, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
+        hint = f'say what they are: {_KIND_KEY} = "{SINGLE}" for classes, "{REGRESSION}" for a number'
+        raise DataError(what, where=where, hint=hint)
 
 
 def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:

@@ -10,16 +10,16 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, product
 
 from tui_trainer.data.columns.usual_names import (
-    ASKED,
     CONVERSATION_NAMES,
     CONVERSATIONS,
+    INPUTS_AND_ANSWERS,
     SENTENCES,
-    SUMMARISED,
+    SPAN_COLUMNS,
     TAG_COLUMNS,
     WORD_COLUMNS,
 )
@@ -28,6 +28,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 AUTO = "auto"
 SHOWN_COLUMNS = 12
+_PLACE_IN_FILE = re.compile(r", (?:line|item|row) [\d,]+")
 _NUMPY_STRINGS = re.compile(r"""(['"])\s+\1""")  # Python joins them into one
 _KINDS = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
 
@@ -38,6 +39,8 @@ _MEDIA = {
     **dict.fromkeys(("audio", "audios"), "sounds"),
     **dict.fromkeys(("video", "videos"), "videos"),
 }
+_SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
+_LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
 _NOT_YET = "are not trained on yet"
 _LEAVE_OUT = "leave the row out: the model would be trained blind"
 _MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
@@ -54,7 +57,7 @@ class Row:
 
 def file_of(head: Sequence[Row]) -> str:
     """The file that rows stand in; rows of a sample stand in none, and the first of them is named."""
-    return head[0].where.rpartition(", ")[0] or head[0].where
+    return _PLACE_IN_FILE.split(head[0].where)[0]
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:
@@ -74,8 +77,46 @@ def is_id(name: str) -> bool:
 
 
 def kind_of_value(value: object) -> str:
-    """As JSON names it: `a list`, `null`."""
-    return _KINDS.get(type(value), "a number" if isinstance(value, int | float) else "a value of another kind")
+    """As JSON names it: `a list`, `null`; other values by their type: `a value of the type Decimal`."""
+    return _KINDS.get(
+        type(value), "a number" if isinstance(value, int | float) else f"a value of the type {type(value).__name__}"
+    )
+
+
+def as_one_text(value: object) -> str:
+    """What to do with a list or an object that should be a text."""
+    texts = " ".join(texts_in(value))
+    return f'write it as one text: "{one_line(texts, 60)}"' if texts else "it must be text"
+
+
+def texts_in(value: object) -> Iterator[str]:
+    """The strings within lists and objects."""
+    if isinstance(value, str):
+        yield value
+    for part in value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ():
+        yield from texts_in(part)
+
+
+def transposed(value: object) -> object:
+    """An object of lists as a list of objects: a Sequence of `datasets` stands so in Parquet."""
+    if isinstance(value, list) or not isinstance(value, Mapping):
+        return value
+    if not all(isinstance(one, list) for one in value.values()):
+        return value
+    lengths = {len(one) for one in value.values()}
+    if len(lengths) != 1:
+        return value
+    rows = zip(*value.values(), strict=True)
+    return [{name: one for name, one in zip(value, row, strict=True) if one is not None} for row in rows]
+
+
+def said_by(text: object) -> list[tuple[str, str]]:
+    """The speakers of a text that names them, "USER: ... ASSISTANT: ...", with what they say; none for other texts."""
+    if not isinstance(text, str):
+        return []
+    _, *parts = _SPEAKER.split(text)
+    said = [(who.lower(), what.strip()) for who, what in zip(parts[::2], parts[1::2], strict=True)]
+    return said if {who for who, _ in said} >= {"assistant"} and len({who for who, _ in said}) > 1 else []
 
 
 def written_value(text: str) -> object:
@@ -90,12 +131,21 @@ def written_value(text: str) -> object:
         return None
 
 
+class _WithoutArrays(ast.NodeTransformer):
+    """Puts lists in the place of numpy's arrays: array(['a'], dtype=object)."""
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        is_array = isinstance(node.func, ast.Name) and node.func.id == "array" and node.args
+        return self.visit(node.args[0]) if is_array else node
+
+
 def python_literal(text: str) -> object:
-    """What Python prints so. Raises ValueError for what it never prints."""
+    """What Python prints so, numpy's arrays as lists. Raises ValueError for what it never prints."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of escapes that Python does not know
-            return ast.literal_eval(text.strip())
+            found = ast.parse(text.strip(), mode="eval")
+            return ast.literal_eval(_WithoutArrays().visit(found) if "array(" in text else found)
     except (SyntaxError, MemoryError, RecursionError) as error:
         raise ValueError(str(error)) from None
 
@@ -113,7 +163,7 @@ def string_of(row: Row, column: str) -> str:
     value = value_of(row, column)
     if not isinstance(value, str):
         what = f"the column '{one_line(column, 40)}' is {kind_of_value(value)}, not a string"
-        raise DataError(what, where=row.where)
+        raise DataError(what, where=row.where, hint=as_one_text(value) if isinstance(value, list | Mapping) else "")
     return value
 
 
@@ -163,48 +213,40 @@ def listed(names: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RowsOf:
-    """`what` the rows are, the `columns` that say so, and the `task` that reads them."""
+    """`what` the rows are, the `columns` that say so, and the `tasks` that read them, the first that a model can."""
 
     what: str
     columns: tuple[str, ...]
-    task: str
-    written: "RowsOf | None" = None
-    """What they are to a model that writes its answers."""
+    tasks: tuple[str, ...]
 
     def refused(self, where: str) -> DataError:
         """What a task says that reads texts."""
-        reads = f'task.type = "{self.task}" reads them'
-        if self.task == "seq2seq":
-            reads += ", or chat with data.text_column and data.target_column"
-        if self.written:
-            reads += f", or {self.written.task}, which writes the answers"
-        hint = f"{reads}; a column to learn as text is named in data.text_column"
+        reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
+        hint = f"{reads} reads them; a column to learn as text is named in data.text_column"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
 def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
     """What the rows are, where their columns tell; None for plain texts, with labels or without."""
     by_name = _columns_with_values(head)
-
-    def beside(first: Mapping[str, Sequence[str]]) -> tuple[str, str] | None:
-        pairs = ((one, other) for one, others in first.items() for other in others)
-        return next(((by_name[one], by_name[other]) for one, other in pairs if {one, other} <= by_name.keys()), None)
-
     for name in CONVERSATION_NAMES:
-        if name in by_name and (name in CONVERSATIONS or _is_structured(head, by_name[name])):
-            return RowsOf("conversations", (by_name[name],), "chat")
-    if found := beside(ASKED):
-        written = RowsOf("questions with their answers", found, "chat")
+        if name in by_name and (name in CONVERSATIONS or is_structured(head, by_name[name], transcripts=True)):
+            return RowsOf("conversations", (by_name[name],), ("chat",))
+    for usual in INPUTS_AND_ANSWERS:
+        known = [[by_name[name] for name in some if name in by_name] for some in (usual.inputs, usual.targets)]
+        if not all(known):
+            continue
+        found = [names[0] for names in known]
         if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
             columns = (found[0], by_name["context"], found[1])
-            return RowsOf("questions whose answers stand in a context", columns, "question_answering", written)
-        return written
-    if "translation" in by_name and _is_structured(head, by_name["translation"]):
-        return RowsOf("translations", (by_name["translation"],), "seq2seq")
-    if found := beside(SUMMARISED):
-        return RowsOf("inputs with their answers", found, "seq2seq")
-    if (found := beside(dict.fromkeys((*WORD_COLUMNS, *SENTENCES), TAG_COLUMNS))) and _are_tags(head, *found):
-        return RowsOf("words with their tags", found, "token_classification")
+            tasks = ("question_answering", "chat", "seq2seq")
+            return RowsOf("questions whose answers stand in a context", columns, tasks)
+        return RowsOf("inputs with their answers", tuple(found), ("chat", "seq2seq"))
+    if "translation" in by_name and is_structured(head, by_name["translation"]):
+        return RowsOf("translations", (by_name["translation"],), ("seq2seq", "chat"))
+    for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
+        if {words, tags} <= by_name.keys() and _are_tags(head, by_name[words], by_name[tags]):
+            return RowsOf("words with their tags", (by_name[words], by_name[tags]), ("token_classification",))
     return None
 
 
@@ -217,10 +259,36 @@ def refuse_unlearnt(head: Sequence[Row]) -> None:
         raise DataError(message, where=file_of(head), hint=hint)
 
 
+class LateColumns:
+    """Columns that no row before had: `look` takes a row with some, and raises DataError where rows would have been
+    read otherwise with them."""
+
+    def __init__(self, known: Iterable[str], look: Callable[[Row], None]) -> None:
+        self._known, self._look = frozenset(known), look
+        self._refused: dict[frozenset[str], DataError] = {}
+
+    def see(self, row: Row) -> None:
+        """Raises DataError with the place of the row."""
+        if self._known.issuperset(row.values):
+            return
+        refuse_media(row, self._known)
+        has = frozenset(name for name, value in row.values.items() if value not in (None, "", [], {}))
+        new = has - self._known
+        if new and new not in self._refused:
+            try:
+                self._look(row)
+                self._known |= new
+            except DataError as error:
+                self._refused[new] = error
+        if new in self._refused:
+            problem = self._refused[new].problems[0]
+            noun = "column" if len(new) == 1 else "columns"
+            message = f"no row before has the {noun} {listed(sorted(new))}, and with it {problem.message}"
+            raise DataError(message, where=row.where, hint=problem.hint)
+
+
 def refuse_media(row: Row, known: frozenset[str]) -> None:
     """Raises DataError for a row with images, sounds or videos in a column that is not `known` from the first rows."""
-    if known.issuperset(row.values):
-        return
     for name, value in row.values.items():
         if name not in known and _is_medium(name, value):
             what = _MEDIA[name.strip().lower()]
@@ -252,19 +320,19 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
 
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """(what the rows are, the columns that say so, what to do)"""
-    better = [name for name in by_name if "chosen" in name]
-    worse = [name for name in by_name if "rejected" in name]
+    better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
     names = "name the columns to learn from in data.text_column"
     if better and worse:
-        hint = f"{names} and data.target_column, for instance those of the chosen answers"
-        yield "preferences, a better and a worse answer each", [by_name[better[0]], by_name[worse[0]]], hint
+        columns = [by_name[better[0]], by_name[worse[0]]]
+        yield "preferences, a better and a worse answer each", columns, _to_learn_better(head, by_name, columns[0])
+    several = [name for name in ("questions",) if name in by_name and is_structured(head, name)]
+    if several:
+        first = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
+        row = f'{{"question": "{one_line(first, 40)}", "context": "...", "answer": "..."}}'
+        yield "several questions each", [by_name["questions"]], f"write a row for each question: {row}"
     rated = kind_of_rows(head)
     marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
-    if (
-        rated
-        and (rated.written or rated).task == "chat"
-        and any(row.values.get(name) is False for row in head for name in marks)
-    ):
+    if rated and "chat" in rated.tasks and any(row.values.get(name) is False for row in head for name in marks):
         hint = "leave out the rows that say false, and the column, to learn the good ones"
         yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
@@ -272,7 +340,7 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         what = _MEDIA[media[0].strip().lower()]
         yield f"{what} with their texts", media, f"{what} {_NOT_YET}; {names} to learn from the texts alone"
     choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
-    if "question" in by_name and choices and _is_structured(head, choices[0]):
+    if "question" in by_name and choices and is_structured(head, choices[0]):
         hint = "write question and choices into one text, and the right one as the answer"
         yield "questions with choices", [by_name["question"], *choices], hint
     triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
@@ -280,14 +348,33 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
         yield "texts that are near to each other or not, for embeddings", triplet, names
 
 
+def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: str) -> str:
+    """The settings that learn the better answers of preferences."""
+    values = [row.values.get(chosen) for row in head]
+    whole = [chosen] if any(isinstance(value, list) and len(value) > 1 for value in values) else []
+    talks = [by_name[name] for name in CONVERSATION_NAMES if name in by_name]
+    whole = [name for name in talks if any("assistant" in str(row.values.get(name)) for row in head)] or whole
+    asked = [by_name[name] for usual in INPUTS_AND_ANSWERS for name in usual.inputs if name in by_name]
+    settings = f'data.text_column = "{one_line((whole or [*talks, *asked, chosen])[0], 40)}"'
+    if not whole and (talks or asked):
+        settings += f' and data.target_column = "{one_line(chosen, 40)}"'
+    return f"set {settings} to learn the better answers alone"
+
+
 def _is_medium(name: str, value: object) -> bool:
     return name.strip().lower() in _MEDIA and value not in (None, "", [], ())
 
 
 def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
-    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag."""
+    """Lists of words, or texts with a tag for each word. A label of a word, or a list of those of a text, is no tag.
+    Lists of words may have spans, which lists of sentences have as well."""
+    if words.strip().lower() == "sentences":
+        lists = (value for row in head if isinstance(value := row.values.get(words), list))
+        return any(isinstance(one, list) for value in lists for one in value)
+    if tags.strip().lower() not in TAG_COLUMNS:
+        return is_structured(head, words) and is_structured(head, tags)
     is_sentence = words.strip().lower() in SENTENCES
-    if not is_sentence and (_is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
+    if not is_sentence and (is_structured(head, words) or tags.strip().lower() not in ("label", "labels")):
         return True
     pairs = [(row.values.get(words), row.values.get(tags)) for row in head]
     counts = [
@@ -304,9 +391,12 @@ def _are_places(head: Sequence[Row], name: str) -> bool:
     return any("answer_start" in str(value) for value in values)
 
 
-def _is_structured(head: Sequence[Row], name: str) -> bool:
-    """Lists or objects, or texts that are written as such."""
+def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:
+    """Lists or objects, or texts that are written as such; with `transcripts` also texts that name their speakers."""
     values = [value for row in head if (value := row.values.get(name)) is not None]
     return any(
-        isinstance(value, list | Mapping) or str(value).lstrip()[:2] in ("[{", "[[", "['", '["') for value in values
+        isinstance(value, list | Mapping)
+        or _LIST.match(str(value)) is not None
+        or (transcripts and bool(said_by(value)))
+        for value in values
     )

@@ -34,6 +34,7 @@ from tui_trainer.data.columns.row import (
     missing_column,
     refuse_rejected,
     string_of,
+    transposed,
     usual_columns,
     value_of,
     written_value,
@@ -53,19 +54,24 @@ _AS = {"M": "I", "L": "E", "U": "S"}
 _ORDER = "BIES"
 
 
-# What tools call the parts of a span: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers.
+# What tools call the parts of a span: spaCy and Prodigy, doccano, Label Studio, the pipelines of transformers, BigBio,
+# and the services of Amazon and Microsoft.
 _NAMES = {
-    "start": ("start", "start_offset", "begin"),
-    "end": ("end", "end_offset", "stop"),
-    "label": ("label", "labels", "type", "entity_group", "entity", "tag"),
+    "start": ("start", "start_offset", "begin", "start_char", "char_start", "start_idx", "BeginOffset", "offset"),
+    "end": ("end", "end_offset", "stop", "end_char", "char_end", "end_idx", "EndOffset"),
+    "label": ("label", "labels", "type", "entity_group", "entity_type", "entity", "tag", "category", "Type"),
 }
+_PLACES_NAMES = ("span", "offsets", "position")
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _SPAN_TEXTS = ("text", "surface", "mention", "word")
 _PLACES = "start and end count characters from 0, and end is the one behind the last"
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
 _LABEL_STUDIO = {"data", "annotations"}
+_SHAPES = 'write {"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]} or '
+_SHAPES += '{"text": "Ann sleeps", "entities": [[0, 3, "PER"]]}'
 _LIST_HINT = "write it as JSON, or as words with blanks between them"
-_NUMBERS = "write the names of the tags (B-PER, O, ...), or save the data with datasets as Parquet, which keeps them"
+_NUMBERS = "write the names of the tags (B-PER, O; PER for spans), or save the data with datasets as Parquet, which "
+_NUMBERS += "keeps them"
 
 
 class Entity(NamedTuple):
@@ -196,9 +202,7 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
     text than the one they name.
     """
     refuse_surrogates(text, where)
-    if not isinstance(values, list | tuple):
-        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
-    named = [(_span(value, number, where), _own_text(value)) for number, value in enumerate(values, 1)]
+    named = [(_span(value, number, where), _own_text(value)) for number, value in enumerate(_spans(values, where), 1)]
     counts_utf16 = False
     if wrong := _misplaced(text, named):
         moved = _in_characters(text, named)
@@ -214,6 +218,28 @@ def tagged_text(text: str, values: object, where: str) -> Tagged:
         raise DataError("the text has no words", where=where)
     tags, cut = _marked(places, spans, where)
     return Tagged([text[start:end] for start, end in places], tags, cut, counts_utf16)
+
+
+def _spans(values: object, where: str) -> Sequence[object]:
+    """Raises DataError for what is no list. An object of lists is one, as `datasets` has it."""
+    values = transposed(values)
+    if not isinstance(values, list | tuple):
+        raise DataError(f"the spans are {kind_of_value(values)}, not a list", where=where, hint=_HINT)
+    return values
+
+
+def tagged_words(words: Sequence[str], values: object, where: str, *, has_last: bool) -> Tagged:
+    """Return the words with their tags, by spans that count words. `has_last`: their end is the last word, as GLiNER
+    has it, and not the one behind it. Raises DataError as `tagged_text` does."""
+    spans = sorted(_span(value, number, where) for number, value in enumerate(_spans(values, where), 1))
+    spans = [span._replace(end=span.end + has_last) for span in spans]
+    for one, other in pairwise(spans):
+        if other.start < one.end:
+            raise DataError(f"the spans {_shown(one)} and {_shown(other)} overlap", where=where)
+    if wrong := next((span for span in spans if not 0 <= span.start < span.end <= len(words)), None):
+        raise DataError(f"the span {_shown(wrong)} is not within the {len(words):,} words", where=where)
+    tags, _ = _marked([(place, place + 1) for place in range(len(words))], spans, where)
+    return Tagged(list(words), tags)
 
 
 def _own_text(value: object) -> str | None:
@@ -273,8 +299,17 @@ def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
 def _span(value: object, number: int, where: str) -> Span:
     if isinstance(value, Mapping):
         parts: list[Any] = [next((value[name] for name in names if name in value), None) for names in _NAMES.values()]
+        places = next((value[name] for name in _PLACES_NAMES if name in value), None)
+        places = places[0] if isinstance(places, list) and len(places) == 1 else places
+        if isinstance(places, list) and len(places) == 2:
+            parts[:2] = places
+        if parts[1] is None and type(parts[0]) is int and type(value.get("length")) is int:
+            parts[1] = parts[0] + value["length"]
     else:
         parts = list(value) if isinstance(value, list | tuple) else []
+    if len(parts) == 3 and type(parts[2]) is int:
+        what = f"the label of span {number:,} is the number {parts[2]}, which has no name"
+        raise DataError(what, where=where, hint=_NUMBERS)
     if len(parts) == 3 and isinstance(parts[2], list) and len(parts[2]) == 1:
         parts[2] = parts[2][0]  # Label Studio lists the labels of a span
     if len(parts) != 3 or not all(type(part) is int for part in parts[:2]) or not isinstance(parts[2], str):
@@ -292,19 +327,29 @@ def _shown(span: Span) -> str:
 
 @dataclass(frozen=True, slots=True)
 class TagColumns:
-    """Where the words and the tags of a table stand. `spans`: the words are a text, and the tags mark spans of it."""
+    """Where the words and the tags of a table stand. `spans`: the words are a text, and the tags mark spans of it.
+
+    `word_spans`: the words are a list, and the tags mark spans that count them, "to the last" word or "behind" it.
+    `is_export`: the rows are a full export of Label Studio.
+    """
 
     words: str
     tags: str
     spans: bool
     note: str = ""
+    word_spans: str = ""
+    is_export: bool = False
 
     def read(self, row: Row) -> Tagged:
         """Raises DataError for a row that cannot be used."""
+        row = _of_label_studio(row) if self.is_export else row
         if self.spans:
             refuse_rejected(row)
             return tagged_text(string_of(row, self.words), _unprinted(value_of(row, self.tags)), row.where)
         words = _words(row, self.words)
+        if self.word_spans:
+            spans = _unprinted(value_of(row, self.tags))
+            return tagged_words(words, spans, row.where, has_last=self.word_spans == _TO_LAST)
         tags = _strings(row, self.tags, "tag", len(words))
         return Tagged(words, [tag.strip() for tag in tags])
 
@@ -329,6 +374,43 @@ class InputWords:
         raise DataError("the text has no words", where=row.where)
 
 
+_TO_LAST, _BEHIND = "to the last word", "to the word behind the last"
+
+
+def _of_label_studio(row: Row) -> Row:
+    """A text with its spans out of a full export. Raises DataError for several annotations of a text."""
+    data, done = value_of(row, "data"), value_of(row, "annotations")
+    texts = [text for text in data.values() if isinstance(text, str)] if isinstance(data, Mapping) else []
+    done = done if isinstance(done, list) else []
+    done = [one for one in done if isinstance(one, Mapping) and not one.get("was_cancelled")]
+    if len(texts) != 1 or len(done) != 1:
+        what = f"the row has {_count(len(texts), 'text')} and {_count(len(done), 'annotation')}, not one of each"
+        raise DataError(what, where=row.where, hint="export it as JSON-MIN or as CoNLL, or leave the row out")
+    results = done[0].get("result") or []
+    spans = [one["value"] for one in results if isinstance(one, Mapping) and "labels" in (one.get("value") or {})]
+    return Row(row.where, {"text": texts[0], "label": spans})
+
+
+def _word_spans(head: Sequence[Row], words: str, spans: str) -> str:
+    """How the spans of a column count words: by what fits all first rows, else as the format of these names does."""
+    known = [
+        (span, len(_parts(row.values.get(words))))
+        for row in head
+        for number, value in enumerate(_spans(_unprinted(row.values.get(spans)), row.where), 1)
+        for span in [_span(value, number, row.where)]
+    ]
+    ways = {_TO_LAST: all(span.end < count for span, count in known)}
+    ways[_BEHIND] = all(span.start < span.end for span, _ in known)
+    usual = {"ner": _TO_LAST, "entities": _BEHIND}.get(spans.strip().lower(), "")
+    if usual and ways[usual]:
+        return usual
+    fits = [way for way, is_one in ways.items() if is_one]
+    if len(fits) == 1:
+        return fits[0]
+    what = f"the spans in '{_name(spans)}' count words, and it is not clear whether their end is in them"
+    raise DataError(what, where=file_of(head), hint=_SHAPES)
+
+
 def find_words(head: Sequence[Row], words: str, tags: str) -> InputWords:
     """The column of the words: as for training where there are tags, else by its usual name or the texts in it."""
     try:
@@ -351,11 +433,18 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     "auto" takes the first usual name: words with tags before texts with spans.
     """
     names, label = columns_of(head), file_of(head)
+    is_export = {*names} >= _LABEL_STUDIO and AUTO == words == tags
+    if is_export:
+        head = [_of_label_studio(row) for row in head]
+        names = columns_of(head)
     for key, name in (("data.text_column", words), ("data.label_column", tags)):
         if name != AUTO and name not in names:
             raise missing_column(name, label, names, key=key)
     columns = usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
+        if any(isinstance(one, list) for row in head for one in _parts(row.values.get(column)) or ()):
+            hint = f"write a row for each sentence: {_SHAPES}"
+            raise DataError(f"each row has several sentences in '{_name(column)}'", where=label, hint=hint)
         if found := _tags_beside(head, names, column, tags):
             spans = _is_text(head, column) and _are_spans(head, found[0])
             _refuse_single_words(head, column)
@@ -366,13 +455,18 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
                 # Said once for the table, and not for each of its rows.
                 message = f"the tags in '{_name(found[0])}' are numbers, which have no names"
                 raise DataError(message, where=label, hint=_NUMBERS)
-            return TagColumns(column, found[0], spans, _note(column, found, spans, label, AUTO in (words, tags)))
-    if {*names} >= _LABEL_STUDIO:
-        hint = "export it as JSON-MIN or as CoNLL"
-        raise DataError("a full export of Label Studio, which has no text beside its spans", where=label, hint=hint)
+            note = _note(column, found, spans, label, AUTO in (words, tags))
+            return TagColumns(column, found[0], spans, note, is_export=is_export)
+    for column in columns:
+        wanted = [tags] if tags != AUTO else usual_columns(("ner", *SPAN_COLUMNS), names)
+        found = [name for name in wanted if _are_spans(head, name)]
+        if found and any(isinstance(_parts(row.values.get(column)), list) for row in head):
+            way = _word_spans(head, column, found[0])
+            note = f"{_note(column, found, True, label, True)}, which count words from 0, {way}"
+            return TagColumns(column, found[0], False, note, way)
     what = f"no column holds the tags of '{_name(columns[0])}'" if columns else "no column holds words or a text"
     key = "data.label_column" if columns else "data.text_column"
-    raise DataError(what, where=label, hint=f"name it in {key}; columns found: {listed(names)}")
+    raise DataError(what, where=label, hint=f"name it in {key}, or {_SHAPES}; columns found: {listed(names)}")
 
 
 def _tags_beside(head: Sequence[Row], names: Sequence[str], words: str, wanted: str) -> list[str]:
@@ -380,7 +474,11 @@ def _tags_beside(head: Sequence[Row], names: Sequence[str], words: str, wanted: 
     if wanted != AUTO:
         return [wanted]
     spans = [name for name in usual_columns(SPAN_COLUMNS, names) if _are_spans(head, name)]
-    tags = [name for name in usual_columns(TAG_COLUMNS, names) if name not in (words, *spans)]
+    tags = [
+        name
+        for name in usual_columns(TAG_COLUMNS, names)
+        if name not in (words, *spans) and not _are_spans(head, name, filled=True)
+    ]
     if not _is_text(head, words):
         return tags
     return spans or [name for name in tags if any(isinstance(row.values.get(name), str | list) for row in head)]
@@ -391,12 +489,13 @@ def _is_text(head: Sequence[Row], name: str) -> bool:
     return bool(values) and all(isinstance(value, str) for value in values)
 
 
-def _are_spans(head: Sequence[Row], name: str) -> bool:
-    """Lists of anything but tags. A list with nothing in it is one of spans: a text may have none."""
-    values = (_unprinted(row.values.get(name)) for row in head)
+def _are_spans(head: Sequence[Row], name: str, *, filled: bool = False) -> bool:
+    """Lists of anything but tags. A list with nothing in it is one of spans, unless some have to be `filled`: a text
+    may have none."""
+    values = (transposed(_unprinted(row.values.get(name))) for row in head)
     lists = [value for value in values if isinstance(value, list | tuple)]
     first = [item for value in lists for item in value]
-    return bool(lists) and not any(isinstance(item, str | int) for item in first)
+    return bool(first if filled else lists) and not any(isinstance(item, str | int) for item in first)
 
 
 def _refuse_single_words(head: Sequence[Row], column: str) -> None:

@@ -9,6 +9,7 @@ objects the text may be in those. Rows of another kind (`kind_of_rows`) have non
 """
 
 import difflib
+import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,7 @@ from typing import Any
 from tui_trainer.data.columns.row import (
     AUTO,
     Row,
+    as_one_text,
     columns_of,
     file_of,
     is_id,
@@ -28,11 +30,19 @@ from tui_trainer.data.columns.row import (
     refuse_missing,
     refuse_unlearnt,
     string_of,
+    texts_in,
+    transposed,
     usual_columns,
     value_of,
     written_value,
 )
-from tui_trainer.data.columns.usual_names import INPUTS_AND_ANSWERS, TEXT_PAIRS, USUAL_NAMES
+from tui_trainer.data.columns.usual_names import (
+    ABOUT_A_TEXT,
+    ANSWER_NAMES,
+    INPUTS_AND_ANSWERS,
+    TEXT_PAIRS,
+    USUAL_NAMES,
+)
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates, with_plain_line_ends
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
@@ -58,10 +68,10 @@ class ColumnChoices:
     `notes()` says it in words; `remark` adds what else was found out while reading.
     """
 
-    def __init__(self, wanted: str) -> None:
-        self._wanted = wanted
+    def __init__(self, wanted: str, pair: str = "") -> None:
+        self._wanted, self._pair = wanted, pair  # the column that is read beside it
         self._chosen: dict[frozenset[str], str] = {}
-        self._files: dict[frozenset[str], list[str]] = {}
+        self._files: dict[frozenset[str], dict[str, None]] = {}
         self._remarks: list[str] = []
 
     @property
@@ -74,20 +84,29 @@ class ColumnChoices:
 
     def choose(self, head: Sequence[Row], without: Collection[str] = ()) -> str:
         """The column, by the first rows of a file; none of `without`. Raises DataError when there is none."""
-        label, strings = file_of(head), strings_of(head)
-        for name in without:
-            strings.pop(name, None)
+        label = file_of(head)
+        if without:
+            head = [Row(row.where, {k: v for k, v in row.values.items() if k not in without}) for row in head]
+        strings = strings_of(head)
         names = frozenset(strings)
         if names not in self._chosen:
             self._chosen[names] = self._find(label, strings, head)
-        self._files.setdefault(names, []).append(label)
+        self._files.setdefault(names, {})[label] = None
         return self._chosen[names]
+
+    def see_late(self, row: Row, head: Sequence[Row]) -> None:
+        """Look at a row with columns that the first rows of its file do not have. Raises DataError where another one
+        would be the text with it."""
+        before, column = self.choose(head), self.choose([*head, row])
+        if column != before:
+            hint = f"name the one to read in data.text_column: {listed([before, column])}"
+            raise DataError(f"the text would be in '{one_line(column, 40)}'", where=row.where, hint=hint)
 
     def notes(self) -> tuple[str, ...]:
         told = [
-            _sentence(self._chosen[names], sorted(names - {self._chosen[names]}), files)
+            _sentence(self._chosen[names], sorted(names - {self._chosen[names]}), [*files], self._pair)
             for names, files in self._files.items()
-            if names != {"text"}
+            if names != {"text"} or self._pair
         ]
         return (*told, *self._remarks)
 
@@ -106,17 +125,26 @@ class ColumnChoices:
         for name in self._chosen.values():
             if name in texts:
                 return name
-        if name := next(iter(usual_columns(USUAL_NAMES, list(texts))), ""):
+        asks = any(usual_columns(usual.inputs, list(texts)) for usual in INPUTS_AND_ANSWERS if usual.is_question)
+        if not asks and (name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "")):
             return name
         structured = _structured_of(head, strings)
-        name = _by_length(texts | structured)
+        name, likely = _by_length(texts | structured), likely_pair(head)
         # A number, a date or a single word is the name of something.
-        if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])):
+        if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not likely:
             return name
         if not texts:
-            raise DataError("no column holds text", where=label, hint=f"columns found: {listed(strings)}")
+            written = {
+                name: _longest_text(row.values[name]) for row in head[:1] for name in structured if name in row.values
+            }
+            row = json.dumps(
+                {name: one_line(text, 40) for name, text in [*written.items()][:3] if text}, ensure_ascii=False
+            )
+            hint = f"columns found: {listed(strings)}" + (f"; write texts, one for each: {row}" if len(row) > 2 else "")
+            raise DataError("no column holds text", where=label, hint=hint)
         what = "several columns could hold the text" if len(texts | structured) > 1 else "no column is clearly the text"
-        hint = f"name one of them in data.text_column: {listed([*texts, *structured])}"
+        hint = f"{as_pair(likely)}; or " if likely else ""
+        hint += f"name one of them in data.text_column: {listed([*texts, *structured])}"
         raise DataError(what, where=label, hint=hint)
 
 
@@ -175,10 +203,37 @@ def _structured_of(head: Sequence[Row], strings: Strings) -> dict[str, float]:
     return found
 
 
+def _longest_text(value: object) -> str:
+    return max(texts_in(transposed(value)), key=len, default="")
+
+
 def _holds_sentences(values: Sequence[str]) -> bool:
     """Whether most of them have white space within, where their writing has any."""
     known = [value.strip() for value in values if value.strip()]
     return 2 * sum(len(value.split()) > 1 or max(value) >= _FIRST_WITHOUT_BLANKS for value in known) > len(known)
+
+
+def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ...]:
+    """The two columns that most likely hold an input and its answer, in their order; none where fewer hold texts.
+
+    Ids and what describes a text are none of them; without `sentences` single words will do.
+    """
+    strings = strings_of(head)
+    texts = {
+        name: length
+        for name, length in _columns_of_text(strings).items()
+        if not is_id(name)
+        and name.strip().lower() not in ABOUT_A_TEXT
+        and (_holds_sentences(strings[name]) or not sentences)
+    }
+    longest = sorted(texts, key=lambda name: -texts[name])[:2]
+    return tuple(name for name in texts if name in longest) if len(longest) == 2 else ()
+
+
+def as_pair(columns: Sequence[str]) -> str:
+    """The settings that make an input and its answer of two columns."""
+    source, target = (one_line(name, 40) for name in columns)
+    return f'set data.text_column = "{source}" and data.target_column = "{target}" to learn to answer'
 
 
 def _by_length(texts: Mapping[str, float]) -> str:
@@ -189,10 +244,12 @@ def _by_length(texts: Mapping[str, float]) -> str:
     return ordered[0] if ordered else ""
 
 
-def _sentence(column: str, others: Sequence[str], files: Sequence[str]) -> str:
+def _sentence(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
     place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1:,} more of its kind"
     also = f" (also there: {listed(others)})" if others else ""
-    return f"the text is in the column '{one_line(column, 40)}' of {place}{also}"
+    shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
+    are = "the text is in the column" if not pair else "the two texts are in the columns"
+    return f"{are} {' and '.join(shown)} of {place}{also}"
 
 
 def pair_of_texts(head: Sequence[Row]) -> tuple[str, str] | None:
@@ -220,12 +277,15 @@ _OF_A_PLACE = frozenset(
 def answers_in(value: object) -> tuple[list[Any], bool]:
     """Return the answers that a value holds, and whether they are alike: equivalent as far as their keys say.
 
-    A list of strings, SQuAD's {"text": [...]}, or a list of objects with a text each. A text, and the parts of one
-    message, are no list of answers.
+    A list of strings, SQuAD's {"text": [...]}, TriviaQA's {"value": ..., "aliases": [...]}, or a list of objects with
+    a text each. A text, and the parts of one message, are no list of answers.
     """
     if isinstance(value, Mapping):
-        value = value.get("text")
-        value = [value] if isinstance(value, str) else value
+        if isinstance(first := value.get("value"), str) and "aliases" in value:
+            return [first], True
+        texts = value.get("text", value.get("spans"))
+        texts = [texts] if isinstance(texts, str) else texts if isinstance(texts, list) else []
+        return texts, set(value) <= _OF_A_PLACE
     if not isinstance(value, list):
         return [], True
     objects = [one for one in value if isinstance(one, Mapping)]
@@ -247,11 +307,16 @@ def refuse_several(answers: Sequence[Any], column: str, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The columns of one table. `beside`: of further texts that are read with the input."""
+    """The columns of one table. Further texts are read `before` and `after` the input."""
 
     source: str
     target: str
-    beside: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        return (*self.after, *self.before)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -266,7 +331,7 @@ class PairColumns:
         self._beside = tuple(filter(None, [text_pair_column]))
         self.pair = Pair("", "")
         self._is_written, self._several = False, 0
-        self._notes: dict[str, None] = {}
+        self._notes: dict[str, str] = {}
 
     def choose(self, head: Sequence[Row]) -> None:
         """Raises DataError, which names the nearest column, where it cannot be told."""
@@ -277,23 +342,23 @@ class PairColumns:
         self._is_written = self.pair.target.strip().lower() in ("answers", "answer") and all(
             isinstance(answer, str) and _WRITTEN.match(answer) for answer in answers
         )
-        self._notes[self._told(names, label)] = None
+        self._notes[label] = self._told(names, label)
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """The same where there may be no answers: without a usual name, the column that holds the text."""
         _, names = self._named(head)
-        found = Pair(self._text, "", self._beside)
+        found = Pair(self._text, "", after=self._beside)
         if self._text == AUTO:
-            languages = _languages_of(head)
-            found = Pair(languages[0], "") if languages else _usual_input(names)
-        source = found.source or ColumnChoices(AUTO).choose(head)
-        self.pair = Pair(source, "", self._beside or found.beside)
+            languages = languages_of(head)
+            found = Pair(languages[0], "") if languages else usual_input(names)
+        found = found if found.source else Pair(ColumnChoices(AUTO).choose(head), "")
+        self.pair = replace(found, before=(), after=self._beside) if self._beside else found
 
     def read(self, row: Row) -> tuple[str, str]:
         """(input, answer) of one row. Raises DataError, with its place, for what is null, empty or no text."""
         refuse_bad_answer(row)
         source, target = self.read_input(row), self.pair.target
-        row = _opened(row)
+        row = opened(row)
         value = value_of(row, target)
         if isinstance(value, str) and self._is_written:
             value = _answers_of(value, target, row.where)
@@ -309,7 +374,7 @@ class PairColumns:
         """The texts of an input follow each other with the names of their columns before them, as T5 was trained
         ("question: ... context: ..."). Source: Raffel et al., arXiv:1910.10683, appendix D.
         """
-        row, pair = _opened(row), self.pair
+        row, pair = opened(row), self.pair
         source = _text_of(row, pair.source)
         # Alpaca has instructions that need no input.
         beside = [name for name in pair.beside if row.values.get(name) not in (None, "")]
@@ -320,17 +385,17 @@ class PairColumns:
 
     def notes(self) -> list[str]:
         if not self._several:
-            return list(self._notes)
+            return [*self._notes.values()]
         first = (
             f"{self._several:,} rows have several answers in '{one_line(self.pair.target, 40)}': the first is learnt"
         )
-        return [*self._notes, first]
+        return [*self._notes.values(), first]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
         """(the file, the names of its columns). Raises DataError where one that the settings name is not there."""
         # Rows of a sample stand in no file.
         label = head[0].where.rpartition(", ")[0]
-        names = columns_of(map(_opened, head))
+        names = columns_of(map(opened, head))
         refuse_missing(names, label, text=self._text, text_pair="".join(self._beside), target=self._target)
         if self._text == AUTO:
             refuse_unlearnt(head)
@@ -338,22 +403,20 @@ class PairColumns:
 
     def _find(self, label: str, names: Sequence[str], head: Sequence[Row]) -> Pair:
         if AUTO not in (self._text, self._target):
-            return Pair(self._text, self._target, self._beside)
-        if self._text == self._target == AUTO:
-            languages = _languages_of(head)
-            if len(languages) > 2:
-                hint = "name one in data.text_column and another in data.target_column"
-                raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
-            found = Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
-        elif self._text == AUTO:
-            usual_pairs = _usual_pairs([name for name in names if name != self._target])
-            found = replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=self._target)
+            return Pair(self._text, self._target, after=self._beside)
+        if self._text == AUTO:
+            found = find_pair(head, names, label, self._target)
         else:
-            usual = [name for pair in INPUTS_AND_ANSWERS for name in pair.targets]
-            found = Pair(self._text, _usual_name(names, usual, self._text))
+            known = [name for usual in INPUTS_AND_ANSWERS for name in usual.targets]
+            found = Pair(self._text, usual_target(self._text, names) or _usual_name(names, known, self._text))
         if not (found.source and found.target):
-            raise _unclear(label, names, found)
-        return Pair(found.source, found.target, self._beside or found.beside)
+            kind = kind_of_rows(head) if self._text == AUTO else None
+            if kind and "seq2seq" not in kind.tasks:
+                what = f"the rows are {kind.what} ({listed(kind.columns)}), and this task reads an input and its answer"
+                hint = 'write rows such as {"input": "...", "output": "..."}, or choose a model of another kind: '
+                raise DataError(what, where=label, hint=f'{hint}task.type = "{kind.tasks[0]}" reads them')
+            raise _unclear(label, names, found, likely_pair(head, sentences=False))
+        return replace(found, before=(), after=self._beside) if self._beside else found
 
     def _told(self, names: Sequence[str], label: str) -> str:
         pair = self.pair
@@ -366,7 +429,7 @@ class PairColumns:
         return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
-def _opened(row: Row) -> Row:
+def opened(row: Row) -> Row:
     """With the languages of a translation, {"translation": {"en": ..., "de": ...}}, as columns."""
     languages = _languages(row.values)
     return Row(row.where, {**row.values, **languages}) if languages else row
@@ -379,7 +442,7 @@ def _languages(values: Mapping[str, object]) -> Mapping[str, object]:
     return found if isinstance(found, dict) else {}
 
 
-def _languages_of(head: Sequence[Row]) -> list[str]:
+def languages_of(head: Sequence[Row]) -> list[str]:
     """The languages of the translations of all first rows. Raises DataError for lists of languages."""
     found = dict.fromkeys(name for row in head for name in _languages(row.values))
     if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
@@ -390,26 +453,51 @@ def _languages_of(head: Sequence[Row]) -> list[str]:
 
 def _usual_pairs(names: Sequence[str]) -> list[Pair]:
     """As much as is there of each usual pair."""
-    return [
-        Pair(
-            _usual_name(names, usual.inputs),
-            _usual_name(names, usual.targets),
-            tuple(usual_columns(usual.beside, names)),
-        )
-        for usual in INPUTS_AND_ANSWERS
-    ]
+    pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
+    return [with_beside(pair, names) for pair in pairs]
+
+
+def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str = AUTO) -> Pair:
+    """Two languages of a translation, or the first usual pair that is whole, else as much as is there of one; with a
+    `target` the first usual input. Raises DataError for more languages."""
+    if target != AUTO:
+        usual_pairs = _usual_pairs([name for name in names if name != target])
+        return replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=target)
+    languages = languages_of(head)
+    if len(languages) > 2:
+        hint = "name one in data.text_column and another in data.target_column"
+        raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
+    return Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
+
+
+def with_beside(pair: Pair, names: Sequence[str]) -> Pair:
+    """The pair with what stands beside an input of its name."""
+    others = [name for name in names if name not in (pair.source, pair.target)]
+    usual = next((usual for usual in INPUTS_AND_ANSWERS if pair.source.strip().lower() in usual.inputs), None)
+    if usual is None:
+        return pair
+    before, after = (tuple(usual_columns(some, others)) for some in (usual.before, usual.after))
+    return replace(pair, before=before, after=after)
+
+
+def usual_target(source: str, names: Sequence[str]) -> str:
+    """The answer to an input that is named."""
+    own = [usual.targets for usual in INPUTS_AND_ANSWERS if source.strip().lower() in usual.inputs]
+    return _usual_name(names, (name for some in own or [ANSWER_NAMES] for name in some), source)
 
 
 def _usual_pair(names: Sequence[str]) -> Pair:
     """The first pair that is whole; else as much as is there of one."""
-    pairs = _usual_pairs(names)
-    part = next((pair for pair in pairs if pair.source or pair.target), Pair("", ""))
-    return next((pair for pair in pairs if pair.source and pair.target), replace(part, beside=()))
+    pairs = list(zip(_usual_pairs(names), INPUTS_AND_ANSWERS, strict=True))
+    parts = (pair for pair, usual in pairs if pair.target or (pair.source and usual.stands_alone))
+    part = replace(next(parts, Pair("", "")), before=(), after=())
+    return next((pair for pair, _ in pairs if pair.source and pair.target), part)
 
 
-def _usual_input(names: Sequence[str]) -> Pair:
+def usual_input(names: Sequence[str]) -> Pair:
     """The input of the first pair that is whole, else of the first one whose input is there."""
-    with_input = [pair for pair in _usual_pairs(names) if pair.source]
+    pairs = zip(_usual_pairs(names), INPUTS_AND_ANSWERS, strict=True)
+    with_input = [pair for pair, usual in pairs if pair.source and (pair.target or usual.stands_alone)]
     found = next((pair for pair in with_input if pair.target), next(iter(with_input), Pair("", "")))
     return replace(found, target="")
 
@@ -430,7 +518,7 @@ def _text_of(row: Row, column: str) -> str:
 def _checked(value: object, column: str, where: str) -> str:
     shown = one_line(column, 40)
     if not isinstance(value, str):
-        hint = "write one" if value is None else "it must be text"
+        hint = "write one" if value is None else as_one_text(value)
         raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
     if not value.strip():
         raise DataError(f"the column '{shown}' is empty", where=where, hint="write one")
@@ -446,9 +534,9 @@ def _answers_of(text: str, column: str, where: str) -> object:
     raise DataError(message, where=where, hint="write one answer as plain text, or the list as JSON")
 
 
-def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
-    """Neither is there, or one of the two; then the column whose name comes near to a usual one may be the other."""
-    keys = [key for key, name in (("text", found.source), ("target", found.target)) if not name]
+def _unclear(label: str, names: Sequence[str], found: Pair, likely: Sequence[str]) -> DataError:
+    """Neither is there, or one of the two; then the column whose name comes near to a usual one may be the other, or
+    one of the `likely` ones."""
     known = next(filter(None, found.columns), "")
     usual = [name for pair in INPUTS_AND_ANSWERS for name in (pair.targets if found.source else pair.inputs)]
     near = [
@@ -458,8 +546,8 @@ def _unclear(label: str, names: Sequence[str], found: Pair) -> DataError:
     ]
     lacking = "an input" if found.target else f"the answer to '{one_line(known, 40)}'"
     what = f"no column has a usual name for {lacking}" if known else "no columns have usual names for input and answer"
-    naming = " and ".join(f"data.{key}_column" for key in keys)
-    guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    ones = "ones" if len(keys) > 1 else "one"
-    hint = f"{guess}columns found: {listed(names)}; name the right {ones} in {naming}"
-    return DataError(what, where=label, hint=hint)
+    other = next((name for name in (*near, *likely) if name != known), "")
+    if known and other:
+        likely = (known, other) if found.source else (other, known)
+    naming = as_pair(likely) if likely else "name the right ones in data.text_column and data.target_column"
+    return DataError(what, where=label, hint=f"columns found: {listed(names)}; {naming}")

@@ -23,67 +23,72 @@ USUAL_LABELS = SURE_LABELS + MAYBE_LABELS
 
 # Words with tags, and texts with spans.
 TEXT_COLUMNS = ("text", "sentence", "content", "sentences")
-SPAN_COLUMNS = ("entities", "spans", "labels", "label", "annotations")
+SPAN_COLUMNS = ("entities", "spans", "ents", "labels", "label", "annotations")
 
 # What tells conversations, questions, summaries and tagged words from plain texts.
 # Sources: the columns of ShareGPT, OpenAI, LLaMA-Factory, TRL, Alpaca and of well-known data sets on the hub.
 CONVERSATIONS = ("messages", "conversations", "turns")
 """Conversations whatever their values are; the others are names that a text or a summary's source has as well."""
 CONVERSATION_NAMES = (*CONVERSATIONS, "conversation", "dialogue", "dialog", "dialogs", "chat", "chats")
-ANSWERS = ("output", "response", "completion", "answer", "answers", "solution")
-ASKED = {"instruction": ANSWERS, "prompt": ANSWERS, "question": ANSWERS}
-SUMMARIES = ("summary", "highlights")
-SUMMARISED = dict.fromkeys(("document", "article", "dialogue", "dialog"), SUMMARIES)
-WORD_COLUMNS = ("tokens", "words", "token", "word")
+WORD_COLUMNS = ("tokens", "words", "token", "word", "tokenized_text")
 SENTENCES = ("text", "sentence")
 TAG_COLUMNS = ("ner_tags", "tags", "labels", "ner", "tag", "pos_tags", "upos", "xpos", "pos", "chunk_tags", "label")
 
 # Conversations.
-ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant", "solution")
 SYSTEM_NAMES = ("system", "system_prompt", "system_message", "systemprompt", "system_instruction", "systeminstruction")
 TOOLS_NAMES = ("tools", "functions")
-SPEAKERS = ("assistant", "bot", "gpt", "ai")
-
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """How an answer is called, and what may stand before and after the question in the same turn."""
-
-    answers: tuple[str, ...] = ANSWER_NAMES
-    beside: tuple[tuple[str, ...], tuple[str, ...]] = (("context",), ("input",))
-
-
-# Sources: Alpaca, Dolly, TRL, SQuAD; ms-swift and MetaMathQA (query), NuminaMath (problem), OpenHermes (input).
-QUESTIONS = {
-    "instruction": Question(beside=((), ("input", "context"))),
-    "prompt": Question(),
-    "question": Question(),
-    "query": Question(),
-    "problem": Question(),
-    "human": Question(answers=SPEAKERS),
-    "user": Question(answers=SPEAKERS),
-    "input": Question(answers=("output", "response", "completion"), beside=(("context",), ())),
-}
 
 
 # Inputs with answers.
 @dataclass(frozen=True, slots=True)
 class InputAndAnswer:
-    """Names of inputs and of the answers to them. A row may have more to read in the columns `beside`."""
+    """Names of inputs and of the answers to them. Further texts of a row stand `before` and `after` its input.
+
+    `stands_alone`: an input is known without its answer beside it.
+    """
 
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
-    beside: tuple[str, ...] = ()
+    before: tuple[str, ...] = ()
+    after: tuple[str, ...] = ()
+    stands_alone: bool = True
+
+    @property
+    def is_question(self) -> bool:
+        """Whether its inputs are no texts that stand for themselves."""
+        return "answer" in self.targets and self.stands_alone
 
 
-# Sources: the columns of xsum, cnn_dailymail, samsum, squad, alpaca, dolly and wmt on the hub.
+ANSWER_NAMES = ("output", "completion", "response", "answer", "answers", "assistant", "solution")
+_SPEAKERS = ("assistant", "bot", "gpt", "ai")
+_SUMMARIES = ("summary", "highlights", "abstract")
+# The first pair that is whole counts. Sources: the columns of Alpaca, Dolly, TRL, SQuAD, HumanEval, MBPP, NuminaMath,
+# OpenHermes, FLAN, P3, Super-NaturalInstructions, Aya, Spider, synthetic_text_to_sql, xsum, cnn_dailymail, samsum,
+# arxiv_summarization, ELI5 and wmt on the hub; ms-swift and MetaMathQA (query).
 INPUTS_AND_ANSWERS = (
-    InputAndAnswer(("document", "article", "dialogue", "dialog", "text"), ("summary", "highlights")),
-    InputAndAnswer(("question", "problem"), ("answer", "answers", "solution"), ("context",)),
-    InputAndAnswer(("instruction",), ("output", "response"), ("input", "context")),
-    InputAndAnswer(("source",), ("target",)),
-    InputAndAnswer(("input", "inputs"), ("output", "target", "targets"), ("context",)),
-    InputAndAnswer(("prompt",), ("completion", "response"), ("input", "context")),
+    InputAndAnswer(("instruction",), ANSWER_NAMES, after=("input", "context")),
+    InputAndAnswer(("prompt",), (*ANSWER_NAMES, "canonical_solution", "code"), ("context",), ("input",)),
+    InputAndAnswer(("question",), (*ANSWER_NAMES, "answers_spans", "sql", "query"), ("context", "passage"), ("input",)),
+    InputAndAnswer(("query", "problem"), ANSWER_NAMES, ("context",), ("input",)),
+    InputAndAnswer(("human", "user"), _SPEAKERS, ("context",), ("input",), stands_alone=False),
+    InputAndAnswer(("sql_prompt",), ("sql",), ("sql_context",)),
+    InputAndAnswer(("inputs_pretokenized",), ("targets_pretokenized",)),
+    InputAndAnswer(
+        ("input", "inputs"), ("output", "outputs", "response", "completion", "target", "targets"),
+        ("definition", "context"),
+    ),
+    InputAndAnswer(("document", "article", "dialogue", "dialog"), _SUMMARIES),
+    InputAndAnswer(("text",), (*_SUMMARIES, "code")),
+    InputAndAnswer(("source", "src"), ("target", "tgt")),
+    InputAndAnswer(("frage", "pregunta", "pergunta", "domanda"), ("antwort", "respuesta", "resposta", "risposta")),
+    InputAndAnswer(("title",), ("answers", "answer"), after=("selftext", "body"), stands_alone=False),
+)  # fmt: skip
+
+# What describes a text, or says where it is from, and is neither read nor answered.
+ABOUT_A_TEXT = frozenset(
+    "title author authors name url link date timestamp source language lang license path file filename category topic "
+    "subject genre domain dataset split subset subreddit location publisher model tags keywords type task level "
+    "meta metadata comments submitter doi journal".split()
 )
 
 

@@ -21,18 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.columns.reader import Example, Reader, ReadInOrder, read_more, read_rows
-from tui_trainer.data.columns.row import columns_of, file_of
+from tui_trainer.data.columns.row import LateColumns, Row, columns_of, file_of
 from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of
-from tui_trainer.data.preparing.cache import Cut
+from tui_trainer.data.preparing.cache import SOURCES, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.problems import ProblemList, RecordedProblems
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.reading import LineBlock, texts_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError, Problem
-
-SOURCES = "sources"
-
 
 CHUNK_ROWS = 1000
 CHUNK_CHARACTERS = 1_000_000  # between two reports of how far it is, and two places where it can be cancelled
@@ -216,6 +213,13 @@ class Survey:
             self.lengths.append(len(example.text))
             spool.add(example)
 
+    def contradictions(self) -> list[str]:
+        """Say how many rows have the text of an earlier one and another class."""
+        strata = np.frombuffer(self.strata, dtype=np.int64)
+        _, first, same = np.unique(np.frombuffer(self.hashes, dtype=np.uint64), return_index=True, return_inverse=True)
+        count = int((strata != strata[first[same]]).sum())
+        return [f"{count:,} rows repeat the text of an earlier one with another label"] if count else []
+
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
         """The documents that are not blank."""
         for text in texts:
@@ -250,6 +254,10 @@ class _RowsRead:
     noted: Any
 
 
+def _read_in_order(row: Row) -> None:
+    raise ReadInOrder
+
+
 def _read_here(reader: Reader | None, task: _RowsToRead) -> _RowsRead:
     """In another process. Raises ReadInOrder."""
     survey, names, problems = Survey(), dict[str, int](), RecordedProblems()
@@ -262,7 +270,8 @@ def _read_here(reader: Reader | None, task: _RowsToRead) -> _RowsRead:
                     raise ReadInOrder
                 rows = chain(head, rows)
             if reader is None or task.known is None:
-                documents = texts_of(rows, task.block.column, problems)
+                late = LateColumns(task.block.columns, _read_in_order)
+                documents = texts_of(rows, task.block.column, problems, late)
                 examples = survey.with_text(document.text for document in documents)
             else:
                 examples = (example for _, example in read_more(reader, rows, task.known, problems))
@@ -304,6 +313,7 @@ class Surveyor:
                     survey.add(read(part, cut, choices, progress, survey), self.strata, spool)
                 spooled += spool.written
             survey.counts.append(len(survey.hashes) - before)
+        survey.notes += survey.contradictions() if len(self.strata) > 1 else []
         survey.chunks = chunks_of(spooled, np.frombuffer(survey.lengths, dtype=np.int64))
         return survey
 

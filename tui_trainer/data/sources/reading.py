@@ -5,16 +5,19 @@ Mistakes in rows are collected, so that one look shows all of them; a mistake th
 file.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from glob import escape
 from io import BytesIO
 from itertools import chain, islice
+from pathlib import Path
 from typing import BinaryIO, TypeVar
 
 import numpy as np
 
 from tui_trainer.data.columns.reader import ReadInOrder
-from tui_trainer.data.columns.row import Row
+from tui_trainer.data.columns.row import LateColumns, Row, columns_of
 from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
@@ -22,16 +25,27 @@ from tui_trainer.data.progress import Meter
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
 from tui_trainer.data.sources.json_rows import is_one_json, json_lines, read_json, read_json_lines
-from tui_trainer.data.sources.source_file import PACKED_INSIDE, SourceFile, open_bytes, refuse_disguised
+from tui_trainer.data.sources.source_file import (
+    PACKED_INSIDE,
+    SNIFFED_BYTES,
+    SourceFile,
+    form_of,
+    open_bytes,
+    refuse_disguised,
+)
 from tui_trainer.data.sources.tables import column_names, namers, read_table, row_count, with_names
 from tui_trainer.errors import DataError
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import GIB, MIB, format_bytes
 
 MAX_DOCUMENT_BYTES = 1 * GIB  # one text file is one document and stands in memory whole; also stops a gzip bomb
 # Rows that a process reads at once: as many as are encoded at once, so that few are read for two batches.
 BLOCK_LINES, BLOCK_BYTES, READ_BYTES = 1000, 1 * MIB, 4 * MIB
 _counts: dict[tuple[str, int, int], int] = {}  # of files already counted by this process: (path, size, mtime_ns)
+
+# What a text that is no table holds, by its beginning.
+_TEXT_KINDS = ((b"<?xml", "XML"), (b"<!doctype", "a web page"), (b"<html", "a web page"), (b"---\n", "YAML"))
+_LANGUAGE = re.compile(r"\.[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 
 T = TypeVar("T")
 
@@ -117,10 +131,34 @@ def _rows_as_written(
             yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=TAB)
         case "conll":
             yield from read_conll(content, label, problems, choices)
+        case _ if file.label_of_folder == "":
+            choices.remark(f"not read: {label}, which lies beside the folders of the classes")
+        case _ if file.label_of_folder:
+            yield Row(label, {"text": read_text(content, label), "label": file.label_of_folder})
         case _:
-            hint = "give JSONL, JSON, CSV, TSV, Parquet, Arrow, or CoNLL under the name .conll; "
-            hint += "task.type = causal_lm learns from plain text"
-            raise DataError("plain text has no columns, and this task reads columns", where=label, hint=hint)
+            raise _no_rows(content, file)
+
+
+def _no_rows(content: BinaryIO, file: SourceFile) -> DataError:
+    """What a task says of a text that reads rows."""
+    content.seek(0)
+    start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
+    kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
+    hint = "write the rows as JSONL, CSV or TSV with names of columns, or as CoNLL under the name .conll; "
+    hint += "a decoder learns from plain text (task.type = causal_lm)"
+    if len(beside := _parallel(file)) > 1:
+        texts, names = [one.name for one in beside[:2]], [one.suffix.lstrip(".") for one in beside[:2]]
+        joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, texts))})"
+        hint = f"join lines that belong together: {joined} > {shell_word(file.path.stem + '.tsv')}; "
+        hint += f"then set data.text_column to {names[0]} and data.target_column to {names[1]}, or the other way round"
+    return DataError(f"this is {kind}, which has no columns, and this task reads rows", where=file.label, hint=hint)
+
+
+def _parallel(file: SourceFile) -> list[Path]:
+    """The texts of its folder that are called as it is, but for a language: train.de and train.en."""
+    beside = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
+    found = [one for one in beside if _LANGUAGE.fullmatch(one.suffix) and form_of(one) == "unknown"]
+    return sorted(found) if file.path in found else []
 
 
 def count_rows(file: SourceFile) -> int:
@@ -146,6 +184,8 @@ class LineBlock:
     size: int
     lines_before: int
     column: str = ""
+    columns: frozenset[str] = frozenset()
+    """Of the first rows."""
 
     def rows(self, problems: ProblemList) -> Iterator[Row]:
         """Raises DataError for what makes the rest of the file unreadable."""
@@ -178,7 +218,7 @@ def line_blocks(file: SourceFile, choices: ColumnChoices | None = None) -> Itera
             content.seek(0)
             offset = lines_before = 0
             for size, lines in _sizes_of_blocks(content, head_bytes):
-                yield LineBlock(file, offset, size, lines_before, column)
+                yield LineBlock(file, offset, size, lines_before, column, frozenset(columns_of(head)))
                 offset, lines_before = offset + size, lines_before + lines
     except DataError:
         raise ReadInOrder from None
@@ -241,17 +281,20 @@ def _documents(
     rows = rows_of(content, file, choices, problems)
     head, mistake = head_of(rows)
     column = choices.choose(head) if head else ""
+    late = LateColumns(columns_of(head), lambda row: choices.see_late(row, head))
     if head and not mistake and file.form in PACKED_INSIDE:
         content.seek(0)
-        head, rows = [], rows_of(content, file, choices, problems, [column])
-    yield from texts_of(chain(head, rows), column, problems)
+        yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late)
+    else:
+        yield from texts_of(chain(head, rows), column, problems, late)
     if mistake:
         raise mistake
 
 
-def texts_of(rows: Iterator[Row], column: str, problems: ProblemList) -> Iterator[Document]:
+def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: LateColumns) -> Iterator[Document]:
     for row in rows:
         try:
+            late.see(row)
             yield Document(text_of(row, column), row.where)
         except DataError as error:
             problems.add(error, row.values)

@@ -46,6 +46,7 @@ _SHOWN_CLASSES = 12
 # own, from fewer on.
 _ROWS_TO_TELL, _ROWS_OF_THEIR_OWN = 20, 10
 _PAIR_KEY = "data.text_pair_column"
+_NO_TEXT = "write a text, or leave the row out"
 _TAKE_OUT = "take the row out, or put some like it into data.path"
 
 
@@ -58,7 +59,7 @@ class LabelledTexts(TableReader):
         self.kind: Kind = "single_label_classification"
         self._model_config = model_config
         self._pair = config.data.text_pair_column
-        self._choices = ColumnChoices(config.data.text_column)
+        self._choices = ColumnChoices(config.data.text_column, self._pair)
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
         self._text = ""
@@ -126,8 +127,9 @@ class LabelledTexts(TableReader):
         assert self._labels is not None, "`begin` comes first"
         refuse_rejected(row)
         texts = [text_of(row, self._text), *([text_of(row, self._pair)] if self._pair else [])]
-        if not all(text.strip() for text in texts):
-            raise DataError("the text is empty", where=row.where)
+        for column, text in zip((self._text, self._pair), texts, strict=False):
+            if not text.strip():
+                raise DataError(f"the column '{one_line(column, 40)}' is empty", where=row.where, hint=_NO_TEXT)
         if self.kind == "regression":
             return Example("\n".join(texts), (texts, self._labels.number(row)))
         names = self._labels.names(row)
