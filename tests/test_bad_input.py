@@ -130,6 +130,21 @@ CONFIG_CASES = [
     Case("table for a setting", ("my.toml: training.seed", "a whole number"), toml=GOOD + "[training.seed]\na = 1\n"),
     Case("set without =", ("--set", "'training.seed' is no KEY=VALUE", "training.seed=VALUE"), sets=("training.seed",)),
     Case("set without key", ("--set", "unknown setting"), sets=("=4",)),
+    Case("set with a table behind the value", ("training.learning_rate: \"1e-3\\n[output]", "does not fit"),
+        sets=("training.learning_rate=1e-3\n[output]\nname = 'x'",)),
+    Case("set with a setting behind the value", ("data.seed: '1\\nseed = 2' does not fit",),
+        sets=("data.seed=1\nseed = 2",)),
+    Case("set with a comment behind the value", ("data.seed: '1 # two' does not fit",), sets=("data.seed=1 # two",)),
+    Case("set that closes the list around it", ("data.seed: '1]\\nx = [2' does not fit",),
+        sets=("data.seed=1]\nx = [2",)),
+    Case("set of two values", ("data.seed: '1, 2' does not fit",), sets=("data.seed=1, 2",)),
+    Case("set of a name with a table behind it", ("output.name", "cannot be the name of a run"),
+        sets=("output.name=a\n[data]\nseed = 1",)),
+    *(
+        Case(f"an address for a folder: {word}", ("output.runs_dir", "does not fit", "a folder"),
+            sets=(f"output.runs_dir={word}",))
+        for word in ("https://example.org/runs", "s3://bucket/runs")
+    ),
     Case("unknown profile", ("--set: profile: there is no recipe named 'quikstart'", "did you mean quickstart?"),
         sets=("profile=quikstart",)),
     Case("profile that is missing", ("no/such.toml", "does not exist"), sets=("profile=no/such.toml",)),
@@ -248,6 +263,25 @@ ARGUMENT_CASES = [
     Case("unknown setting", ("'learning_rat'", "did you mean training.learning_rate, the check learning_rate or"),
         arguments=("explain", "learning_rat")),
     Case("unknown preset", ("'quick'", "quickstart"), arguments=("profiles", "quick")),
+    *(
+        Case(f"an empty text: {words}", (f"{what} is empty", "leave it out"), arguments=words)
+        for what, *words in (
+            ("--data", "plan", "my.toml", "--data", ""), ("--data", "train", "--no-ui", "my.toml", "--data="),
+            ("--model", "preview", "my.toml", "--model", ""), ("--profile", "plan", "--profile", ""),
+            ("--set", "plan", "my.toml", "--set", ""), ("--out", "report", "taken", "--out", ""),
+            ("an argument", "plan", ""), ("an argument", "resume", ""), ("an argument", ""),
+        )
+    ),
+    *(
+        Case(f"no text: {words!a}", (f"{what} {why}",), arguments=words)
+        for what, why, *words in (
+            ("--data", "has a NUL character: a\u2400b", "plan", "my.toml", "--data", "a\0b"),
+            ("an argument", "has a NUL character", "plan", "a\0b.toml"),
+            ("an argument", "is not UTF-8: caf\\xe9", "resume", "caf\udce9"),
+            ("an argument", "is not UTF-8: x\\ud800", "plan", "my.toml", "--set", "x\ud800"),
+        )
+    ),
+    Case("config whose name is too long", ("cannot be read: File name too long",), arguments=("plan", "a" * 5000)),
     Case("number out of bounds", ("--temperature", "equal to 10"), arguments=("generate", "taken", "--temperature",
         "11")),
 ]  # fmt: skip
@@ -392,6 +426,16 @@ def test_name_that_no_new_run_can_have_is_refused_by_every_command_that_looks_ah
                 message = capsys.readouterr().err
                 assert words in message and message.count("\n") == 1, message
     assert contents(place) == before
+
+
+def test_setting_that_is_given_twice_is_noted(place, capsys):
+    (place / "my.toml").write_text(GOOD)
+    (place / "other.txt").write_bytes(TEXT)
+    sets = ("data.path=other.txt", "data.seed=1", "data.seed=2", "data.seed=2")
+    assert main(["plan", "my.toml", "--data", "data.txt", *(part for text in sets for part in ("--set", text))]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "--data data.txt does not count beside --set data.path" in printed
+    assert printed.count("data.seed is given twice with --set: the last one counts, and 1 does not") == 1
 
 
 def test_plan_reports_a_missing_column_of_the_data(place, capsys):

@@ -63,6 +63,23 @@ def test_an_existing_file_is_overwritten_only_if_forced(capsys, tmp_path):
     assert "learning_rate" in out.read_text()
 
 
+def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
+    template, out = "{% for m in messages %}{{ m['content'] }}\n{% endfor %}", tmp_path / "folder" / "out.toml"
+    out.parent.mkdir()
+    given = {"model_name_or_path": "m", "max_length": 64, "chat_template": template}
+    (tmp_path / "sft.yaml").write_text(json.dumps(given))
+    assert main(["import", "sft.yaml", "--as", "trl"]) == 2
+    assert "--to OUT.toml writes it beside OUT.toml" in capsys.readouterr().err
+    assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 0
+    config = load(Request(config_file=out), lambda name: (None, "")).config
+    beside = out.with_suffix(".jinja")
+    assert config.task.chat_template == str(beside) and beside.read_text() == template
+    out.unlink()
+    assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 2
+    assert f"{beside}: exists already; --force writes over it" in capsys.readouterr().err and not out.exists()
+    assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out), "--force"]) == 0 and out.exists()
+
+
 WRONG_OPTIONS = [
     (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
     (["--to", "out.yaml"], "out.yaml: does not end in .toml"),

@@ -20,7 +20,7 @@ from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import Config, ResolvedConfig
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, read_toml
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.files.local_paths import as_bytes, is_utf8
+from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
 from tui_trainer.terminal.safe_text import one_line
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
@@ -30,6 +30,7 @@ OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "pro
 # In the place of a preset that does not suit what the user chose, before the reason.
 FITTED = ", but "
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
+_VALUE_AND_END = 2
 
 
 class Origin(StrEnum):
@@ -193,7 +194,7 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     """What the user wrote, the weakest layer first. Mistakes are added to `problems`."""
     layers = []
     path = request.config_file
-    if path is not None and (path.is_dir() or path.suffix in _DATA_SUFFIXES):
+    if path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
         hint = f"write --data {path}"
         problems.append(Problem(message="looks like data, not like settings", where=str(path), hint=hint))
     elif path is not None:
@@ -208,6 +209,9 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     layers += [_option(key, value) for key, value in request.shortcuts.items()]
     notes = []
     assigned = _assignments(request.assignments, problems, notes)
+    for key, value in request.shortcuts.items():
+        if assigned.get(key, value) != value:
+            notes.append(f"{OPTIONS[key]} {one_line(value, 60)} does not count beside --set {key}")
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned, notes=tuple(notes)))
     return [*layers, _option("profile", request.profile)] if request.profile else layers
 
@@ -277,16 +281,24 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
-            values[key] = _value(key, text.strip())
+            value = _value(key, text.strip())
+            if key in values and values[key] != value:
+                before = one_line(str(values[key]), 60)
+                notes.append(f"{key} is given twice with --set: the last one counts, and {before} does not")
+            values[key] = value
     return flatten(nest(values), "--set", problems, notes)
 
 
 def _value(key: str, text: str) -> Any:
-    """A value as TOML reads it; a text needs no quotes."""
+    """A value as TOML reads it, if it is one and nothing else; a text needs no quotes."""
     try:
-        value = parse_toml(f"value = {text}", "")["value"]
+        # Behind a comment or a line of its own, what ends the list would be missing.
+        parsed = parse_toml(f"value = [{text}, 0]", "")
     except ConfigError:
         return text
+    if len(parsed) > 1 or len(parsed["value"]) != _VALUE_AND_END:
+        return text
+    value = parsed["value"][0]
     wants_text_only = key in REMOVED or all_settings()[key].kinds == (str,)
     return text if wants_text_only and not isinstance(value, str | list) else value
 

@@ -543,8 +543,13 @@ class DistributedSection(SettingsSection):
     hsdp or DeepSpeed, on one card as well."""
 
 
+def _check_folder(path: str) -> None:
+    if re.match(r"\w[\w+.-]*://", path):
+        raise ValueError("an address")
+
+
 class OutputSection(SettingsSection):
-    runs_dir: str = option("./runs", completes="folder")
+    runs_dir: Annotated[str, Form('a folder, such as "./runs"', _check_folder)] = option("./runs", completes="folder")
     """The folder that holds the run folders."""
     name: str = option("")
     """Name of the run folder; empty: RECIPE-DATE-TIME."""

@@ -25,7 +25,10 @@ def is_utf8(text: str) -> bool:
 
 def as_bytes(path: str) -> str:
     r"""Such a path as it can be shown: `caf\xe9.txt`."""
-    return os.fsencode(path).decode(errors="backslashreplace")
+    try:
+        return os.fsencode(path).decode(errors="backslashreplace")
+    except UnicodeEncodeError:  # a half of a character that no name of a file has
+        return path.encode(errors="backslashreplace").decode()
 
 
 def at_home(path: str) -> Path:

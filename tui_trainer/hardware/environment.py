@@ -7,12 +7,17 @@ set stays.
 
 import os
 import pwd
+import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_utf8
+from tui_trainer.terminal.safe_text import one_line
 
+# `--data=`, the options of which an empty text takes something away, and the commands that go on from any text.
+_NO_VALUE, _MAY_BE_EMPTY, _TAKES_TEXT = re.compile(r"--[a-z-]+="), ("--tags", "--note", "--system"), ("generate",)
 # How the threads of torch's CPU kernels wait for one another. By default they spin, which is fastest while nobody else
 # wants the cores, and slow as soon as somebody does: a thread that has lost its core is waited for by one that burns
 # the other. Measured on 2 cores, quickstart recipe, milliseconds a step alone and beside one busy process: spinning 137
@@ -53,8 +58,8 @@ def prepare_environment() -> None:
 
 
 def check_environment(arguments: Sequence[str]) -> None:
-    """Raises InputError for a working folder that was deleted, for paths that are not UTF-8, and where there is no home
-    folder. Without one, TUI_TRAINER_HOME stands for it."""
+    """Raises InputError for a working folder that was deleted, for arguments that are empty or no text, for paths that
+    are not UTF-8, and where there is no home folder. Without one, TUI_TRAINER_HOME stands for it."""
     try:
         here = ("the path of the folder in which this is started", str(Path.cwd()), "`cd` to another one, or rename it")
     except FileNotFoundError:
@@ -69,6 +74,13 @@ def check_environment(arguments: Sequence[str]) -> None:
     ]
     if problems:
         raise InputError(problems)
+    for before, word in pairwise(("", *arguments)):
+        name, is_empty = (word[:-1], True) if _NO_VALUE.fullmatch(word) else (before, not word)
+        what = name if name.startswith("--") else "an argument"
+        if is_empty and name not in _MAY_BE_EMPTY and (what == name or arguments[0] not in _TAKES_TEXT):
+            raise InputError(f"{what} is empty", hint="leave it out, or look whether a variable of the shell is set")
+        if "\0" in word:
+            raise InputError(f"{what} has a NUL character: {one_line(word, 60)}", hint="write it without")
     try:
         Path.home()
     except RuntimeError:

@@ -16,6 +16,7 @@ from tui_trainer.config.save import table_lines
 from tui_trainer.config.sections import SCHEMA_VERSION
 from tui_trainer.config.toml_files import find_profile, parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
+from tui_trainer.files.local_paths import is_here
 from tui_trainer.importing.conversion import SETTING, Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
 from tui_trainer.importing.groups import EFFECTIVE, keep_adapter, keep_whole, per_device, stored_as
@@ -205,7 +206,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     texts = {path: imported.toml}
     if imported.template:
         texts = {Path(imported.values[SETTING]): imported.template, **texts}
-    if there := [place for place in texts if place.exists() and not force]:
+    if there := [place for place in texts if is_here(str(place)) and not force]:
         raise ConfigError("exists already", where=str(there[0]), hint="--force writes over it")
     for place, text in texts.items():
         try:
