@@ -17,6 +17,7 @@ for a mistake of theirs.
 import copyreg
 import errno
 import os
+import shutil
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -81,6 +82,18 @@ def system_reason(error: BaseException) -> str:
     said = getattr(error, "strerror", None) or str(error) or type(error).__name__
     full = full_disk_words(error)
     return f"{full} ({said})" if full else said
+
+
+def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
+    """Return what to do where a file of the program's own could not be written into `folder`."""
+    elsewhere = "set TUI_TRAINER_HOME to a folder that can be written to"
+    if not full_disk_words(error):
+        return elsewhere
+    try:
+        free = f" ({shutil.disk_usage(folder).free:,} bytes are left)"
+    except OSError:
+        free = ""
+    return f"free space there{free}, or {elsewhere}"
 
 
 class TuiTrainerError(Exception):

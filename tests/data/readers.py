@@ -6,13 +6,13 @@ import json
 from collections.abc import Iterable
 from pathlib import Path
 
-from tui_trainer.data.columns.reader import Encoded, Example
+from tui_trainer.data.columns.reader import Encoded, Example, Reader
 from tui_trainer.errors import DataError
 
 WIDTH = 8
 
 
-class Characters:
+class Characters(Reader):
     """Tokens are the characters of `text`, and the label is `label`; a text that begins with "-" trains nothing."""
 
     columns = ("input_ids", "labels")

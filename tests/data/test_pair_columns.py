@@ -61,11 +61,7 @@ def test_named_columns_are_used_and_the_other_one_is_found():
 WRONG_COLUMNS = [
     ({"documnet": "a", "summary": "b"}, {}, ("an input", 'data.text_column = "documnet"')),
     ({"article": "a", "sumary": "b"}, {}, ("answer to 'article'", 'data.target_column = "sumary"')),
-    (
-        {"a": "x", "b": "y"},
-        {},
-        ("input and answer", "found: a, b", 'data.text_column = "a" and data.target_column = "b"'),
-    ),
+    ({"a": "x", "b": "y"}, {}, ("input and answer", "found: a, b", '"a" and data.target_column = "b"')),
     ({"translation": {"en": "a", "de": "b", "fr": "c"}}, {}, ("several languages: en, de, fr", "data.text_column")),
     ({"article": "a", "summary": "b"}, {"target": "sumary"}, ("'sumary'", "did you mean 'summary'?")),
     ({"article": "a", "summary": "b"}, {"text": "artikel"}, ("did you mean 'article'?", "data.text_column")),

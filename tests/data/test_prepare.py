@@ -77,7 +77,7 @@ def test_each_document_is_on_one_side_once(data):
     assert known == set("".join(train)) | {"<pad>", "<unk>", "<eos>"}
     assert entry.counts.vocabulary == len(known)
     assert entry.counts.unknown_eval_tokens == 6  # each story ends in a character of its own
-    assert any("<unk>" in note for note in entry.notes)
+    assert any("unknown to the tokenizer" in note for note in entry.notes)
 
 
 TOKENS = [17, 18, 33, 1000, 16 * BATCH_ROWS, 16 * BATCH_ROWS + 1, 16 * BATCH_ROWS + 2, 50_001]

@@ -172,6 +172,23 @@ def test_folders_of_a_killed_process_are_removed_after_a_day(data):
     assert [path.name for path in entries(data) if path.name.startswith(".")] == [f"{cache.PARTIAL}new"]
 
 
+def test_data_found_again_has_the_names_of_now(tmp_path):
+    def made(folder: str) -> PreparedData:
+        sources = [open_source(str(tmp_path / folder / name), "text") for name in ("rows", "held")]
+        reader = TextReader(encode, eos_id=1, vocabulary=99)
+        return prepare(sources, reader, CUT, tmp_path / "cache")
+
+    for name in ("rows", "held"):
+        (tmp_path / "mine" / name).mkdir(parents=True)
+        write(tmp_path / "mine" / name / "a.jsonl", 30)
+        write(tmp_path / "mine" / name / "b.jsonl", 20)
+    before = made("mine")
+    (tmp_path / "mine").rename(tmp_path / "theirs")
+    after = made("theirs")
+    assert (before.from_cache, after.from_cache) == (False, True)
+    assert after.source == before.source.replace("/mine/", "/theirs/") != before.source
+
+
 def test_a_cache_that_cannot_be_written_is_reported(data):
-    with pytest.raises(DataError, match=r"cannot be written.*; free space there, or set TUI_TRAINER_HOME"):
+    with pytest.raises(DataError, match=r"cannot be written.*; set TUI_TRAINER_HOME to a folder"):
         prepared(data, folder=data / "cache")

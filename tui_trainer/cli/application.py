@@ -56,9 +56,9 @@ ConfigFile = Annotated[
 ]
 ProfileName = Annotated[str, option("--profile", "NAME", "The recipe to start from.")]
 Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "One setting; may be repeated.")]
-DataPath = Annotated[str, option("--data", "PATH", "Short for --set data.path=PATH.")]
-ModelName = Annotated[str, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
-TaskName = Annotated[str, option("--task", "NAME", "Short for --set task.type=NAME.")]
+DataPath = Annotated[str | None, option("--data", "PATH", "Short for --set data.path=PATH.")]
+ModelName = Annotated[str | None, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
+TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.type=NAME.")]
 GpuName = Annotated[Any, option("--gpu", "N", "The card to use, or none; without it the freest.", parser=_gpu_choice)]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Train in a process of its own, which needs no terminal; `attach` shows it.")
@@ -133,16 +133,16 @@ class Asked:
     config: ConfigFile = None
     profile: ProfileName = ""
     assignments: Assignments = None
-    data: DataPath = ""
-    task: TaskName = ""
-    model: ModelName = ""
+    data: DataPath = None
+    task: TaskName = None
+    model: ModelName = None
 
     @property
     def request(self) -> "Request":
         from tui_trainer.config.load import Request
 
         keys = {"data.path": self.data, "task.type": self.task, "model.model_name_or_path": self.model}
-        shortcuts = {key: value for key, value in keys.items() if value}
+        shortcuts = {key: value for key, value in keys.items() if value is not None}
         assignments = tuple(self.assignments or ())
         return Request(config_file=self.config, profile=self.profile, assignments=assignments, shortcuts=shortcuts)
 
@@ -152,7 +152,8 @@ class Asked:
         from tui_trainer.launching.open_run import load_config
 
         model = f"the model {self.model} and " if self.model else ""
-        words = f"looking at {model}the first rows of {self.data or 'the data'}, which takes long"
+        what = f"{model}the first rows of {self.data or 'the data'}"
+        words = f"looking at {what}, which has taken {_SLOW_SECONDS:.0f} seconds so far"
         waits = Timer(_SLOW_SECONDS, tell, [words])
         waits.daemon = True
         waits.start()

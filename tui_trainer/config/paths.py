@@ -1,16 +1,21 @@
 """Paths of a config, made independent of the folder that the program was started in."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.mixture import joined
+from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import Config
 from tui_trainer.config.token_list import with_file_read
 from tui_trainer.errors import ConfigError
-from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, could_be_on_the_hub
+from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
 from tui_trainer.files.local_paths import from_the_root, is_here
+from tui_trainer.terminal.safe_text import one_line
+
+# Settings that name what is read.
+_READ = ("model.model_name_or_path", "data.path", "data.eval_path", "task.chat_template", "model.add_tokens")
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -32,11 +37,42 @@ def with_absolute_paths(config: Config) -> Config:
     return with_changes(config, paths)
 
 
+def with_paths_beside(values: Mapping[str, Any], file: Path, notes: list[str]) -> dict[str, Any]:
+    """Return the values of a config file. A relative path counts from the working directory, as on the command line,
+    and from the folder of the file where nothing is there. `notes` gets a sentence on each of which that could be
+    mistaken."""
+    folder, here = from_the_root(str(file)).parent, from_the_root(".")
+    changed = dict(values)
+    for key in _READ if folder != here else ():
+        value = values.get(key)
+        texts: list[Any] = value if isinstance(value, list) else [value]
+        if not all(isinstance(text, str) and text for text in texts):
+            continue
+        paths = [path for text in texts for path in (paths_in(text) if key.startswith("data.") else (text,))]
+        beside = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
+        only_beside = [path for path in beside if not _is_in(here, path)]
+        for path in beside:
+            which = "taken from" if path in only_beside else "taken from the working directory, and is also in"
+            notes.append(f"{key}: {one_line(path, 80)} is {which} the folder of {one_line(str(file), 120)}")
+        if only_beside:
+            changed[key] = joined([str(folder / path) if path in only_beside else path for path in paths])
+    return changed
+
+
+def _is_in(folder: Path, path: str) -> bool:
+    try:
+        return is_here(str(folder / path)) or ("*" in path and any(folder.glob(path)))
+    except (OSError, ValueError, NotImplementedError):
+        return False
+
+
 def _data(paths: Sequence[str]) -> str:
     """Files and folders by their whole paths; samples and data sets of the hub have no place."""
 
     def has_no_place(path: str) -> bool:
-        return path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or (could_be_on_the_hub(path) and not is_here(path))
+        if path.startswith((SAMPLE_PREFIX, HUB_PREFIX)) or address_of(path):
+            return True
+        return could_be_on_the_hub(path) and not is_here(path)
 
     return joined([path if not path or has_no_place(path) else absolute(path) for path in paths])
 

@@ -5,13 +5,22 @@ Line numbers are those of the file, from 1; byte offsets are those of the unpack
 
 import codecs
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import BinaryIO
 
 from tui_trainer.errors import DataError
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes
 
 MAX_LINE_BYTES = 64 * MIB  # of one row: more than any text that is one document, and small beside a server's memory
 CHUNK_BYTES = 1 * MIB
+# What a text in them mostly holds beside ASCII, and how much of it: Cyrillic is written in small letters by one alone.
+_KANA, _HANGUL, _HAN, _CYRILLIC = ("\u3040", "\u30ff"), ("\uac00", "\ud7a3"), ("\u4e00", "\u9fff"), ("\u0400", "\u045f")
+_WESTERN, _FEWEST_LETTERS = "WINDOWS-1252", 2
+_OTHER_ENCODINGS = (
+    ("KOI8-R", (_CYRILLIC,), 0.9), ("WINDOWS-1251", (_CYRILLIC,), 0.9), ("EUC-JP", (_KANA,), 0.3),
+    ("SHIFT_JIS", (_KANA,), 0.3), ("EUC-KR", (_HANGUL,), 0.8), ("GB18030", (_HAN,), 0.8), ("BIG5", (_HAN,), 0.8),
+)  # fmt: skip
 BYTE_ORDER_MARK = "\ufeff"
 NEWLINE = b"\n"
 
@@ -71,11 +80,34 @@ def chunks_of(content: BinaryIO, label: str) -> Iterator[str]:
 
 
 def _not_utf8(data: bytes, start: int, label: str, line: int, offset: int) -> DataError:
+    found = _encoding_of(data)
+    named = "Windows-1252 or Latin-1" if found == _WESTERN else found
     return DataError(
-        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably Windows-1252 or Latin-1",
+        f"not UTF-8: 0x{data[start]:02x} at byte offset {offset + start:,}; probably {named}",
         where=f"{label}, line {line + data.count(NEWLINE, 0, start)}",
-        hint="convert it: iconv -f WINDOWS-1252 -t UTF-8",
+        hint=_converting(found, label),
     )
+
+
+def _converting(encoding: str, label: str) -> str:
+    name = PurePath(label).name
+    return f"convert it: iconv -f {encoding} -t UTF-8 {shell_word(name)} > {shell_word(f'utf8-{name}')}"
+
+
+def _encoding_of(data: bytes) -> str:
+    """Return the likeliest encoding of a text that is not UTF-8, as iconv calls it, by the letters that come out."""
+    data = b" ".join(word for word in data[: data.rfind(NEWLINE) + 1 or None].split() if not word.isascii())
+    is_western = sum(map(str.isalpha, data.decode("ascii", "ignore"))) > sum(byte > 0x7F for byte in data) / 2
+    for encoding, kinds, most in () if is_western else _OTHER_ENCODINGS:
+        try:
+            signs = [sign for sign in data.decode(encoding.lower()) if not sign.isascii()]
+        except (UnicodeDecodeError, LookupError):
+            continue
+        letters = sum(any(first <= sign <= last for first, last in kinds) for sign in signs)
+        small = sum(sign.islower() or not sign.isupper() for sign in signs)
+        if letters > max(most * len(signs), _FEWEST_LETTERS) and small > len(signs) / 2:
+            return encoding
+    return _WESTERN
 
 
 def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> None:
@@ -84,7 +116,7 @@ def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> No
         raise DataError(
             f"not UTF-8, from byte offset 0 on; probably {wide}",
             where=f"{label}, line 1",
-            hint=f"convert it: iconv -f {wide} -t UTF-8",
+            hint=_converting(wide, label),
         )
     if not rows and (position := data.find(b"\0")) >= 0:
         raise DataError(

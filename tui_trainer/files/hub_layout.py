@@ -30,6 +30,12 @@ _FILE_ENDINGS = frozenset(
 _REVISION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/-]{0,199}")
 
 
+def address_of(path: str) -> str:
+    """Return how an address of the net begins, such as https://; empty for a path."""
+    found = re.match(r"[A-Za-z][A-Za-z0-9+.-]+://", path)
+    return found[0] if found else ""
+
+
 def is_hub_name(name: str) -> bool:
     """Whether the hub could have something of this name: `org/name`, or `name`."""
     fits = len(name) <= _LONGEST_NAME and _HUB_NAME.fullmatch(name) is not None
@@ -81,6 +87,14 @@ def user_cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
 def repository_folder(kind: Repository, name: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Where the cache keeps all revisions of a model or a data set."""
     return cache_folder(environment) / f"{kind}--{name.replace('/', '--')}"
+
+
+def commit_hint(kind: Repository, name: str, setting: str) -> str:
+    """Return how to read a commit that the cache has of a repository, of which it does not know which one is main."""
+    here = sorted(path.name for path in (repository_folder(kind, name) / "snapshots").glob("*") if path.is_dir())
+    if not here:
+        return ""
+    return f"the cache has the commit {one_line(here[0], 40)}: set {setting} to it; or "
 
 
 def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:

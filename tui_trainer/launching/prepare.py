@@ -39,6 +39,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines, DataFacts
+from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
 
@@ -141,6 +142,8 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):
         data = replace(data, splits=plan.splits)
+        with suppress(InputError):  # what cannot be opened any more keeps the name that it was prepared under
+            data = data.named(sources_of(config))
         if changed := _changed_data(plan, data, progress):
             hint = "the run goes on with the rows that were prepared when it began"
             journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))

@@ -251,6 +251,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *(found or [f"learns from {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
+        *(f"  {one_line(note)}" for note in plan.data_notes),
         f"trains {place_words(plan)}",
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),

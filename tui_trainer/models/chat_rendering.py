@@ -520,11 +520,12 @@ class ConversationRenderer:
             before = self._text(messages[:place], tools, prompt=True)
             until = text if place == len(messages) - 1 else self._text(messages[: place + 1], tools)
             if not until.startswith(before) or not text.startswith(until):
-                raise self._not_nested(answers.index(place) + 1, len(answers), before, until, text)
+                last = place != answers[-1] and text.startswith(self._text(messages[: answers[-1]], tools, prompt=True))
+                raise self._not_nested(answers.index(place) + 1, before, until, text, last_is_clear=last)
             spans.append((len(before), len(until)))
         return text, spans
 
-    def _not_nested(self, number: int, answers: int, before: str, until: str, text: str) -> DataError:
+    def _not_nested(self, number: int, before: str, until: str, text: str, *, last_is_clear: bool) -> DataError:
         if until.startswith(before):
             what, shorter, longer = f"writes answer {number} otherwise once the conversation goes on", until, text
         else:
@@ -535,7 +536,7 @@ class ConversationRenderer:
         texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
         shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
         message = f"the chat template {self._template.name} {what} ({shown}), so its tokens cannot be told"
-        way = 'task.loss_on = "completion" to learn the last answer only, or ' if number < answers else ""
+        way = 'task.loss_on = "completion" to learn the last answer only, or ' if last_is_clear else ""
         return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:

@@ -216,6 +216,7 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
     return {
         "sources": facts.sources,
         "splits": facts.splits,
+        "data_notes": facts.notes,
         "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
         "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
         "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),

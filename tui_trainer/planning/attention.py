@@ -133,7 +133,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     source = "torch sdp_utils_cpp.cpp, use_flash_attention_cpp"
     for what, is_there in (
         ("dropout", shape.attention_dropout),
-        ("a learnt bias of its mask", shape.attention.learnt_bias),
+        ("bias that is learnt, as this model has in place of a mask", shape.attention.learnt_bias),
     ):
         if is_there:
             return Attention(kernel=MATH, reason=f"torch's kernel for CPUs takes no {what}", source=source)

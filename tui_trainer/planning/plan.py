@@ -132,6 +132,8 @@ class Plan(BaseModel):
     loader_workers: Planned[int]
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
+    data_notes: tuple[str, ...] = ()
+    """What was found in the data, in words; none before it is prepared."""
     train_rows: Planned[int]
     eval_rows: Planned[int]
     train_tokens: Planned[int]

@@ -56,6 +56,8 @@ class DataFacts:
     """What becomes of the splits that the files of the sources are."""
     counts: Counts | None = None
     """All that was counted; None before the data is prepared."""
+    notes: tuple[str, ...] = ()
+    """What was found in the data, in words; none before it is prepared."""
     details: Mapping[str, Any] = field(default_factory=dict)
     """What was learnt about the data on the way (`PreparedData.details`)."""
 

@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 STEPS = 3
 # Experts get a gradient where rows were sent to them, and what pools the results has none in tasks that do not pool.
 _MAY_HAVE_NONE = ("experts.", ".pooler.")
+_OF_ADDED_TOKENS = ".trainable_tokens_"  # as peft names the rows of added tokens
 _NAMED = 3
 
 
@@ -58,4 +59,6 @@ class FirstGradients:
             what = f"no gradient reaches any of the {len(found):,} trained matrices in {STEPS} steps: nothing learns"
             return what, "look at what is learned, tui-trainer preview, and at dropout: 1 lets nothing through"
         what = f"no gradient reaches {len(without):,} of {len(found):,} trained matrices in {STEPS} steps: {named}"
+        if all(_OF_ADDED_TOKENS in name for name in without):
+            return what, "no row that was read has a token of model.add_tokens: take it out, or give rows that have it"
         return what, "they do not learn: look at tuning.target_modules and tuning.modules_to_save"

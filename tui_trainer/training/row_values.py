@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.errors import GroupOutOfMemory, RunError, system_reason
+from tui_trainer.errors import GroupOutOfMemory, RunError, room_hint, system_reason
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import Progress
 from tui_trainer.runs.folder import write_atomically
@@ -111,8 +111,7 @@ class RowReader:
             write_atomically(self._path(number), written.getvalue())
         except OSError as error:
             message = f"what was found out about the rows cannot be kept in {self._folder}: {system_reason(error)}"
-            hint = "free space there, or set TUI_TRAINER_HOME to a folder that can be written to"
-            raise RunError(f"{message}; {hint}") from error
+            raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
     def _read_blocks(self, own: list[int]) -> bool:
         """Whether all of these are kept now. In smaller passes from where memory ran out."""

@@ -7,6 +7,7 @@ from tui_trainer.advice.contract import Rule, Verdict, not_applicable, passed, w
 from tui_trainer.config.mixture import escaped
 from tui_trainer.config.token_list import KEY as _ADD_TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
+from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_words, way_out
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
@@ -25,7 +26,7 @@ _MOST_LEAKED = 0.01
 class DataSize(Rule):
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
 
-    name, title, order = "data_size", "All of the text is used", 230
+    name, title, order = "data_size", "No limit leaves text out", 230
     settings = (_MAX_CHARS,)
 
     def before(self, context: Context) -> Verdict:
@@ -35,11 +36,9 @@ class DataSize(Rule):
         every = context.all_tokens
         limit *= len(context.config.data.paths)
         if not limit:
-            return passed(f"all {format_count(every)} tokens of the text are used; data.max_chars is 0")
+            return passed(f"{format_count(every)} tokens of the text are read; data.max_chars is 0")
         if limit >= every:
-            return passed(
-                f"all {format_count(every)} tokens of the text are used; data.max_chars {limit:,} is above that"
-            )
+            return passed(f"{format_count(every)} tokens of the text are read; data.max_chars {limit:,} is above that")
         left_out = 1 - limit / every
         sentence = f"data.max_chars {limit:,} leaves out {left_out:.0%} of {format_count(every)} tokens"
         if left_out <= _MOST_LEFT_OUT:
@@ -82,6 +81,28 @@ def _marks_shown(marks: Iterable[str]) -> str:
     return one_line(", ".join(marks), 80)
 
 
+class TextFrame(Rule):
+    """A model was trained with special tokens around each text, and reads texts without them as parts of others: an
+    encoder's answer is read off the first of them."""
+
+    name, title, order = "text_frame", "Texts begin and end as the model knows them", 237
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        missing = context.missing_frame
+        if missing is None:
+            return not_applicable(
+                "the model expects nothing around texts, or no tokenizer.json tells what is put there"
+            )
+        if not missing:
+            return passed("0 of the special tokens that the model was trained with are missing around texts")
+        return warned(
+            f"the tokenizer puts no {' and '.join(missing)} around texts, which the model was trained with",
+            advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "
+            "saved without its post_processor loses them",
+        )
+
+
 class TrainedShare(Rule):
     """Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss."""
 
@@ -95,11 +116,13 @@ class TrainedShare(Rule):
         rows = counts.train_rows + counts.eval_rows + counts.untrained_rows
         untrained = counts.untrained_rows / max(rows, 1)
         if untrained > _MOST_UNTRAINED:
-            return warned(
-                f"{counts.untrained_rows:,} of {rows:,} rows ({untrained:.0%}) have nothing to learn "
-                f"within {context.config.data.max_length:,} tokens and are left out",
-                advice="raise data.max_length, or see by tui-trainer preview which tokens train",
+            sentence = (
+                f"{counts.untrained_rows:,} of {rows:,} rows ({untrained:.0%}) have nothing to learn and are left out"
             )
+            if long := counts.untrained_long_rows:
+                sentence += f", {long:,} of them within {context.config.data.max_length:,} tokens"
+            which = "see by tui-trainer preview which tokens train"
+            return warned(sentence, advice=f"raise data.max_length, or {which}" if long else which)
         if facts.classes or facts.target_tokens:
             return passed(f"{counts.train_rows:,} rows train, {counts.untrained_rows:,} have nothing to learn")
         share = counts.train_labels / max(counts.train_tokens, 1)
@@ -109,6 +132,26 @@ class TrainedShare(Rule):
             advice = f"{which}; task.loss_on = all learns the whole of a conversation"
             return warned(f"{sentence}: most of each pass learns nothing", advice=advice)
         return passed(sentence)
+
+
+class KnownText(Rule):
+    """What the tokenizer does not know becomes one unknown token: it is not read, and never written."""
+
+    name, title, order = "known_text", "The tokenizer knows the text", 233
+
+    def before(self, context: Context) -> Verdict:
+        facts = context.facts
+        if facts is None or facts.counts is None:
+            return not_applicable("which tokens are unknown is known once the data is prepared: tui-trainer preview")
+        counts = facts.counts
+        sentence = unknown_words(counts, facts.details)
+        tokens = counts.train_tokens + counts.eval_tokens
+        if not sentence:
+            return passed(f"none of {tokens:,} tokens is unknown to the tokenizer")
+        share = max(counts.unknown_tokens / max(tokens, 1), counts.unknown_labels / max(counts.text_labels, 1))
+        if share < WARNED_SHARE:
+            return passed(sentence)
+        return warned(sentence, advice=way_out(trained_here=context.config.is_from_scratch))
 
 
 class LabelBalance(Rule):

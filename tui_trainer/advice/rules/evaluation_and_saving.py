@@ -23,6 +23,7 @@ from tui_trainer.advice.contract import (
 )
 from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import value_of
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
@@ -135,6 +136,31 @@ def overfitting(view: RunView) -> Cause | None:
         fix={_PATIENCE_KEY: _PATIENCE},
         advice="or fewer epochs, more data, a smaller model, dropout or weight decay",
     )
+
+
+class WritingSettings(Rule):
+    """Settings of a published model for least lengths, repeats and beams were chosen for the data that it was made for.
+    They are left out of evaluations, of what users get, and of the saved generation_config.json alike."""
+
+    name, title, order = "writing_settings", "The model writes as the data does", 485
+    needs_plan = False
+
+    def before(self, context: Context) -> Verdict:
+        shaping, facts = context.shaping, context.facts
+        if shaping is None:
+            return not_applicable("the model writes no texts, or none is named")
+        if not shaping:
+            return passed("0 settings of the model shape the lengths and repeats of what it writes")
+        sentence = f"the model's own generation settings are left out: {settings_words(shaping)}"
+        asked = (shaping.get(name) for name in ("min_length", "min_new_tokens"))
+        least = max([one for one in asked if isinstance(one, int)], default=0)
+        longest = facts.target_tokens if facts else 0
+        if not 0 < longest < least:
+            return passed(sentence)
+        return warned(
+            f"{sentence}; they ask for at least {least:,} tokens, and the longest answer of the data has {longest:,}",
+            advice="where a text should be so long all the same, pass them to generate() yourself",
+        )
 
 
 class EarlyStopping(Rule):
@@ -426,7 +452,7 @@ class BatchedWriting(Rule):
     def before(self, context: Context) -> Verdict:
         plan, config = context.planned, context.config
         task = find_task(config.task.type)
-        if not (task.continues or task.answers_in_evaluations):
+        if task.labels_rows:
             return not_applicable("a model that labels texts writes none; predictions are made in batches all the same")
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
@@ -452,7 +478,7 @@ class GreedyWriting(Rule):
 
     def before(self, context: Context) -> Verdict:
         task, rows = find_task(context.config.task.type), context.config.evaluation.generate_rows
-        if not (task.continues or task.answers_in_evaluations):
+        if task.labels_rows:
             return not_applicable("a model that labels texts writes none")
         if task.answers_in_evaluations:
             beams = NO_SAMPLING.num_beams

@@ -123,12 +123,14 @@ class Truncation(Rule):
         counts = facts.counts
         if not counts.rows_read:
             return _documents(facts)
-        rows = counts.train_rows + counts.eval_rows
-        share = counts.truncated_rows / max(rows, 1)
-        sentence = f"{counts.truncated_rows:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens"
+        lost = counts.untrained_long_rows
+        rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
+        share = long / max(rows, 1)
+        sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens"
+        ends = " and lose their end" + (f", {lost:,} of them all that is to be learnt" if lost else "")
         if share <= _MOST_CUT:
-            return passed(sentence)
-        sentence += " and lose their end"
+            return passed(sentence + ends * bool(long))
+        sentence += ends
         wanted = -(-int(facts.details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
         limit = context.basis.shape.max_position_embeddings
         possible = wanted if limit is None else min(wanted, limit)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from tui_trainer.data.progress import Progress
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.splits import SplitUse
-from tui_trainer.errors import DataError, system_reason
+from tui_trainer.errors import DataError, room_hint, system_reason
 from tui_trainer.terminal.safe_text import one_line
 
 
@@ -35,12 +35,15 @@ class Counts:
     `row_documents`, that of the longest one. Of the documents of both sides, `cut_documents` gave `pieces` rows, and
     `short_documents` had fewer than two tokens and are left out of all other numbers.
 
-    Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used;
-    `repeated_rows` have the text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they
-    are left out with data.dedup. Of a table, `untrained_rows` have no label left in the first max_length tokens and are
-    left out, `truncated_rows` lost their end, and `truncated_answers` that of the answer, or have it whole nowhere; the
-    longest row of labels has `longest_labels`. `marked_rows` spell a special token that begins or ends them, and have
-    it once. What an epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
+    Of a table's `rows_read`, or the `documents_read` of text, `bad_rows` could not be used; `repeated_rows` have the
+    text of an earlier one, and `leaked_rows` of the training side that of a held-out one: they are left out with
+    data.dedup. Of a table, `untrained_rows` have no label in the first max_length tokens and are left out,
+    `untrained_long_rows` of them because they are longer, `truncated_rows` lost their end, and `truncated_answers` that
+    of the answer, or have it whole nowhere; the longest row of labels has `longest_labels`. `marked_rows` spell a
+    special token that begins or ends them, and have it once. Of all tokens that are read, `unknown_tokens` stand for
+    text that the tokenizer does not know, and of the `text_labels` that are to be written, `unknown_labels`. Of labels
+    that stand one beside the other, `eval_labels_beyond` of held-out rows did not fit into max_length. What an
+    epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
     """
 
     train_rows: int
@@ -66,17 +69,23 @@ class Counts:
     truncated_answers: int = 0
     longest_labels: int = 0
     untrained_rows: int = 0
+    untrained_long_rows: int = 0
     cut_documents: int = 0
     pieces: int = 0
     short_documents: int = 0
     marked_rows: int = 0
+    unknown_tokens: int = 0
+    unknown_labels: int = 0
+    text_labels: int = 0
+    eval_labels_beyond: int = 0
 
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form
-PREPARATION_VERSION = 7  # of the tokens; raise it when the same text and settings give other rows
+PREPARATION_VERSION = 8  # of the tokens; raise it when the same text and settings give other rows
 TRAIN_FILE, EVAL_FILE, TOKENIZER_FILE, MANIFEST_FILE = "train.arrow", "eval.arrow", "tokenizer.json", "manifest.json"
 ABANDONED_SECONDS = 24 * 3600
 PARTIAL = ".partial-"
+SOURCES = "sources"  # of the details: what came of each
 LENGTHS_KEPT = 512
 
 
@@ -131,7 +140,8 @@ class PreparedData(Built):
     """Data ready to train on, on disk. Without held-out text there is no `eval_path`.
 
     A tokenizer that was trained on the data lies at `tokenizer_path`. `splits`: what became of the splits of the
-    sources; it is no part of the entry, which knows only the files that were read.
+    sources; it is no part of the entry, which knows only the files that were read. `source` describes all of them and
+    `names` each; those of an entry that is found again are the ones of now (`named`).
     """
 
     folder: Path
@@ -139,7 +149,26 @@ class PreparedData(Built):
     max_length: int
     source: str
     fingerprint: str
+    names: tuple[str, ...] = ()
     splits: tuple[SplitUse, ...] = ()
+
+    def named(self, sources: Sequence[Source]) -> "PreparedData":
+        """Return the same with the names that its sources have now: the same contents may lie in another folder."""
+        now = _names(sources)
+        if now == self.names or len(now) != len(self.names):
+            return replace(self, source=_described(sources))
+        new = dict(zip(self.names, now, strict=True))
+
+        def renamed(note: str) -> str:
+            old = next((name for name in new if note.startswith(f"{name}: ")), "")
+            return new[old] + note.removeprefix(old) if old else note
+
+        details = dict(self.details)
+        if SOURCES in details:
+            of_parts = zip(details[SOURCES], now, strict=False)
+            details[SOURCES] = [{**one, "description": name} for one, name in of_parts]
+        notes = tuple(map(renamed, self.notes))
+        return replace(self, source=_described(sources), names=now, notes=notes, details=details)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
@@ -164,7 +193,7 @@ Build = Callable[[Path], Built]
 def find_entry(sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
     """The whole entry for this data and these settings, or None. Reads the sources once, to hash them."""
     entry = read_entry(Path(cache_dir) / entry_key(sources, fingerprint_of(sources, progress), cut))
-    return entry and replace(entry, splits=sources[0].splits)
+    return entry and replace(entry.named(sources), splits=sources[0].splits)
 
 
 def make_entry(
@@ -185,16 +214,23 @@ def make_entry(
             for source, was in zip(sources, before, strict=True):
                 if source.signature() != was:
                     raise DataError(f"{source.description} changed while it was read", hint="start again")
-            description = ", measured on ".join(source.description for source in sources)
-            about = {"max_length": cut.max_length, "source": description, "fingerprint": fingerprint}
-            _write_manifest(partial, {**about, **asdict(built)})
-            return replace(_publish(partial, final), splits=sources[0].splits)
+            about = {"max_length": cut.max_length, "source": _described(sources), "names": _names(sources)}
+            _write_manifest(partial, {**about, "fingerprint": fingerprint, **asdict(built)})
+            return replace(_publish(partial, final).named(sources), splits=sources[0].splits)
     except OSError as error:
         raise DataError(
             f"the prepared data cannot be written: {system_reason(error)}",
             where=one_line(str(cache_dir)),
-            hint="free space there, or set TUI_TRAINER_HOME to a folder that can be written to",
+            hint=room_hint(error, cache_dir),
         ) from None
+
+
+def _described(sources: Sequence[Source]) -> str:
+    return ", measured on ".join(source.description for source in sources)
+
+
+def _names(sources: Sequence[Source]) -> tuple[str, ...]:
+    return tuple(part.description for source in sources for part in source.parts)
 
 
 def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
@@ -249,6 +285,7 @@ def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:
             counts=counts,
             notes=tuple(manifest["notes"]),
             source=str(manifest["source"]),
+            names=tuple(map(str, manifest.get("names", ()))),
             fingerprint=str(manifest["fingerprint"]),
             lengths=tuple(int(length) for length in manifest["lengths"]),
             details=dict(manifest["details"]),

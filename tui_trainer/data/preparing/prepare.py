@@ -34,10 +34,9 @@ from numpy.typing import ArrayLike, NDArray
 from tui_trainer.data.columns.reader import Encoded, Example, Reader, ReadInOrder
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
-from tui_trainer.data.preparing.cache import Counts, Cut
+from tui_trainer.data.preparing.cache import SOURCES, Counts, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.preparing.row_selection import (
-    SOURCES,
     TRAIN,
     ChosenRows,
     Selection,
@@ -48,6 +47,15 @@ from tui_trainer.data.preparing.row_selection import (
     source_rows,
 )
 from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns, DocumentWriter, Rows, RowWriter, StreamWriter
+from tui_trainer.data.preparing.unknown_tokens import (
+    SHOWN,
+    TEXTS_KEPT,
+    count_unknown,
+    is_refused,
+    unknown_text,
+    unknown_words,
+    way_out,
+)
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.reading import BLOCK_BYTES
@@ -57,15 +65,16 @@ from tui_trainer.errors import DataError
 CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"
 MOST_CLASSES = 1000
-_SHARE = 0.99
+_SHARE, _KEPT_SHARE = 0.99, 0.95
 _SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
     """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
-    labels, characters, truncated, truncated_answers, inexact (answers), untrained (rows without a label), unknown
-    (tokens), marked. `inexact_example` is one of the inexact answers.
+    labels, characters, truncated, truncated_answers, inexact (answers), untrained (rows without a label), marked, and
+    unknown tokens (`UnknownInBatch`). `needs`: tokens up to the first label of rows without one. `inexact_example` is
+    one of the inexact answers, `unknown_texts` are some texts with unknown tokens.
 
     Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
     """
@@ -76,6 +85,8 @@ class EncodedBatch:
     cut: NDArray[np.bool_]
     row_characters: NDArray[np.int32]
     inexact_example: str = ""
+    unknown_texts: tuple[str, ...] = ()
+    needs: tuple[int, ...] = ()
 
 
 def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: Processes | None = None) -> Iterator[EncodedBatch]:
@@ -100,6 +111,7 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
     characters = [len(examples[at].text) for at, row in zip(places, found, strict=True) if row.labels]
     columns = {name: _column(kept, name) for name in reader.columns}
     cut = np.array([row.truncated for row in kept], dtype=np.bool_)
+    unknown = count_unknown(reader, columns)
     counted = Counter(
         documents=len(kept),
         tokens=len(columns[COLUMN][0]),
@@ -109,11 +121,18 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
         truncated_answers=sum(row.answer_truncated for row in kept),
         inexact=sum(bool(row.inexact) for row in kept),
         untrained=len(found) - len(kept),
-        unknown=sum(row.unknown for row in kept),
+        untrained_long=sum(row.truncated for row in found if not row.labels),
+        unknown_tokens=unknown.read,
+        unknown_labels=unknown.labels,
+        text_labels=unknown.text_labels,
         marked=sum(row.marked for row in kept),
+        labels_beyond=sum(row.labels_beyond for row in found),
     )
     example = next((row.inexact for row in kept if row.inexact), "")
-    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example)
+    of_kept = [examples[at].text for at, row in zip(places, found, strict=True) if row.labels] if unknown.rows else []
+    texts = tuple(of_kept[row] for row in unknown.rows)
+    needs = tuple(row.needs for row in found if row.needs)
+    return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example, texts, needs)
 
 
 def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
@@ -177,8 +196,8 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
     return found
 
 
-def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
-    """What was left out, cut or not known, in words."""
+def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]:
+    """What was left out, cut or not known, in words. `longer`: which length would keep rows that are left out."""
     if counts.repeated_rows:
         what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
         yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"
@@ -196,8 +215,12 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
         what = "written ones are cut at task.max_target_length, those marked in a text are learnt as none"
         yield f"{who} not fit whole: {what}"
-    if counts.untrained_rows:
-        yield f"{counts.untrained_rows:,} rows have nothing to learn within {cut.max_length:,} tokens and are left out"
+    if long := counts.untrained_long_rows:
+        which = "1 row is" if long == 1 else f"{long:,} rows are"
+        more = f"; {longer}" if longer else ""
+        yield f"{which} left out, whose first {cut.max_length:,} tokens hold nothing to learn{more}"
+    if never := counts.untrained_rows - counts.untrained_long_rows:
+        yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} left out, in which no token is to be learnt"
     if counts.cut_documents:
         documents = counts.train_documents + counts.eval_documents
         yield (
@@ -210,9 +233,17 @@ def notes_of_counts(counts: Counts, cut: Cut) -> Iterator[str]:
         what = "documents" if cut.reads_text else "rows"
         where = "special tokens of the tokenizer at their beginning or end"
         yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
-    if counts.unknown_eval_tokens:
-        why = "do not occur in the training text" if cut.tokenizer == TRAINED_HERE else "are not known to the model"
-        yield f"{counts.unknown_eval_tokens:,} held-out characters {why}: read as <unk>"
+
+
+def _longer_words(needs: Sequence[int], rows: int) -> str:
+    """Return which length would keep rows that have no label: they need so many tokens for their first one."""
+    if not needs:
+        return ""
+    least, most = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
+    wanted = 1 << (most - 1).bit_length()
+    kept = rows - sum(one > wanted for one in needs)
+    shortest = f"the shortest prompt has {least - 1:,} tokens, so that data.max_length must be at least {least:,}"
+    return f"{shortest}; {wanted:,} keeps {kept:,} of {rows:,} rows"
 
 
 def prepare(
@@ -250,6 +281,8 @@ class _SideFile:
     counted: Counter[str] = field(default_factory=Counter)
     longest_labels: int = 0
     inexact_example: str = ""
+    unknown_texts: list[str] = field(default_factory=list)
+    needs: list[int] = field(default_factory=list)
     notes: RowNotes = field(default_factory=RowNotes)
 
     def add(self, batch: EncodedBatch) -> None:
@@ -259,6 +292,8 @@ class _SideFile:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
         self.counted.update(batch.counted)
         self.inexact_example = self.inexact_example or batch.inexact_example
+        self.unknown_texts += batch.unknown_texts[: max(0, TEXTS_KEPT - len(self.unknown_texts))]
+        self.needs += batch.needs
         self.notes.add(batch)
 
 
@@ -332,11 +367,19 @@ class _Preparation:
         counts = self._counts(surveys, choice, train, held_out)
         notes = [note for survey in surveys for note in survey.notes]
         notes += [*self._reader.notes(), *self._problems.notes(), *choice.split.notes]
-        notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut)]
+        longer = _longer_words([*train.needs, *held_out.needs], counts.untrained_long_rows)
+        notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut, longer)]
         if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
             example = train.inexact_example or held_out.inexact_example
             notes.append(f"the tokens cannot represent {inexact:,} rows exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
+        if texts := [*train.unknown_texts, *held_out.unknown_texts]:
+            details[SHOWN] = unknown_text(self._reader, texts)
+        if words := unknown_words(counts, details):
+            hint = way_out(trained_here=self._cut.tokenizer == TRAINED_HERE)
+            if is_refused(counts):
+                raise DataError(words, where=self._sources[0].description, hint=hint)
+            notes.append(f"{words}; {hint}")
         details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
         lengths: tuple[int, ...] = ()
         if self._cut.rows != "stream":  # whose rows are all full; of documents their labels, else tokens
@@ -400,8 +443,11 @@ class _Preparation:
         elif not train.counted["documents"]:
             untrained = train.counted["untrained"]
             what = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
-            hint = "raise data.max_length, or see `tui-trainer preview` for which tokens train"
-            raise refused(what if untrained else "no row is left to train on", hint=hint)
+            hint = _longer_words(train.needs, untrained) or "data.max_length has to be longer than what begins a row"
+            if not train.counted["untrained_long"]:
+                what = f"none of the {untrained:,} training rows has a token to learn"
+                hint = "task.loss_on, and weights or marks of turns in the rows, say which tokens are learnt"
+            raise refused(what if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _write_cut_rows(self, folder: Path, train: _SideFile) -> dict[str, object]:
         """Which training rows were cut; the details of how long those of a table would be."""
@@ -426,7 +472,7 @@ class _Preparation:
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
-            unknown_eval_tokens=held_out.counted["unknown"],
+            unknown_eval_tokens=max(held_out.counted["unknown_tokens"], held_out.counted["unknown_labels"]),
             train_labels=train.counted["labels"] - first,
             eval_labels=max(0, held_out.counted["labels"] - first),
             longest_row=max(train.writer.longest_row, held_out.writer.longest_row) - int(text),
@@ -440,8 +486,13 @@ class _Preparation:
             truncated_answers=both["truncated_answers"],
             longest_labels=max(train.longest_labels, held_out.longest_labels),
             untrained_rows=0 if text else both["untrained"],
+            untrained_long_rows=0 if text else both["untrained_long"],
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
             short_documents=both["untrained"] if text else 0,
             marked_rows=both["marked"],
+            unknown_tokens=both["unknown_tokens"],
+            unknown_labels=both["unknown_labels"],
+            text_labels=both["text_labels"],
+            eval_labels_beyond=held_out.counted["labels_beyond"],
         )

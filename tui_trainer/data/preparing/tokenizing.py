@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tui_trainer.data.columns.reader import Encoded, Example, Reader
+from tui_trainer.data.columns.reader import Encoded, Example, Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import EOS, EOS_ID, PAD, UNK, Specials, train_tokenizer
 from tui_trainer.data.preparing.token_rows import COLUMN, Tokens
 from tui_trainer.errors import DataError
@@ -174,15 +174,26 @@ class TextReader(Reader):
     ) -> None:
         self.learns, self._marked_once, self._load = encode is None, marked_once, load
         self._encode, self._eos_id, self._vocabulary = encode, eos_id, vocabulary
+        self._unknown: tuple[UnknownToken | None, ...] = ()
 
     def know(self, tokenizer: Any, model_config: Mapping[str, Any]) -> None:
         if self.learns:
             self._encode = partial(_encode_with, tokenizer.backend_tokenizer)
-        self.learns, self._vocabulary = False, len(tokenizer)
+        self.learns, self._vocabulary, self._unknown = False, len(tokenizer), (unknown_token_of(tokenizer),)
 
     def load(self) -> None:
         if not self.learns and self._load:
-            self._load()
+            self._unknown = self._unknown or (unknown_token_of(self._load()),)
+
+    @property
+    def unknown_token(self) -> UnknownToken | None:
+        if not self._unknown:
+            self.load()
+        return self._unknown[0] if self._unknown else None
+
+    def tokens_of(self, texts: Sequence[str]) -> Sequence[Sequence[int]]:
+        assert self._encode is not None, "`learn` comes first"
+        return self._encode(texts)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         tokenizer = train_tokenizer(texts, self._vocabulary)
@@ -249,8 +260,15 @@ class CharacterReader(Reader):
         self._ids, self._vocabulary = character_ids(characters), tokenizer.get_vocab_size()
 
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
-        rows = [encode_text(self._ids, example.text) for example in examples]
-        return [Encoded({COLUMN: row}, labels=len(row), unknown=int((row == UNK_ID).sum())) for row in rows]
+        rows = self.tokens_of([example.text for example in examples])
+        return [Encoded({COLUMN: row}, labels=len(row)) for row in rows]
+
+    @property
+    def unknown_token(self) -> UnknownToken | None:
+        return UnknownToken(UNK_ID, (EOS_ID,))
+
+    def tokens_of(self, texts: Sequence[str]) -> list[Tokens]:
+        return [encode_text(self._ids, text) for text in texts]
 
     def vocabulary(self) -> int:
         return self._vocabulary

@@ -1,9 +1,9 @@
 """Sentences of files that have one word a line: CoNLL, and tables with a column that says which sentence it is.
 
-CoNLL has a blank line after each sentence. Columns are separated by tabs, or by white space in lines without tabs. The
-word is in the first and the tag in the last; in CoNLL-U they are FORM and UPOS, and its ranges (1-2) and empty nodes
-(1.1) are no words. What stands between is passed over, and so are -DOCSTART- lines, comments ("# key = value") before a
-sentence, and names of columns in the first line.
+CoNLL has a blank line after each sentence. Columns are separated by tabs, or by white space in lines without tabs, or
+by another sign where the first line has neither. The word is in the first and the tag in the last; in CoNLL-U they are
+FORM and UPOS, and its ranges (1-2) and empty nodes (1.1) are no words. What stands between is passed over, and so are
+-DOCSTART- lines, comments ("# key = value") before a sentence, and names of columns in the first line.
 """
 
 import re
@@ -28,7 +28,13 @@ _DOCUMENT_COLUMNS = ("document_id", "doc_id", "document", "doc")  # in which the
 _DOCUMENT = "-DOCSTART-"
 _LONGEST_SENTENCE = 100_000
 _LOOKED_SENTENCES = 100
-_HINT = "one word a line with its tag behind it, and a blank line after each sentence"
+_LONG_ALONE = 100  # words of a file's only sentence, above which its blank lines are missing
+_SIGNS = "|;,"
+_CHUNKS = frozenset({"NP", "VP", "PP"})
+_HINT = (
+    "one word a line with its tag behind it (behind a tab where words hold blanks), "
+    "and a blank line after each sentence"
+)
 _UNIVERSAL_COLUMNS = 10  # of CoNLL-U, and of CoNLL-X with the same ones at these places
 _UNIVERSAL = {WORDS: 1, "upos": 3, "xpos": 4}
 _NO_WORD = re.compile(r"\d+[-.]\d+")
@@ -62,8 +68,9 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
             break
     if not head:
         return
-    layout = _layout(head, label, choices)
+    layout, count, longest = _layout(head, label, choices), 0, 0
     for sentence in chain(head, sentences):
+        count, longest = count + 1, max(longest, len(sentence))
         words = [(line, fields) for line, fields in sentence if not (layout.is_universal and _is_no_word(fields))]
         while words and _is_comment(words[0][1], layout):
             del words[0]
@@ -80,6 +87,9 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                     problems.add(DataError("the word has no UPOS, and others of the sentence have", where=where))
                     continue
             yield Row(f"{label}, line {words[0][0]}", found)
+    if count == 1 and longest > _LONG_ALONE:
+        choices.remark(f"{label} has no blank line between its {longest:,} words: all of them are one sentence, of "
+                       "which data.max_length tokens are learnt; put a blank line after each sentence")  # fmt: skip
 
 
 def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
@@ -95,15 +105,27 @@ def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
 
 def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
     """(line, its fields); none for a blank line and for the end of the file."""
-    line = 0
+    line, sign, signs = 0, "", 0
     for line, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
             hint = "write two columns, the word and its tag (B-PER, O, ...)"
             raise DataError("CoNLL-2012 (OntoNotes) is not read", where=f"{label}, line {line}", hint=hint)
         text = text.rstrip("\r\n")
-        fields = [part.strip() for part in text.split("\t")] if "\t" in text else text.split()
+        if not signs and (one := text.split()) and not one[0].startswith("#"):
+            signs = -1
+            if len(one) == 1 and (sign := next((each for each in _SIGNS if _ends_in_tag(text, each)), "")):
+                signs = text.count(sign) or -1
+        if "\t" in text:
+            fields = [part.strip() for part in text.split("\t")]
+        else:
+            fields = [part.strip() for part in text.rsplit(sign, signs)] if sign and text.strip() else text.split()
         yield line, fields if any(fields) else []
     yield line + 1, []
+
+
+def _ends_in_tag(line: str, sign: str) -> bool:
+    word, _, tag = line.rpartition(sign)
+    return bool(word) and bool(ENTITY_TAG.fullmatch(tag.strip()))
 
 
 def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _Layout:
@@ -126,9 +148,13 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         if place == 0 and columns == _UNIVERSAL_COLUMNS:
             choices.remark(f"{label} is CoNLL-U: words are FORM, tags UPOS; ranges and empty nodes are no words")
             return _Layout(columns, _UNIVERSAL)
-        if place == 0 and columns == 3:
-            choices.remark(f"{label}: the first column numbers the words, and is not read")
-            return _Layout(columns, {WORDS: 1, TAGS: 2})
+        if place == 0 and columns > 2:
+            tag = _tags_behind_number(lines)
+            more = [str(at + 1) for at in range(2, columns) if at != tag]
+            also = f"; nor {'is' if len(more) == 1 else 'are'} column {', '.join(more)}" if more else ""
+            choices.remark(f"{label}: the first column numbers the words, and is not read{also}")
+            of_entities = all(ENTITY_TAG.fullmatch(fields[tag]) for fields in lines)
+            return _Layout(columns, {WORDS: 1, TAGS: tag}, of_entities)
         what = f"column {place + 1} of {columns} numbers the words, so that word and tag cannot be told"
         raise DataError(what, where=where, hint="write two columns, the word and its tag; or CoNLL-U with its ten")
     if any(_BRACKETS.fullmatch(fields[-1]) for fields in lines):
@@ -140,6 +166,13 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         return _Layout(columns, {WORDS: 1, TAGS: 0})
     tags = [fields[-1] for fields in lines if not fields[0].startswith("#")]
     return _Layout(columns, {WORDS: 0, TAGS: -1}, bool(tags) and all(map(ENTITY_TAG.fullmatch, tags)))
+
+
+def _tags_behind_number(lines: Sequence[Sequence[str]]) -> int:
+    """Return the column of the tags where words are numbered: the last, or of levels of entities the outermost one."""
+    last, third = len(lines[0]) - 1, [fields[2] for fields in lines]
+    are_entities = all(ENTITY_TAG.fullmatch(tag) for fields in lines for tag in fields[2:])
+    return 2 if are_entities and not _CHUNKS & {tag.partition("-")[2] for tag in third} else last
 
 
 def _is_no_word(fields: Sequence[str]) -> bool:
@@ -156,7 +189,7 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
 
 
 def _problem(fields: Sequence[str], layout: _Layout, words: int) -> str:
-    if len(fields) < 2 or not fields[layout.read.get(TAGS, -1)]:
+    if len(fields) < 2 or (len(fields) == layout.columns and not fields[layout.read.get(TAGS, -1)]):
         return "the line has a word and no tag"
     if len(fields) != layout.columns:
         return f"the line has {len(fields)} columns, the first one of the file {layout.columns}"

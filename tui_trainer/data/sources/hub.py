@@ -33,6 +33,7 @@ from tui_trainer.files.hub_layout import (
     NAME_PART,
     cache_folder,
     cached_repositories,
+    commit_hint,
     is_hub_name,
     is_revision,
     network_errors,
@@ -153,7 +154,8 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
 def remedies(wanted: HubPath) -> str:
     short = wanted.name.rpartition("/")[2]
     command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
-    return f"run `{command}`, or copy its files into ./{short} and give that path"
+    here = commit_hint("datasets", wanted.name, "data.revision")
+    return f"{here}run `{command}`, or copy its files into ./{short} and give that path"
 
 
 def _is_text(name: str) -> bool:

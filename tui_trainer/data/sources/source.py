@@ -8,6 +8,7 @@ written as `datasets` writes them: `train[:10%]`, `train[100:]+validation`.
 """
 
 import glob
+import json
 import math
 import os
 import stat
@@ -24,6 +25,7 @@ from typing import BinaryIO, TypeVar
 from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
+from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.samples import Sample, find_sample
@@ -78,13 +80,21 @@ from tui_trainer.data.sources.splits import (
     tell_apart,
 )
 from tui_trainer.errors import DataError, Problem
-from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, could_be_on_the_hub, repository_folder
+from tui_trainer.files.hub_layout import (
+    HUB_PREFIX,
+    SAMPLE_PREFIX,
+    address_of,
+    could_be_on_the_hub,
+    repository_folder,
+)
 from tui_trainer.files.local_paths import at_home, nearest_path
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
 T = TypeVar("T")
 SHOWN_SOURCES, _MOST_SHOWN = 4, 6
+_NEVER_WALKED = frozenset(map(Path, ("/", "/proc", "/sys", "/dev", "/home", "/usr")))
+_FEW_SETTINGS, _SETTINGS_BYTES = 20, 1 * MIB
 _FETCH_AGAIN = "copy or download the data set again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
@@ -388,6 +398,9 @@ def _find(asked: _Asked) -> Source:
         raise DataError(
             "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
+    if address := address_of(path):
+        hint = "download the file, and name it here; a data set of the hub is written hub:owner/name"
+        raise DataError(f"'{one_line(path, 200)}' is an address, and nothing is read from {address}", hint=hint)
     is_of_the_hub = path.startswith(HUB_PREFIX)
     if not is_of_the_hub:
         place = at_home(path)
@@ -417,6 +430,9 @@ def _find(asked: _Asked) -> Source:
 
 
 def _of_a_folder(asked: _Asked, place: Path) -> Source:
+    if place.resolve() in _NEVER_WALKED:
+        what = f"'{one_line(asked.text, 200)}' is a folder of the whole system"
+        raise DataError(what, hint="name the folder that holds the data, or a glob such as /data/*.jsonl")
     asked = replace(asked, place=place)
     if has_configurations(place):
         return _configured(asked, place)
@@ -643,7 +659,7 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
             name
             for name, file in files.items()
             if not file.holds_rows and (is_about_the_data(name) or name.endswith(".py"))
-        }
+        } | _settings_among(files)
         files = {name: file for name, file in files.items() if name not in about}
         beside += about
     if not files:
@@ -652,10 +668,47 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
         reasons = [*unreadable[:_MOST_SHOWN], *([f"found only {shown}"] if shown else [])]
         found = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
+    files = _labelled_by_folder(files)
     if unreadable:
         hint = "convert or remove these files, or name the files to learn from in data.path, with commas"
         raise DataError([Problem(message=text, hint=hint) for text in unreadable[:_MOST_SHOWN]])
     return files, replace(asked, beside=tuple(sorted(beside)))
+
+
+def _settings_among(files: Mapping[str, SourceFile]) -> set[str]:
+    """Return the .json files that hold one object without rows, such as config.json, where others hold rows."""
+    found = [name for name, file in files.items() if file.form == "json" and file.size_bytes <= _SETTINGS_BYTES]
+    if len(found) > _FEW_SETTINGS:  # of many files each may be a row
+        return set()
+    alone = {name for name in found if _is_one_object(files[name])}
+    return alone if any(file.holds_rows for name, file in files.items() if name not in alone) else set()
+
+
+def _is_one_object(file: SourceFile) -> bool:
+    try:
+        with open_bytes(file) as (_, content):
+            value = json.loads(content.read())
+    except (DataError, ValueError, RecursionError):
+        return False
+    if not isinstance(value, dict) or not any(isinstance(one, str | int | float) for one in value.values()):
+        return False
+    if HEADER_NAMES & {name.strip().lower() for name in value}:  # a row
+        return False
+    return not any(isinstance(one, list) and one and isinstance(one[0], dict) for one in value.values())
+
+
+def _labelled_by_folder(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
+    """Give texts their folder as a label, where each lies in a folder that is no split, and folders have several."""
+    folders = {name: PurePosixPath(name).parent.name for name in files if not is_about_the_data(name)}
+    if any(file.holds_rows for file in files.values()) or not all(map(_is_label, folders.values())):
+        return dict(files)
+    if not 2 <= len({*folders.values()}) < len(folders):
+        return dict(files)
+    return {name: replace(file, label_of_folder=folders.get(name, "")) for name, file in files.items()}
+
+
+def _is_label(folder: str) -> bool:
+    return bool(folder) and not split_in(folder)
 
 
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:

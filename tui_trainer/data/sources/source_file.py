@@ -62,15 +62,31 @@ _ALWAYS_TEXT = frozenset({".md", ".rst", ".py"})
 _SEPARATED: tuple[tuple[Form, str], ...] = (("tsv", "\t"), ("csv", ","), ("csv", ";"))
 _JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
 ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
+_AS_ROWS = "write its texts or rows as JSONL"
+_LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
 # What a file begins with that is another form than its name says.
 _BEGINNINGS = (
-    (b"version https://git-lfs", "a pointer of Git LFS, and not the file itself", "fetch it: git lfs pull"),
     (b"PK\x03\x04", "an Excel file or a zip", "save it as CSV"),
     (b"\xd0\xcf\x11\xe0", "an old Excel file", "save it as CSV"),
     (b"%PDF", "a PDF", "write its text into a file"),
     (b"\x1f\x8b", "a gzip file", "name it .gz"),
     (b"PAR1", "a Parquet file", "name it .parquet"),
     (b"ARROW1", "an Arrow file", "name it .arrow"),
+    (b"sqlite format 3\0", "an SQLite database", "write the table to learn from as CSV"),
+    (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it: zstd -d"),
+    (b"bzh9", "a bzip2 file", "unpack it: bunzip2"),
+    (b"\xfd7zxz\0", "an xz file", "unpack it: unxz"),
+    (b"7z\xbc\xaf", "a 7-Zip file", "unpack it"),
+    (b"\x89hdf", "an HDF5 file", _AS_ROWS),
+    (b"\x93numpy", "an array of NumPy", _AS_ROWS),
+    (b"\x89png", "an image", _AS_ROWS),
+    (b"\xff\xd8\xff", "an image", _AS_ROWS),
+    (b"x\x9c", "a file that zlib packed, such as one of spaCy", _AS_ROWS),
+    *((bytes((0x80, version)), "a pickle of Python, which may run code and is never opened", _AS_ROWS)
+      for version in range(2, 6)),
+)  # fmt: skip
+# What texts may begin with as well.
+_WEB_PAGES = (
     (b"<!doctype", "a web page, as a download that failed leaves", "download it again"),
     (b"<html", "a web page, as a download that failed leaves", "download it again"),
 )
@@ -133,6 +149,9 @@ class SourceFile:
     header: tuple[str, ...] = ()
     form_inside: Form | None = None
     """The form of its content, where the name promises none."""
+    label_of_folder: str | None = None
+    """Of a text: the folder that it lies in, where texts lie in one folder for each class; empty for a README and the
+    like beside these folders, which is no row."""
 
     @property
     def compressed(self) -> bool:
@@ -145,6 +164,11 @@ class SourceFile:
     @property
     def holds_rows(self) -> bool:
         return self.form not in ("text", "unknown")
+
+    @property
+    def is_looked_into(self) -> bool:
+        """Whether its content tells its form: that of a .tsv may be CoNLL, which BioBERT's data has under that name."""
+        return self.form == "tsv" or not (self.holds_rows or self.path.suffix.lower() in _ALWAYS_TEXT)
 
     @property
     def whole(self) -> "SourceFile":
@@ -215,19 +239,24 @@ def _opened(file: SourceFile) -> BinaryIO:
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     raw = BufferedReader(_Readable(os.open(file.path, flags)))
-    if not stat.S_ISREG(os.fstat(raw.fileno()).st_mode):
+    facts = os.fstat(raw.fileno())
+    if not stat.S_ISREG(facts.st_mode):
         raw.close()
         raise DataError("not a regular file", where=file.label)
+    if facts.st_size <= _LFS_BYTES and raw.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
+        raw.close()
+        what = "this is a pointer of Git LFS, and not the file itself"
+        raise DataError(what, where=file.label, hint="fetch the file, in its folder: git lfs pull")
     return raw
 
 
 def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
-    """Raises DataError for what is another form than its name says. In a plain text, only a pointer of Git LFS is."""
+    """Raises DataError for what is another form than its name says. A plain text may be a web page."""
     if file.form in PACKED_INSIDE:
         return
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     content.seek(0)
-    for beginning, what, hint in _BEGINNINGS if file.holds_rows else _BEGINNINGS[:1]:
+    for beginning, what, hint in (*_BEGINNINGS, *(_WEB_PAGES if file.holds_rows else ())):
         if start[: len(beginning)].lower() == beginning.lower():
             raise DataError(f"this is {what}", where=file.label, hint=hint)
     if file.form in ("csv", "tsv") and start[:1] in (b"{", b"[") and start[1:].lstrip()[:1] in (b"{", b'"', b"["):
@@ -242,12 +271,12 @@ def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
     refuse_unsupported(file)
     with open_bytes(file) as (_, content):  # raises now where it may not be read
-        return file if file.holds_rows else _with_form_inside(file, content.read(_FORM_BYTES))
+        return _with_form_inside(file, content.read(_FORM_BYTES)) if file.is_looked_into else file
 
 
 def _with_form_inside(file: SourceFile, head: bytes) -> SourceFile:
-    is_text = file.path.suffix.lower() in _ALWAYS_TEXT
-    return file if is_text else replace(file, form_inside=form_of_content(head))
+    found = form_of_content(head)
+    return file if file.holds_rows and found != "conll" else replace(file, form_inside=found)
 
 
 def refuse_unsupported(file: SourceFile) -> None:
@@ -277,7 +306,7 @@ def usable(file: SourceFile) -> SourceFile | None:
     """
     if file.form == "unsupported":
         return None
-    if file.holds_rows:
+    if not file.is_looked_into and file.holds_rows:
         return file
     key = (file.path, *file.size_and_time())
     if key not in _looked_at:
@@ -285,9 +314,10 @@ def usable(file: SourceFile) -> SourceFile | None:
             with open_bytes(file) as (_, content):
                 head = content.read(_FORM_BYTES)
                 is_binary = b"\0" in head[:SNIFFED_BYTES]
-                found = None if file.form == "unknown" and is_binary else _with_form_inside(file, head)
+                looked = _with_form_inside(file, head) if file.is_looked_into else file
+                is_read = not (file.form == "unknown" and is_binary)
         except DataError:
-            found = file if file.form == "text" else None
-        _looked_at[key] = found is not None, found.form_inside if found else None
+            looked, is_read = file, file.form != "unknown"
+        _looked_at[key] = is_read, looked.form_inside
     is_read, form = _looked_at[key]
     return replace(file, form_inside=form) if is_read else None

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from tui_trainer.files.hub_layout import cache_folder, is_hub_name, is_revision, repository_folder
+from tui_trainer.files.hub_layout import cache_folder, commit_hint, is_hub_name, is_revision, repository_folder
 from tui_trainer.files.local_paths import at_home, nearest_path
 from tui_trainer.hardware.storage import is_there
 from tui_trainer.models.config_json import bad_model
@@ -53,4 +53,5 @@ def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = o
 def remedies(name: str) -> str:
     """What to do about a model that is not on this machine."""
     short = name.rpartition("/")[2]
-    return f"run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"
+    here = commit_hint("models", name, "model.revision")
+    return f"{here}run `tui-trainer download {name}`, or copy the model into ./{short} and give that path"

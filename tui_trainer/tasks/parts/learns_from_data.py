@@ -4,7 +4,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from tui_trainer.config.fields import SettingsSection
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.pack import expected_packed_rows
-from tui_trainer.data.columns.reader import Reader
+from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import (
     Cut,
@@ -33,8 +33,10 @@ from tui_trainer.data.sources.source import DataChoice, Source, open_source, tra
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import memory_available_now, probe
 from tui_trainer.models.heads import Head
+from tui_trainer.models.token_ids import token_ids
 from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.starts_from_model import (
+    holds_unknown,
     made_tokenizer,
     own_tokenizer,
     tokenizer_of,
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
+_UNKNOWN_MET = "the tokenizer does not know all characters of the first rows; preparing the data counts them"
 # What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
 # only where it is not at its default: else no run would find the rows again that it was prepared under.
 _TASK_IN_KEYS = {
@@ -106,6 +109,10 @@ class LearnsFromData:
         """For estimates: its texts are what goes into `input_ids`."""
         return self.reader(config)
 
+    def reader_of_texts(self, config: Config) -> Reader:
+        """The same, where its texts are the answers as well."""
+        return self.reader_of_inputs(config)
+
     def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
         """How much data there is, without preparing it. Raises DataError."""
         sources, cut = sources_of(config), self.cut(config)
@@ -114,8 +121,10 @@ class LearnsFromData:
         reader = self.reader_of_inputs(config)
         guess = estimate(sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         is_small = sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES
-        if guess.has_bad_rows and is_small and not cut.skip_bad_rows:
-            # The start would be refused: preparing says why, with all rows that it is for.
+        is_refused = guess.has_bad_rows and not cut.skip_bad_rows
+        meets_unknown = self._meets_unknown(config, sources)
+        if is_small and (is_refused or meets_unknown):
+            # Preparing says of all rows why the start is refused, or how many tokens are unknown.
             return self.facts(config, self.prepare(config, cache_dir, progress or (lambda *_: None)))
         return DataFacts(
             rows=guess.rows,
@@ -127,6 +136,7 @@ class LearnsFromData:
             reason=guess.reason,
             sources=guess.sources,
             splits=guess.splits,
+            notes=(_UNKNOWN_MET,) if meets_unknown else (),
             **self._row_sizes(config, guess.tokens, guess.labels, guess.rows, guess.lengths, guess.longest_row),
             classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
@@ -134,9 +144,17 @@ class LearnsFromData:
 
     def sample_texts(self, config: Config) -> tuple[str, ...]:
         """Some texts of the data, no more than are counted in an instant. Raises DataError."""
-        reader = None if self.cut(config).reads_text else self.reader_of_inputs(config)
-        sizes = [size_of(part, reader) for part in sources_of(config)[0].parts]
-        return tuple(text for size in sizes for text in beginning_of(size))
+        return self._beginnings(sources_of(config), self.reader_of_inputs(config))
+
+    def _beginnings(self, sources: Sequence[Source], reader: Reader) -> tuple[str, ...]:
+        looked = None if self.rows != "examples" else reader
+        return tuple(text for part in sources[0].parts for text in beginning_of(size_of(part, looked)))
+
+    def _meets_unknown(self, config: Config, sources: Sequence[Source]) -> bool:
+        """Whether the model's tokenizer does not know some of the beginnings."""
+        if config.is_from_scratch:
+            return False
+        return holds_unknown(config, self.head, self._beginnings(sources, self.reader_of_texts(config)))
 
     def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
         """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
@@ -160,6 +178,7 @@ class LearnsFromData:
         """How much data there is, exactly."""
         counts = data.counts
         tokens, labels, rows = counts.train_tokens, counts.train_labels, counts.train_rows
+        sources = sources_in(data.details)
         return DataFacts(
             rows=rows,
             eval_rows=counts.eval_rows,
@@ -174,8 +193,9 @@ class LearnsFromData:
             ),
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
-            sources=sources_in(data.details),
+            sources=sources,
             splits=data.splits,
+            notes=tuple(note for note in data.notes if note not in {one.words() for one in sources}),
             details=data.details,
         )
 
@@ -334,6 +354,13 @@ class TableReader(Reader):
         made = train_tokenizer(texts, self.config.model.scratch.vocab_size, self._specials)
         path.write_text(made.to_str(pretty=True), encoding="utf-8")
         self._tokenizer = made_tokenizer(path, self.config, self._specials)
+
+    @cached_property
+    def unknown_token(self) -> UnknownToken | None:
+        return unknown_token_of(self.tokenizer)
+
+    def tokens_of(self, texts: Sequence[str]) -> list[list[int]]:
+        return token_ids(self.tokenizer, texts, special_tokens=False)
 
     def vocabulary(self) -> int:
         return tokenizer_of(self.config, self._head)[2] if self._tokenizer is None else len(self._tokenizer)

@@ -1,0 +1,103 @@
+"""Text that a tokenizer cannot write: it gives its unknown token for it, and a model learns that token instead."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tui_trainer.data.batching.collate import IGNORE
+from tui_trainer.data.columns.reader import Reader
+from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Columns
+from tui_trainer.terminal.safe_text import one_line
+
+SHOWN = "unknown_text"
+WARNED_SHARE, _REFUSED_SHARE = 0.001, 0.5
+TEXTS_KEPT, _MOST_SHOWN = 50, 12
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownInBatch:
+    """Unknown tokens of some rows: those that are read, those that are to be written, and of how many the latter are.
+    `rows` are the numbers of the rows with any, the first few.
+    """
+
+    read: int = 0
+    labels: int = 0
+    text_labels: int = 0
+    rows: tuple[int, ...] = ()
+
+
+def count_unknown(reader: Reader, columns: Columns) -> UnknownInBatch:
+    """Count in rows of tokens. Labels that are special tokens stand for no text, and are not counted."""
+    unknown = reader.unknown_token
+    if unknown is None:
+        return UnknownInBatch()
+    is_read = columns[COLUMN][0] == unknown.number
+    name = LABELS if reader.labels_are_tokens else COLUMN
+    labels = columns[name][0] if reader.labels_are_tokens or LABELS not in columns else np.empty(0, dtype=np.int32)
+    places = np.flatnonzero(is_read)
+    rows = np.searchsorted(np.cumsum(columns[COLUMN][1]), places, side="right")
+    if reader.labels_are_tokens:
+        of_labels = np.flatnonzero(labels == unknown.number)
+        rows = np.concatenate((np.searchsorted(np.cumsum(columns[LABELS][1]), of_labels, side="right"), rows))
+    return UnknownInBatch(
+        read=len(places),
+        labels=int((labels == unknown.number).sum()),
+        text_labels=len(labels) - int(np.isin(labels, [IGNORE, *unknown.special]).sum()),
+        rows=tuple(dict.fromkeys(rows.tolist()))[:TEXTS_KEPT],
+    )
+
+
+def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:
+    """Return the characters of some texts that the reader's tokenizer does not know; a word where all of its letters
+    are unknown alone, as in a vocabulary of whole words.
+    """
+    found: dict[str, None] = {}
+    for text in texts:
+        words = _unknown_of(reader, list(dict.fromkeys(text.split())))
+        for word in words or _unknown_of(reader, [sign for sign in "\n\r\t" if sign in text]):
+            signs = _unknown_of(reader, list(dict.fromkeys(word)))
+            is_whole = not signs or (len(signs) == len({*word}) > 1 and word.isalnum())
+            found.update(dict.fromkeys([word] if is_whole else signs))
+        if len(found) > _MOST_SHOWN:
+            break
+    return [one_line(text, 30) if text.strip() else f"U+{ord(text):04X}" for text in found]
+
+
+def _unknown_of(reader: Reader, texts: Sequence[str]) -> list[str]:
+    unknown = reader.unknown_token
+    if unknown is None or not texts:
+        return []
+    return [text for text, ids in zip(texts, reader.tokens_of(texts), strict=True) if unknown.number in ids]
+
+
+def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
+    """Return what is unknown in a sentence with the shares and the characters; empty where nothing is."""
+    read = counts.train_tokens + counts.eval_tokens
+    parts = []
+    if counts.unknown_labels:
+        parts.append(f"{_of(counts.unknown_labels, counts.text_labels)} tokens to learn")
+    if counts.unknown_tokens:
+        parts.append(f"{_of(counts.unknown_tokens, read)} tokens that are read")
+    if not parts:
+        return ""
+    shown = list(map(str, details.get(SHOWN, ())))
+    more = ", ..." if len(shown) > _MOST_SHOWN else ""
+    text = f": {', '.join(shown[:_MOST_SHOWN])}{more}" if shown else ""
+    return f"{' and '.join(parts)} are unknown to the tokenizer{text}"
+
+
+def is_refused(counts: Counts) -> bool:
+    return counts.unknown_labels >= _REFUSED_SHARE * counts.text_labels > 0
+
+
+def way_out(*, trained_here: bool) -> str:
+    if trained_here:
+        return "no training text has these characters: add some that has them, or take them out"
+    return "add them by model.add_tokens, choose a model whose tokenizer knows them, or take them out of the text"
+
+
+def _of(some: int, every: int) -> str:
+    return f"{some:,} of {every:,} ({some / max(every, 1):.2%})"
