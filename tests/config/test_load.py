@@ -172,3 +172,22 @@ def test_a_mistake_names_its_layer_and_file(place):
     # Tables of profiles are not settings of config files.
     (place / "my.toml").write_text("[match]\ndevice = 'cpu'\n")
     assert [line.partition(";")[0] for line in problems()] == ["my.toml: match: unknown setting"]
+
+
+def test_relative_path_of_a_file_is_looked_for_beside_the_file_and_which_was_used_is_said(place):
+    (place / "elsewhere/models/llama").mkdir(parents=True)
+    for name in ("elsewhere/a.txt", "elsewhere/b.txt", "b.txt"):
+        (place / name).write_text("text")
+    (place / "elsewhere/my.toml").write_text(
+        "[data]\npath = ['a.txt', 'b.txt', 'org/name']\n[model]\nmodel_name_or_path = 'models/llama'\n"
+    )
+    found = loaded(file="elsewhere/my.toml")
+    assert found.config.model.model_name_or_path == str(place / "elsewhere/models/llama")
+    assert found.config.data.paths == (str(place / "elsewhere/a.txt"), str(place / "b.txt"), "org/name")
+    beside = "the folder of elsewhere/my.toml"
+    assert found.notes == (
+        f"model.model_name_or_path: models/llama is taken from {beside}",
+        f"data.path: a.txt is taken from {beside}",
+        f"data.path: b.txt is taken from the working directory, and is also in {beside}",
+    )
+    assert loaded("data.path=a.txt", file="elsewhere/my.toml").config.data.path == str(place / "a.txt")

@@ -23,7 +23,7 @@ from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
-from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens
+from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens, word_windows
 from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
 from tui_trainer.training.batches import Layout
 
@@ -71,6 +71,24 @@ def test_the_label_is_on_the_first_token_of_each_word():
     assert all(not tokens[place].startswith("##") for place in firsts)
     assert all(tokens[place].startswith("##") for place in range(1, len(tokens) - 1) if place not in firsts)
     assert len(tokens) - 2 > len(firsts), "some word has several tokens"
+
+
+def test_windows_of_a_long_row_have_each_word_once_with_words_around_it(subtests):
+    words = ["plus", "horse", "agreed", "agreedhorse", "is"] * 6
+    for family in ("bert", "roberta", "llama", "t5"):
+        tokenizer = with_words_spaced(tiny_tokenizer(family))
+        whole = word_tokens(tokenizer, [words], 999)[0]
+        assert [one.ids for one in word_windows(tokenizer, [words], 999)[0]] == [whole.ids]
+        for width in (24, 40, len(whole.ids) - 1):
+            with subtests.test(family, width=width):
+                [windows] = word_windows(tokenizer, [words], width)
+                assert len(windows) > 1 and all(len(one.ids) <= width and not one.truncated for one in windows)
+                assert [word for one in windows for _, word in one.firsts] == list(range(len(words)))
+                firsts = [one.ids[place] for one in windows for place, _ in one.firsts]
+                assert firsts == [whole.ids[place] for place, _ in whole.firsts]
+                assert windows[0].ids == word_tokens(tokenizer, [words], width)[0].ids
+    [[too_long]] = word_windows(tiny_tokenizer("roberta"), [["%" * 60]], 12)
+    assert too_long.truncated and len(too_long.ids) == 12 and too_long.firsts == [(1, 0)]
 
 
 def test_a_long_row_is_cut_between_words(subtests):
@@ -173,10 +191,14 @@ def test_notes_describe_the_tags_of_the_data(tmp_path):
     assert "2 tags, each for itself: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 
 
-def test_rows_that_are_cut_are_counted(tmp_path):
+def test_rows_that_are_cut_and_held_out_words_beyond_the_limit_are_counted(tmp_path):
     rows = [*sentences(20), {"tokens": ["Paris"] * 60, "ner_tags": ["B-LOC"] * 60}]
-    _, data = prepared(tmp_path, rows, {"data.eval_fraction": 0})
-    assert data.counts.truncated_rows == 1 and data.counts.longest_row <= 32
+    held_out = write_rows(tmp_path / "held_out.jsonl", rows)
+    _, data = prepared(tmp_path, rows, {"data.eval_path": held_out})
+    counts = data.counts
+    assert counts.truncated_rows == 2 and counts.longest_row <= 32
+    assert counts.eval_labels + counts.eval_labels_beyond == sum(len(one["tokens"]) for one in rows)
+    assert 30 <= counts.eval_labels_beyond < 60
 
 
 def test_labels_of_the_model_keep_their_numbers(tmp_path):
@@ -284,7 +306,8 @@ def test_the_scorer_keeps_sentences_apart(subtests):
         def of_logits(self, logits, labels):
             return F.cross_entropy(logits, labels, reduction="sum")
 
-    data = SimpleNamespace(details={"names": ["O", "B-X", "I-X"], "scheme": "IOB2"})
+    counts = SimpleNamespace(eval_labels=3, eval_labels_beyond=1)
+    data = SimpleNamespace(details={"names": ["O", "B-X", "I-X"], "scheme": "IOB2"}, counts=counts)
     for batch_rows in (1, 2):
         with subtests.test(f"{batch_rows} rows in a batch"):
             scorer = TASK.scorer(None, data, PerfectLoss())
@@ -292,6 +315,7 @@ def test_the_scorer_keeps_sentences_apart(subtests):
                 assert float(scorer.observe(batch)) == pytest.approx(0.0, abs=1e-3)
             # In one sentence the I- of the second row would continue the entity of the first.
             assert scorer.scores().table_rows["X"] == (1.0, 1.0, 1.0, 2)
+            assert scorer.scores().values["words_left_out"] == 0.25
 
 
 def test_baselines_are_the_most_frequent_tag_of_each_word_and_overall(tmp_path):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,8 +26,9 @@ from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objecti
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import METRICS, TagCounts, balanced_weights
 from tui_trainer.tasks.parts.starts_from_model import WordInputs, logits_of, model_of
-from tui_trainer.tasks.parts.tagged_words import TaggedWords, WordTokens, with_words_spaced, word_tokens
+from tui_trainer.tasks.parts.tagged_words import TaggedWords, with_words_spaced, word_windows
 from tui_trainer.tasks.parts.task import Task
+from tui_trainer.tasks.parts.word_windows import WordTokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -111,7 +113,9 @@ class TokenClassification(Task):
         return int(data.details["classes"]) if config.task.class_weights == "none" else 0
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer:
-        return _TagScorer(objective, data.details["names"], data.details["scheme"])
+        counts = data.counts
+        beyond = counts.eval_labels_beyond / max(counts.eval_labels + counts.eval_labels_beyond, 1)
+        return _TagScorer(objective, data.details["names"], data.details["scheme"], beyond)
 
     def sample(
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
@@ -132,23 +136,36 @@ class TokenClassification(Task):
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
     ) -> list[InputRow]:
+        """The longest window of each; all of them are in `content`."""
         words = [[text[start:end] for start, end in places] for text, places in contents]
-        rows = iter(word_tokens(tokenizer, [some for some in words if some], config.data.max_length))
-        encoded = [next(rows) if some else WordTokens([pad_token_id(tokenizer)], [], truncated=False) for some in words]
-        return [
-            InputRow(row.ids, (*content, row.firsts), is_cut=row.truncated)
-            for content, row in zip(contents, encoded, strict=True)
-        ]
+        rows = iter(word_windows(tokenizer, [some for some in words if some], config.data.max_length))
+        empty = [WordTokens([pad_token_id(tokenizer)], [], truncated=False)]
+        found = []
+        for content, some in zip(contents, words, strict=True):
+            windows = next(rows) if some else empty
+            longest = max((window.ids for window in windows), key=len)
+            found.append(InputRow(longest, (*content, windows), is_cut=any(window.truncated for window in windows)))
+        return found
 
     def predict(
         self, config: Config, model: Any, tokenizer: Tokenizer, rows: Sequence[InputRow], sampling: Sampling
     ) -> list[dict[str, Any]]:
-        """The words with their tags, None for those that the model did not read, and the entities in the text."""
-        numbers_BT, names = logits_of(model, tokenizer, rows).argmax(-1).tolist(), model.config.id2label
-        return [
-            _prediction(*row.content, names=[str(names[number]) for number in numbers], known=names.values())
-            for row, numbers in zip(rows, numbers_BT, strict=True)
-        ]
+        """The words with their tags, None for those that have no token, and the entities in the text; as many windows
+        at a time as there are rows."""
+        windows = [window for row in rows for window in row.content[2]]
+        parts = (windows[start : start + len(rows)] for start in range(0, len(windows), len(rows)))
+        logits = (logits_of(model, tokenizer, [InputRow(one.ids) for one in part]) for part in parts)
+        numbers, names = (
+            chain.from_iterable(logits_BTC.argmax(-1).tolist() for logits_BTC in logits),
+            model.config.id2label,
+        )
+        found = []
+        for row in rows:
+            text, places, own = row.content
+            read = ((one.firsts, next(numbers)) for one in own)
+            tags = {word: str(names[tags_T[place]]) for firsts, tags_T in read for place, word in firsts}
+            found.append(_prediction(text, places, tags, known=names.values()))
+        return found
 
     def prediction_words(self, prediction: Mapping[str, Any]) -> str:
         """The text with its entities in brackets: [Ada Lovelace PER] wrote it."""
@@ -160,14 +177,11 @@ class TokenClassification(Task):
 def _prediction(
     text: str,
     places: Sequence[tuple[int, int]],
-    firsts: Sequence[tuple[int, int]],
+    tag_of_word: Mapping[int, str],
     *,
-    names: Sequence[str],
     known: Iterable[str],
 ) -> dict[str, Any]:
-    tags: list[str | None] = [None] * len(places)
-    for place, word in firsts:
-        tags[word] = names[place]
+    tags = [tag_of_word.get(word) for word in range(len(places))]
     found: dict[str, Any] = {"words": [text[start:end] for start, end in places], "tags": tags}
     if not marks_entities(known):
         return found
@@ -181,8 +195,9 @@ def _prediction(
 class _TagScorer:
     """Predictions stay where they were computed until the evaluation is over."""
 
-    def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str) -> None:
-        self._loss, self._names, self._scheme = loss, names, scheme
+    def __init__(self, loss: TokenLabelLoss, names: Sequence[str], scheme: str, beyond: float) -> None:
+        """`beyond`: the share of the held-out words that stand beyond data.max_length, which no score covers."""
+        self._loss, self._names, self._scheme, self._beyond = loss, names, scheme, beyond
         self.seen: list[tuple[Tensor, ...]] = []
 
     def observe(self, batch: MicroBatch) -> Tensor:
@@ -203,7 +218,9 @@ class _TagScorer:
                     [self._names[number] for number in labels[start:end]],
                     [self._names[number] for number in predicted[start:end]],
                 )
-        return counts.scores()
+        scores = counts.scores()
+        beyond = {"words_left_out": self._beyond} if self._beyond else {}
+        return replace(scores, values={**scores.values, **beyond})
 
 
 def words_of(row: TokenRow, closing_tokens: int) -> Iterator[_Word]:

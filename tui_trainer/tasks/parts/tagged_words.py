@@ -5,7 +5,6 @@ Words that a tokenizer makes nothing of (a lone variation selector) have none.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from tui_trainer.config.sections import Config
@@ -27,16 +26,8 @@ from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, metrics_of
+from tui_trainer.tasks.parts.word_windows import WordTokens, windows_of
 from tui_trainer.terminal.safe_text import one_line
-
-
-@dataclass(frozen=True, slots=True)
-class WordTokens:
-    """`firsts`: (place among the tokens, number of the word) for each word that has one."""
-
-    ids: list[int]
-    firsts: list[tuple[int, int]]
-    truncated: bool
 
 
 def with_words_spaced(tokenizer: Any) -> Any:
@@ -69,6 +60,10 @@ def refuse_slow(tokenizer: Any) -> None:
 
 def word_tokens(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[WordTokens]:
     """Of each row of words its tokens with the special ones: `max_length` at the most, and whole words only."""
+    return [_aligned(row.ids, row.word_ids, max_length) for row in _encodings(tokenizer, rows)]
+
+
+def _encodings(tokenizer: Any, rows: Sequence[Sequence[str]]) -> Sequence[Any]:
     encoded = tokenizer(
         [list(words) for words in rows],
         is_split_into_words=True,
@@ -77,7 +72,13 @@ def word_tokens(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) 
         return_token_type_ids=False,
         verbose=False,
     )
-    return [_aligned(row.ids, row.word_ids, max_length) for row in encoded.encodings]
+    encodings: Sequence[Any] = encoded.encodings
+    return encodings
+
+
+def word_windows(tokenizer: Any, rows: Sequence[Sequence[str]], max_length: int) -> list[list[WordTokens]]:
+    """Return for each row of words its windows, `max_length` tokens at the most."""
+    return [windows_of(row.ids, row.word_ids, max_length) for row in _encodings(tokenizer, rows)]
 
 
 def _aligned(ids: list[int], word_ids: list[int | None], max_length: int) -> WordTokens:
@@ -184,7 +185,11 @@ class TaggedWords(TableReader):
             for place, word in row.firsts:
                 labels[place] = self._numbers[tags[word]]
             inexact = f"the word {one.words[dropped[0]]!a} has no token and its tag is not learned" if dropped else ""
-            encoded.append(Encoded({COLUMN: row.ids, LABELS: labels}, len(row.firsts), row.truncated, inexact=inexact))
+            beyond = len(one.words) - row.firsts[-1][1] - 1 if row.firsts else len(one.words)
+            columns = {COLUMN: row.ids, LABELS: labels}
+            encoded.append(
+                Encoded(columns, len(row.firsts), row.truncated, inexact=inexact, labels_beyond=beyond * row.truncated)
+            )
         return encoded
 
     def details(self) -> dict[str, Any]:
