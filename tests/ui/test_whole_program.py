@@ -98,7 +98,7 @@ def test_another_terminal_sees_the_whole_curve_its_keys_work_and_it_tries_the_mo
     second.wait_for("paused")
     first.wait_for("paused")
     paused_at = len(first.steps)
-    second.wait_for(f"step {paused_at:>5,} of 100,000")
+    second.wait_for(f"step {paused_at:>7,} of 100,000")
     second.press("p", "s")
     second.wait_for("saved at step")
     second.press("w")
