@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 
@@ -13,7 +12,6 @@ from markdown_it import MarkdownIt
 
 from tests.trained_runs import training_row, write_rows
 from tui_trainer.config.changes import with_changes
-from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.training.final_model import model_card
@@ -103,21 +101,3 @@ def test_the_card_of_a_run_names_no_folder_of_this_machine(tiny_run, tmp_path):
     folder, _ = tiny_run("a", {"data.path": str(tmp_path / "rows")})
     text = (folder.model / "README.md").read_text()
     assert "Trained on rows (2 files" in text and os.fspath(tmp_path) not in text
-
-
-@pytest.mark.full
-def test_the_code_on_the_card_of_an_adapter_loads_it(adapted_run):
-    import torch
-
-    text = (adapted_run.model / "README.md").read_text()
-    code = text.partition("```python\n")[2].partition("```")[0]
-    base = json.loads((adapted_run.model / "adapter_config.json").read_bytes())["base_model_name_or_path"]
-    names: dict = {}
-    code = code.replace("path/of/this/folder", str(adapted_run.model)).replace("path/of/the/base/model", base)
-    exec(code, names)
-    ids = torch.arange(3, 19)[None]
-    with torch.no_grad():
-        loaded, wanted = (
-            model(input_ids=ids).logits for model in (names["model"], TrainedModel.of(adapted_run).load())
-        )
-    torch.testing.assert_close(loaded, wanted, atol=1e-5, rtol=1e-5)
