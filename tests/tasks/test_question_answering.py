@@ -185,7 +185,7 @@ MISSING = object()
 BAD = {
     "wrong place": ({"answers": {"text": ["Paris"], "answer_start": [2]}}, "'Paris' is not at character 2"),
     "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
-    "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "an answer is blank"),
+    "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "is blank"),
     "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
     "a place too few": ({"answers": {"text": ["In", "Paris"], "answer_start": [0]}}, "2 answers and 1 places"),
     "a place too many": ({"answers": {"text": ["Paris"], "answer_start": [3, 9]}}, "1 answers and 2 places"),

@@ -111,7 +111,7 @@ def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path)
 BAD_TABLES = [
     ([{"text": "a", "label": "x"}, {"text": "b", "label": "x"}], {}, "'label' holds 1 label: 'x'"),
     ([{"text": f"a {n}", "label": f"free text {n}"} for n in range(30)], {}, "30 different labels in 30 rows"),
-    ([{"text": " ", "label": "x"}, {"text": "b", "label": "y"}], {}, "rows.jsonl, line 1: the text is empty"),
+    ([{"text": " ", "label": "x"}, {"text": "b", "label": "y"}], {}, "rows.jsonl, line 1: the column 'text' is empty"),
     ([{"text": "a", "label": "x"}, {"text": 3, "label": "y"}], {}, "line 2: the column 'text' is a number"),
     ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], {}, "line 2: the label is missing"),
     ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], {}, "line 2: the label is a number, and those before"),
