@@ -135,7 +135,7 @@ def test_the_length_that_keeps_99_percent_of_the_rows_whole_is_estimated(prepare
 def test_a_table_without_rows_labels_or_its_column_is_refused(prepare, mix):
     data = prepare([{"text": "- a"}, {"text": "b"}, {"text": "c" * 9}])
     assert (data.counts.untrained_rows, data.counts.truncated_rows, data.counts.train_rows) == (1, 1, 2)
-    with pytest.raises(DataError, match="none of the 2 training rows has a label within the first 8 tokens"):
+    with pytest.raises(DataError, match="none of the 2 training rows has a token to learn"):
         prepare([{"text": "- a"}, {"text": "- b"}])
     # A table without rows or without its column is refused.
     with pytest.raises(DataError, match="there are no rows to learn from"):

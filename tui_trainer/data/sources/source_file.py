@@ -239,14 +239,16 @@ def _opened(file: SourceFile) -> BinaryIO:
         return BufferedReader(HfFileSystem().open(file.remote, "rb"))  # whose own readline takes no limit
     flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
     raw = BufferedReader(_Readable(os.open(file.path, flags)))
-    facts = os.fstat(raw.fileno())
-    if not stat.S_ISREG(facts.st_mode):
+    try:
+        facts = os.fstat(raw.fileno())
+        if not stat.S_ISREG(facts.st_mode):
+            raise DataError("not a regular file", where=file.label)
+        if facts.st_size <= _LFS_BYTES and raw.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
+            what = "this is a pointer of Git LFS, and not the file itself"
+            raise DataError(what, where=file.label, hint="fetch the file, in its folder: git lfs pull")
+    except BaseException:
         raw.close()
-        raise DataError("not a regular file", where=file.label)
-    if facts.st_size <= _LFS_BYTES and raw.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
-        raw.close()
-        what = "this is a pointer of Git LFS, and not the file itself"
-        raise DataError(what, where=file.label, hint="fetch the file, in its folder: git lfs pull")
+        raise
     return raw
 
 
