@@ -242,7 +242,8 @@ def _tokens(done: Conversion) -> None:
         added = named.pop("additional_special_tokens", None)
         if named:
             others = one_line(", ".join(named), 60)
-            done.leave(Why.REFUSED, f"the tokenizer stays as it is, and not with another {others}", found[0])
+            why = f"the tokenizer stays as it is, and not with another {others}; leave out those that are its own"
+            done.leave(Why.REFUSED, why, found[0])
         elif added:
             given[found[0]] = added
         else:
