@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.advice.machines import CPU, H100, RTX_4090, T4_WITH_BITSANDBYTES
+from tests.advice.machines import CPU, RTX_4090, T4_WITH_BITSANDBYTES
 from tests.advice.test_every_check import (
     FULL,
-    TABLE,
     WITH_UNSLOTH,
     Gathered,
     context_of,
     finding_of,
     given,
-    inputs_of,
     load,
 )
 from tui_trainer.advice.checklist import all_checks, apply_fixes, run_checks, worst
@@ -33,7 +27,6 @@ from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
 from tui_trainer.config.load import LoadedConfig, Request, all_settings
-from tui_trainer.errors import ConfigError
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.units import GIB
@@ -135,10 +128,9 @@ def test_after_all_fixes_no_check_has_another_fix(tmp_path):
 
 @pytest.mark.full
 def test_after_all_fixes_of_texts_from_a_few_lines_to_a_book_no_check_has_another_fix(tmp_path, subtests):
-    for characters in (400, 3_000, 30_000, 300_000):
-        for epochs in (1, 8, 200):
-            with subtests.test(f"{characters} characters, {epochs} epochs"):
-                assert_fixes_do_not_undo_each_other(tmp_path, characters, epochs)
+    for characters, epochs in ((400, 200), (3_000, 1), (30_000, 8)):
+        with subtests.test(f"{characters} characters, {epochs} epochs"):
+            assert_fixes_do_not_undo_each_other(tmp_path, characters, epochs)
 
 
 def test_a_check_that_breaks_becomes_a_finding_and_stops_no_other():
@@ -211,44 +203,3 @@ def test_a_switch_whose_other_position_was_measured_to_be_faster_is_proposed(doc
     faster = finding_of("attention", context)
     assert (faster.status, faster.fix) == ("warn", other)
     assert "was measured to be faster here" in faster.verdict.evidence
-
-
-# How many different fixes each config is offered at least, when one setting of the table is wrong at a time.
-LEAST_FIXES = {
-    "characters on a CPU": (given(), 50),
-    "LoRA of 1.5B on an H100": (given(hardware=H100), 60),
-    "LoRA of 8B by Unsloth on an RTX 4090": (given(WITH_UNSLOTH, RTX_4090, "llama-8b-lora"), 60),
-    "all weights of 82M on a T4": (given(hardware=T4_WITH_BITSANDBYTES, recipe="distilgpt2-full"), 50),
-    "classes on a CPU": (given(recipe="docstring-topics"), 48),
-}
-
-
-def refusals(before: Context, fix: Mapping[str, Any]) -> list[str]:
-    """Return the problems of the config with the fix that it has not without."""
-    try:
-        after = gather(patched(before.loaded, fix), hardware=before.hardware)
-    except ConfigError as error:
-        return [str(problem) for problem in error.problems]
-    if before.plan is None:  # what is in the way of planning may hide more
-        return [str(problem) for problem in after.problems if problem.key in fix]
-    known = {problem.key for problem in before.problems} | {"model.model_name_or_path", "model.provider"}
-    return [str(problem) for problem in after.problems if problem.key not in known]
-
-
-@pytest.mark.e2e
-@pytest.mark.usefixtures("large_disk")
-@pytest.mark.parametrize("name", LEAST_FIXES)
-def test_the_plan_accepts_every_fix_that_a_config_is_offered(name, documents):
-    base, least = LEAST_FIXES[name]
-    rows = [row for check in TABLE for state in ("warn", "fail") for row in inputs_of(check, state)]
-    fixes: dict[tuple[str, str], list[str]] = {}
-    for text in dict.fromkeys(["{}", *(json.dumps(row.settings, sort_keys=True) for row in rows)]):
-        row = replace(base, settings={**base.settings, **json.loads(text)}, run_seconds=7200.0)
-        with suppress(ConfigError):  # this config does not have the setting
-            context = context_of(row, gather(load(row, documents), hardware=row.hardware))
-            for finding in run_checks(context):
-                key = finding.name, json.dumps(finding.fix, sort_keys=True)
-                if finding.fix and key not in fixes:
-                    fixes[key] = refusals(context, finding.fix)
-    assert len(fixes) >= least, len(fixes)
-    assert {key: why for key, why in fixes.items() if why} == {}

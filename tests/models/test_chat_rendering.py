@@ -279,9 +279,9 @@ def test_the_time_limit_of_a_rendering_holds_in_threads_and_after_a_fork(monkeyp
         return "done"
 
     def render_many(number: int) -> int:
-        for place in range(40):
+        for place in range(10):
             with suppress(chat_rendering.RenderingTooLongError):
-                chat_rendering.limited(lambda place=place: spend(0.0195 + 0.000025 * place))
+                chat_rendering.limited(lambda place=place: spend(0.0195 + 0.0001 * place))
         return number
 
     with ThreadPoolExecutor(4) as threads:

@@ -188,17 +188,10 @@ def assert_all_linear_trains_what_a_plan_counts(variant, head):
 COMMON = ("bert", "roberta", "gpt2", "t5")
 
 
-def test_all_linear_trains_what_a_plan_counts_and_the_whole_head(subtests):
+@pytest.mark.parametrize("is_common", [True, pytest.param(False, marks=pytest.mark.full)], ids=["common", "others"])
+def test_all_linear_trains_what_a_plan_counts_and_the_whole_head(is_common, subtests):
     for variant, head in CASES:
-        if variant in COMMON:
-            with subtests.test(f"{variant} {head}"):
-                assert_all_linear_trains_what_a_plan_counts(variant, head)
-
-
-@pytest.mark.full
-def test_all_linear_trains_what_a_plan_counts_for_other_families(subtests):
-    for variant, head in CASES:
-        if variant not in COMMON:
+        if (variant in COMMON) == is_common:
             with subtests.test(f"{variant} {head}"):
                 assert_all_linear_trains_what_a_plan_counts(variant, head)
 
