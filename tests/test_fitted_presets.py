@@ -46,7 +46,7 @@ CASES = [
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),
     ("bert", ASKED, "question_answering", "BertModel is an encoder"),
     ("bert", {**ASKED, "answers": "Ann"}, "question_answering", "BertModel is an encoder"),
-    ("llama", ASKED, "chat", "the rows are inputs with their answers"),
+    ("llama", ASKED, "chat", "the rows are questions whose answers stand in a context"),
     ("t5", ASKED, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
