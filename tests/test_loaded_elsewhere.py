@@ -188,6 +188,7 @@ def test_code_of_the_readme_answers_as_predict_does(runs, tmp_path, subtests):
 
 
 @pytest.mark.e2e
+@pytest.mark.timeout(1800)  # an export takes a minute, and several on a busy machine
 @pytest.mark.skipif(find_spec("onnxruntime") is None, reason="needs onnxruntime")
 def test_graphs_of_onnx_answer_as_predict_does(runs, tmp_path, subtests, capsys):
     asked, rows = [case for case in CASES if case.is_in_graphs], []
