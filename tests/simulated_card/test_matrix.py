@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.combinations import each_pair_once
 from tests.simulated_card.cases import TASKS, TaskCase, of_kind
 from tests.simulated_card.kernels import VARLEN, VARLEN_BACKWARD
 from tests.simulated_card.liger_stand_in import calls as liger
@@ -74,13 +75,39 @@ AXES = {
 }  # fmt: skip
 
 
+# No optimizer knows what a loss is made of: these values are not combined with each of its own.
+NEED_NO_PAIR = {("optim", other) for other in ("task", "layout", "switch", "kernels")}
+
+
+def covering(possible: Sequence[tuple[str, ...]], together: int) -> Iterator[tuple[str, ...]]:
+    """Yield combinations greedily until all values (or pairs of values of axes that need them) are covered."""
+    axes = [axes for axes in combinations(AXES, together) if NEED_NO_PAIR.isdisjoint([axes, axes[::-1]])]
+    found = {
+        values: {(names, *(value[name] for name in names)) for names in axes}
+        for values in possible
+        for value in [dict(zip(AXES, values, strict=True))]
+    }
+    missing = set().union(*found.values())
+    while missing:
+        best = max(possible, key=lambda values: len(found[values] & missing))
+        missing -= found[best]
+        yield best
+
+
 def pytest_generate_tests(metafunc):
-    """Generate the thousands of remaining cases only on request: collecting them takes seconds in each process."""
+    """Mark combinations that cover each single value `full`, those that cover each pair `e2e`, and all others `slow`.
+
+    The thousands of others take hours, and are generated on request only: collecting them takes seconds.
+    """
     if AXES.keys() <= set(metafunc.fixturenames):
-        rest = metafunc.config.option.markexpr == "slow"
-        cases = each_pair_once(*AXES.values(), is_possible=is_possible, rest=rest)
-        marked = [case if case.marks else pytest.param(*case.values, marks=pytest.mark.full) for case in cases]
-        metafunc.parametrize(tuple(AXES), marked)
+        possible = [values for values in product(*AXES.values()) if is_possible(*values)]
+        pairs = list(covering(possible, 2))
+        singles = set(covering(pairs, 1))
+        marks = {values: pytest.mark.full if values in singles else pytest.mark.e2e for values in pairs}
+        chosen = possible if metafunc.config.option.markexpr == "slow" else pairs
+        metafunc.parametrize(
+            tuple(AXES), [pytest.param(*values, marks=marks.get(values, pytest.mark.slow)) for values in chosen]
+        )
 
 
 def test_each_combination_trains_evaluates_and_saves(

@@ -7,14 +7,13 @@ cannot fill is not simulated.
 from __future__ import annotations
 
 import json
-from itertools import product
 
 import pytest
 import torch
 
 from tests.combinations import first_by_default
 from tests.simulated_card.cases import TASKS, of_kind
-from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers, texts
+from tests.tiny_models import save_tiny_model, save_tiny_model_with_towers, texts
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.files import shards
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
@@ -37,12 +36,10 @@ _LITTLE = {
 }  # fmt: skip
 CASES = {
     "full in 16 bits": {"tuning.method": "full", "model.dtype": "bfloat16"},
-    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1},
+    "lora, checkpoints, chunks": {**_LITTLE, "evaluation.per_device_eval_batch_size": 1, "evaluation.max_eval_rows": 2},
     "qlora": {"tuning.method": "qlora"},
     "accumulation": {"tuning.method": "full", "training.per_device_train_batch_size": 2},
 }
-
-FAMILIES = [family for family in TOWERS if family != "qwen3_5"]
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +66,9 @@ def test_a_run_allocates_on_the_card_what_is_planned(case, sources, run_on_card)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize(("family", "method"), product(FAMILIES, ("lora", "full")))
+@pytest.mark.parametrize(
+    ("family", "method"), [("gemma3", "lora"), ("mistral3", "full"), ("qwen2_5_vl", "full"), ("qwen3_vl", "lora")]
+)
 def test_a_run_with_towers_allocates_on_the_card_what_is_planned(family, method, sources, tmp_path, run_on_card):
     # Kinds of layers are listed in some configs, one each.
     wide = {key: value for key, value in SHAPE.items() if key != "num_hidden_layers"}
@@ -82,15 +81,12 @@ def test_a_run_with_towers_allocates_on_the_card_what_is_planned(family, method,
     assert not failure, failure
     parts = {part.name: part.bytes for part in read_plan(folder).memory_parts if part.name not in NOT_ALLOCATED}
     peak = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
-    assert parts["towers"] > 0
+    assert parts["towers"] > 0 and "towers loaded" not in parts
     assert sum(parts.values()) == pytest.approx(peak, rel=0.1)
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("where", ["host", "card"])
-def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card(
-    where, tmp_path, run_on_card, monkeypatch
-):
+def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card(tmp_path, run_on_card, monkeypatch):
     """They come with the weights, and are more than all that the steps of so small a language model need."""
     vision = {"hidden_size": 256, "intermediate_size": 1024, "num_hidden_layers": 4}
     base = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3", vision)
@@ -101,7 +97,7 @@ def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card
         place(*args, **given)
 
     monkeypatch.setattr(components, "place", placed)
-    own = {"model.model_name_or_path": base, "tuning.method": "lora", "model.towers": where}
+    own = {"model.model_name_or_path": base, "tuning.method": "lora", "model.towers": "host"}
     own |= {"data.max_length": 32, "data.packing": "false", "model.dtype": "float32"}
     _, folder, failure = run_on_card("causal_lm", own)
     assert not failure, failure
@@ -110,10 +106,7 @@ def test_towers_for_the_host_are_in_the_plan_for_as_long_as_they_are_on_the_card
     towers = sum(plan.model_shape().towers.values()) * 4
     steps = max(step.peak_memory_bytes for step in of_kind(folder, StepDone))
     assert max(steps, *loaded) == pytest.approx(sum(parts.values()), rel=0.1)
-    if where == "host":
-        assert steps == loaded[0] > towers and towers / 2 < parts["towers loaded"] < towers
-    else:
-        assert parts["towers"] == towers and "towers loaded" not in parts
+    assert steps == loaded[0] > towers and towers / 2 < parts["towers loaded"] < towers
 
 
 @pytest.mark.e2e
