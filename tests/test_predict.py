@@ -176,7 +176,7 @@ def test_bad_rows_are_reported_before_the_model_predicts(classifier, tmp_path, c
     assert (
         "asked.jsonl, line 2: broken JSON" in message and "asked.jsonl, line 4: the row has no column 'text'" in message
     )
-    assert "asked.jsonl, line 5: the text is empty" in message and "--on-bad-rows skip leaves out" in message
+    assert "asked.jsonl, line 5: the column 'text' is empty" in message and "--on-bad-rows skip leaves out" in message
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert predict(classifier, data, out, "--on-bad-rows", "skip") == 0
     assert [row["id"] for row in predictions(out)] == [0, 2, 5]

@@ -217,10 +217,10 @@ def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main(command) == 2
     message = capsys.readouterr().err
-    assert "rows.jsonl, line 9: the text is empty" in message and "data.on_bad_rows=skip" in message
+    assert "rows.jsonl, line 9: the column 'text' is empty" in message and "data.on_bad_rows=skip" in message
     assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
     shown = capsys.readouterr().out
-    assert "rows that cannot be used:\n  rows.jsonl, line 9: the text is empty" in shown
+    assert "rows that cannot be used:\n  rows.jsonl, line 9: the column 'text' is empty" in shown
     assert shown.count("rows.jsonl, line 9") == 1, "a note does not say it again"
     assert "labels    one a row: " in shown and "joy 4" in shown and "  label: " in shown
     assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown

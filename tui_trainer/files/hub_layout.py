@@ -90,9 +90,10 @@ def repository_folder(kind: Repository, name: str, environment: Mapping[str, str
 
 
 def commit_hint(kind: Repository, name: str, setting: str) -> str:
-    """Return how to read a commit that the cache has of a repository, of which it does not know which one is main."""
-    here = sorted(path.name for path in (repository_folder(kind, name) / "snapshots").glob("*") if path.is_dir())
-    if not here:
+    """Return how to read a commit of a repository in the cache; empty where the cache says which commit is main."""
+    folder = repository_folder(kind, name)
+    here = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
+    if not here or (folder / "refs" / "main").exists():
         return ""
     return f"the cache has the commit {one_line(here[0], 40)}: set {setting} to it; or "
 

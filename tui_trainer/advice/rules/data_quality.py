@@ -85,7 +85,7 @@ class TextFrame(Rule):
     """A model was trained with special tokens around each text, and reads texts without them as parts of others: an
     encoder's answer is read off the first of them."""
 
-    name, title, order = "text_frame", "Texts begin and end as the model knows them", 237
+    name, title, order = "text_frame", "Special tokens frame each text", 237
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:

@@ -68,8 +68,9 @@ class ColumnChoices:
     `notes()` says it in words; `remark` adds what else was found out while reading.
     """
 
-    def __init__(self, wanted: str, pair: str = "") -> None:
+    def __init__(self, wanted: str, pair: str = "", *, has_answers: bool = True) -> None:
         self._wanted, self._pair = wanted, pair  # the column that is read beside it
+        self._has_answers = has_answers  # whether another column could hold what is to be written
         self._chosen: dict[frozenset[str], str] = {}
         self._files: dict[frozenset[str], dict[str, None]] = {}
         self._remarks: list[str] = []
@@ -129,7 +130,7 @@ class ColumnChoices:
         if not asks and (name := next(iter(usual_columns(USUAL_NAMES, list(texts))), "")):
             return name
         structured = _structured_of(head, strings)
-        name, likely = _by_length(texts | structured), likely_pair(head)
+        name, likely = _by_length(texts | structured), likely_pair(head) if self._has_answers else ()
         # A number, a date or a single word is the name of something.
         if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not likely:
             return name

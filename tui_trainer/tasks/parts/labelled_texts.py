@@ -59,7 +59,7 @@ class LabelledTexts(TableReader):
         self.kind: Kind = "single_label_classification"
         self._model_config = model_config
         self._pair = config.data.text_pair_column
-        self._choices = ColumnChoices(config.data.text_column, self._pair)
+        self._choices = ColumnChoices(config.data.text_column, self._pair, has_answers=False)
         self._columns: dict[tuple[str, frozenset[str]], str] = {}
         self._labels: LabelReader | None = None
         self._text = ""

@@ -60,6 +60,7 @@ from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_fac
 from tui_trainer.models.towers import refusals
 from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
 from tui_trainer.tasks.contract import InputReader, InputRow, Tell
+from tui_trainer.terminal.safe_text import one_line
 
 # What a trained model is asked about: the inputs in the rows of a table, whether or not there are answers beside them.
 #
@@ -81,13 +82,13 @@ class TextInputs:
         answers: tuple[str, ...] = ()
         with suppress(DataError):
             answers = label_columns(self._data.label_column, head, label, (self._data.text_column, pair))
-        text = ColumnChoices(self._data.text_column).choose(head, without=(*answers, pair))
+        text = ColumnChoices(self._data.text_column, has_answers=False).choose(head, without=(*answers, pair))
         self._columns = (text, pair) if pair else (text,)
 
     def read(self, row: Row) -> tuple[str, ...]:
         texts = tuple(text_of(row, column) for column in self._columns)
-        if not all(text.strip() for text in texts):
-            raise DataError("the text is empty", where=row.where)
+        if empty := next((name for name, text in zip(self._columns, texts, strict=True) if not text.strip()), ""):
+            raise DataError(f"the column '{one_line(empty, 40)}' is empty", where=row.where)
         return texts
 
     def of_text(self, text: str) -> tuple[str, ...]:
@@ -169,6 +170,8 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
     with torch.no_grad():
         return model(**{name: torch.from_numpy(each).to(model.device) for name, each in inputs.items()}).logits.float()
 
+
+from tui_trainer.terminal.safe_text import one_line
 
 if TYPE_CHECKING:
     import torch
