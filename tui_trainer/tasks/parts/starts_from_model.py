@@ -171,8 +171,6 @@ def logits_of(model: Any, tokenizer: Any, rows: Sequence[InputRow]) -> Any:
         return model(**{name: torch.from_numpy(each).to(model.device) for name, each in inputs.items()}).logits.float()
 
 
-from tui_trainer.terminal.safe_text import one_line
-
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
