@@ -397,10 +397,8 @@ def test_a_character_model_is_continued_where_it_ended(method, characters_run, t
 def test_new_characters_are_refused_with_their_list(characters_run, tiny_run, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("7 times é is Ω, said the 7th sheep.\n" * 40)
-    run, outcome = tiny_run("refused", {FROM: "characters", "data.path": other, "tuning.method": "full"})
-    assert outcome.exit_code != 0
-    failed = fold(read_all(run.journal)).failed.message
-    assert "the text has 2 characters that the model does not know: é (U+00E9), Ω (U+03A9)" in failed
+    with pytest.raises(ConfigError, match=r"2 characters that the model does not know: é \(U\+00E9\), Ω \(U\+03A9\)"):
+        tiny_run("refused", {FROM: "characters", "data.path": other, "tuning.method": "full"})
     known = tmp_path / "known.txt"
     known.write_text("7 times 7 is 49, said the 7th sheep.\n" * 40)
     fewer, outcome = tiny_run("fewer", {FROM: "characters", "data.path": known, "tuning.method": "full"})
