@@ -230,7 +230,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         found = answers.ask({"config": kept, "head": head, "labels": asked})
     except WorkerFailed as failure:
         name = one_line(str(config.get("model_type")), 80)
-        if not failure.reason:
+        if not failure.reason or failure.is_killed:
             raise bad_model(f"counting the weights of {name} {failure}") from None
         hint = "a newer transformers may know it; code that comes with a model is not run to count it"
         what = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"
