@@ -239,7 +239,8 @@ class LabelReader:
     def number(self, row: Row) -> float:
         """The number of a row of a regression. Raises DataError."""
         value = self._value(row)
-        found = _as_number(value)
+        has_comma = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
+        found = _as_number(value.replace(",", ".") if has_comma else value)
         if found is None:
             shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown}, not a number", where=row.where)
@@ -448,7 +449,7 @@ def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
         what = (
             f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
         )
-        raise DataError(what, where=where, hint=f"write a point in place of the comma; {hint}")
+        raise DataError(what, where=where, hint=f'{_KIND_KEY} = "{REGRESSION}" reads them as numbers; {hint}')
     for sign in _SEPARATORS:
         parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
         often = Counter(part for some in parts.values() for part in some)
