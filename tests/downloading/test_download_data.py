@@ -290,7 +290,7 @@ def test_each_revision_has_its_own_snapshot(hub, environment):
     assert len(list(open_source("hub:org/one@v2").documents())) == 12
     assert open_source(f"hub:org/one@{commit_of('v2')}").entries
     with pytest.raises(
-        DataError, match=r"org/one is not on this machine; run `tui-trainer download --data hub:org/one`"
+        DataError, match=f"org/one is not on this machine; the cache has the commit {commit_of('v2')}: set"
     ):
         open_source("hub:org/one")
     commands = [

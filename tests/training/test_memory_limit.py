@@ -11,6 +11,8 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from subprocess import PIPE
 
@@ -88,6 +90,13 @@ def limited():
 
     yield run
     for group in made:
+        # What a killed program had begun ends a moment after it, and a group with processes cannot be removed.
+        deadline = time.monotonic() + 60
+        while left := (group / "cgroup.procs").read_text().split():
+            assert time.monotonic() < deadline, left
+            for number in left:
+                with suppress(ProcessLookupError):
+                    os.kill(int(number), signal.SIGKILL)
         group.rmdir()
 
 
