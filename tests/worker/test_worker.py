@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tui_trainer.models import counting
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import Worker, WorkerFailed, ask
 from tui_trainer.worker.questions import OF_SHAPES, QUESTIONS
@@ -184,6 +185,30 @@ def test_a_cancel_ends_the_worker_and_its_processes(script):
     assert failures == ["was cancelled"]
     wait_for_end(processes)
     assert len(processes) == 2
+
+
+def test_a_cancelled_question_is_asked_again(script):
+    """Whoever asks next gets an answer: the cancel says nothing about the model."""
+    script(WITH_A_PROCESS)
+    answers, failures = counting.Answers("dry_run", 0), []
+
+    def wait():
+        try:
+            answers.ask({"model": "one"})
+        except WorkerFailed as failure:
+            failures.append(failure.is_cancelled)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    while not asking.shapes_worker.is_asked:
+        waiting.join(0.01)
+    while waiting.is_alive():  # as often as the process had not begun yet
+        asking.end_workers()
+        waiting.join(0.01)
+    assert failures == [True]
+    script('import sys; sys.stdin.readline(); print(\'{"answer": "answered"}\', flush=True); sys.stdin.read()')
+    assert answers.ask({"model": "one"}) == "answered"
+    asking.shapes_worker.close()
 
 
 def test_an_error_in_the_progress_callback_ends_the_worker(script):

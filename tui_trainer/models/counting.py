@@ -78,6 +78,8 @@ class Answers:
         try:
             found = shapes_worker.ask(self.name, json.loads(question), timeout_seconds=timeout_seconds)
         except WorkerFailed as failure:
+            if failure.is_cancelled:
+                raise
             return failure
         # What cannot be written costs seconds the next time, and nothing else.
         with suppress(OSError):
@@ -230,7 +232,7 @@ def count_model(config: Mapping[str, Any], head: Head, labels: int, vocabulary: 
         found = answers.ask({"config": kept, "head": head, "labels": asked})
     except WorkerFailed as failure:
         name = one_line(str(config.get("model_type")), 80)
-        if not failure.reason or failure.is_killed:
+        if not failure.reason or failure.is_killed or failure.is_cancelled:
             raise bad_model(f"counting the weights of {name} {failure}") from None
         hint = "a newer transformers may know it; code that comes with a model is not run to count it"
         what = f"transformers {metadata.version('transformers')} cannot build {name}: {failure.reason}"

@@ -30,12 +30,12 @@ class WorkerFailed(Exception):
     """Why there is no answer, as the end of a sentence whose subject is the worker's task.
 
     `reason` is the worker's own last word; empty when it took too long. `is_killed`: the system ended it, most often
-    for its memory.
+    for its memory. `is_cancelled`: this program ended it, which says nothing about what was asked.
     """
 
-    def __init__(self, message: str, reason: str = "", *, is_killed: bool = False) -> None:
+    def __init__(self, message: str, reason: str = "", *, is_killed: bool = False, is_cancelled: bool = False) -> None:
         super().__init__(message)
-        self.reason, self.is_killed = reason, is_killed
+        self.reason, self.is_killed, self.is_cancelled = reason, is_killed, is_cancelled
 
 
 def ask(
@@ -119,7 +119,7 @@ class Worker:
         code, last_words = process.poll(), self._last_words()
         self._end()
         if self._is_cancelled:
-            raise WorkerFailed("was cancelled", "cancelled")
+            raise WorkerFailed("was cancelled", "cancelled", is_cancelled=True)
         if code == -signal.SIGKILL:
             reason = "killed, as happens where memory is short"
             raise WorkerFailed(f"was {reason}", reason, is_killed=True)
@@ -129,7 +129,8 @@ class Worker:
 
     def _running(self) -> subprocess.Popen[bytes]:
         is_slow = self._has_little_priority and not self._gives_way
-        if self._process and (is_slow or self._process.poll() is not None):
+        # A process that was cancelled before this question may take a moment to end.
+        if self._process and (is_slow or self._is_cancelled or self._process.poll() is not None):
             self._end()
         if self._process is None:
             command, environment = _command(self._questions, self._sees_gpus)
