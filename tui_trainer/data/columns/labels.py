@@ -50,6 +50,7 @@ _WRITTEN_MARKS = {"0": False, "1": True, "0.0": False, "1.0": True, "false": Fal
 # SNLI's annotators did not agree; pandas had nothing and wrote it.
 _NO_LABEL = ("-", "nan", "NaN", "<NA>")
 _SEPARATORS = ("|", ";", ",")
+_OTHER_SEPARATORS = ("/", "+", "&")
 _NUMBERS = ("score", "stars", "rating", "target", "y", "similarity", "value")
 _BLANK = " "
 _WRITTEN = re.compile(r"""\[.*\]|\{.*\}|\(['"].*\)""", re.DOTALL)
@@ -194,7 +195,7 @@ class LabelReader:
         # Data sets of the hub have -1 for none; it is a class only where classes are signs, or go on below it.
         self._has_negatives = not self._reads_numbers or min(whole) < -1 or (-1 in whole and max(whole) < 2)
         texts = [value for value in known if isinstance(value, str)]
-        self._separator = _separator_of(texts)
+        self._separator, self._has_several = _separator_of(texts)
         self._form = ""
         self._lists: bool | None = None
 
@@ -211,8 +212,10 @@ class LabelReader:
                 f"each label is a list with a 0 or 1 for each of {self.width:,} classes, which are named 0 to {last:,}"
             )
         if self.kind == MULTI and self._lists is False:
-            blank = self._separator == _BLANK
-            return f"the labels of a row are separated by {'blanks' if blank else repr(self._separator)}"
+            sign = "blanks" if self._separator == _BLANK else repr(self._separator)
+            if self._has_several:
+                return f"the labels of a row are separated by {sign}"
+            return f"none of the first rows has several labels; {sign} would separate them"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
         return "-1 is a class here; data sets of the hub have it for no label" if is_class else ""
 
@@ -239,8 +242,9 @@ class LabelReader:
     def number(self, row: Row) -> float:
         """The number of a row of a regression. Raises DataError."""
         value = self._value(row)
-        has_comma = isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value)
-        found = _as_number(value.replace(",", ".") if has_comma else value)
+        if isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+            value = value.replace(",", ".")
+        found = _as_number(value)
         if found is None:
             shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown}, not a number", where=row.where)
@@ -308,12 +312,20 @@ class LabelReader:
         return str(int(number)) if number is not None and number.is_integer() else name
 
 
-def _separator_of(texts: Sequence[str]) -> str:
-    """Return what stands between the labels of a row: a usual sign, or blanks where the words between them recur."""
+def _separator_of(texts: Sequence[str]) -> tuple[str, bool]:
+    """Return what stands between the labels of a row, and whether any of these rows has several labels.
+
+    It is a usual sign, or blanks or another sign where the parts between them recur, as those of one name do not.
+    """
     if found := next((sign for sign in _SEPARATORS if any(sign in text for text in texts)), ""):
-        return found
-    words = {word for text in texts for word in text.split()}
-    return _BLANK if len(words) < len(set(texts)) else _SEPARATORS[-1]
+        return found, True
+    for sign in (_BLANK, *_OTHER_SEPARATORS):
+        parts = {text: {part for part in text.split(sign) if part} for text in texts}
+        often = Counter(part for some in parts.values() for part in some)
+        several = [some for some in parts.values() if len(some) > 1]
+        if len(often) < len(parts) or any(all(often[part] > 1 for part in some) for some in several):
+            return sign, bool(several)
+    return _SEPARATORS[-1], False
 
 
 def ordered(names: Iterable[str], known: Mapping[object, object] | None = None) -> tuple[str, ...]:
