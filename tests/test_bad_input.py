@@ -252,6 +252,7 @@ ARGUMENT_CASES = [
     Case("no screen yet", ("--no-ui",), arguments=("train", "my.toml")),
     Case("unknown option", ("--epochs", "tui-trainer train --help"), arguments=("train", "--no-ui", "--epochs", "3")),
     Case("option without its value", ("--set", "tui-trainer --help"), arguments=("train", "--no-ui", "--set")),
+    Case("an option given twice", ("--data was given 2 times",), arguments=("plan", "--data", "a", "--data", "b")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
     Case("two configs", ("other.toml", "tui-trainer train --help"), arguments=("train", "--no-ui", "my.toml",
         "other.toml")),

@@ -150,7 +150,7 @@ TEXTS = (
     Wild(
         name="summaries for a decoder, columns named", content=[{"document": STORY, "summary": "Sheep."}] * 2,
         settings={"data.text_column": "document", "data.target_column": "summary"},
-        task="chat", learnt=("Sheep.",) * 2, reads=(STORY,), notes=("it does not read data.target_column",),
+        task="chat", learnt=("Sheep.",) * 2, reads=(STORY,), notes=("causal_lm does not read data.target_column",),
     ),
     Wild(
         name="unusual columns named", content=[{"frage": "Sheep?", "antwort": "None.", "nr": 1}] * 2,
@@ -2436,6 +2436,21 @@ FILES_AND_FOLDERS = (
         ],
         task="seq2seq", learnt=("the sheep -> the sheep agreed said", "the -> the hen"),
         notes=("1 of ", "tokens to learn and 2 of ", "tokens that are read are unknown to the tokenizer: {, }, [",),
+    ),
+    # What is not read as rows.
+    Wild(
+        name="rows in YAML", file="a.yaml", content="# rows\n- text: good hay\n  label: pos\n", model="decoder",
+        refused=("this is a list of rows in YAML", "as JSONL"),
+    ),
+    Wild(
+        name="answers in a list of objects", model="decoder",
+        content=[{"prompt": "Why?", "responses": [{"response": "So.", "score": 1}, {"response": "No.", "score": 0}]}],
+        refused=("write a row for each, such as", '{"prompt": "Why?", "responses": "So."}'),
+    ),
+    Wild(
+        name="a context of titles and sentences", model="decoder", template=PLAIN,
+        content=[{"question": "Who?", "answer": "Ann", "context": {"title": ["T"], "sentences": [["One.", "Two."]]}}],
+        refused=("a part that is no text", 'write it as one text: "T One. Two."'),
     ),
     # CoNLL under other names, with other separators, numbers and no blank lines.
     Wild(

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -70,6 +71,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
 
 
+def _refuse_repeated_options(command: Any, args: list[str]) -> None:
+    """Raises InputError where an option that takes one value has several, of which the parser would keep the last."""
+    parser = command.make_parser(typer.Context(command, resilient_parsing=True))
+    for parameter, times in Counter(parser.parse_args(list(args))[2]).items():
+        is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
+        if times > 1 and not is_repeatable:
+            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it takes one value")
+
+
 class _TrainByDefault(TyperGroup):
     """`tui-trainer my.toml` means `tui-trainer train my.toml`: the first word is a command or belongs to training."""
 
@@ -83,6 +93,8 @@ class _TrainByDefault(TyperGroup):
             if near and not word.startswith("-") and not Path(word).exists():
                 raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
             args = [_DEFAULT_COMMAND, *args]
+        if command := self.commands.get(args[0]):
+            _refuse_repeated_options(command, args[1:])
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]

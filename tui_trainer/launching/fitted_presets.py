@@ -268,7 +268,7 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     can = [name for name, why in refusals.items() if not why]
     named = [name for name in COLUMNS if getattr(config.data, name) != COLUMNS[name]]
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
-        refusals |= {name: f"it does not read data.{named[-1]}" for name in can if name not in reads}
+        refusals |= {name: f"{name} does not read data.{named[-1]}" for name in can if name not in reads}
         can = reads
     if any(not find_task(name).labels_rows for name in can):
         # A model that writes learns to write the answers; one of its kind that marks them is asked for by name.

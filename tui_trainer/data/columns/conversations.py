@@ -331,7 +331,7 @@ def _part(part: object, what: str, where: str) -> str:
     if isinstance(text, str):
         return checked_text(text, where)
     medium = media_in(kind)
-    hint = f"{medium} are not trained on yet: leave the row out" if medium else "a text model reads text alone"
+    hint = f"{medium} are not trained on yet: leave the row out" if medium else as_one_text(part)
     raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint=hint)
 
 

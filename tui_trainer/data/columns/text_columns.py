@@ -134,19 +134,27 @@ class ColumnChoices:
         # A number, a date or a single word is the name of something.
         if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not likely:
             return name
+        written = {
+            name: _longest_text(row.values[name]) for row in head[:1] for name in structured if name in row.values
+        }
         if not texts:
-            written = {
-                name: _longest_text(row.values[name]) for row in head[:1] for name in structured if name in row.values
-            }
-            row = json.dumps(
-                {name: one_line(text, 40) for name, text in [*written.items()][:3] if text}, ensure_ascii=False
+            hint = f"columns found: {listed(strings)}" + (
+                f"; write texts, {_as_row(written)}" if any(written.values()) else ""
             )
-            hint = f"columns found: {listed(strings)}" + (f"; write texts, one for each: {row}" if len(row) > 2 else "")
             raise DataError("no column holds text", where=label, hint=hint)
         what = "several columns could hold the text" if len(texts | structured) > 1 else "no column is clearly the text"
         hint = f"{as_pair(likely)}; or " if likely else ""
+        if self._has_answers and not likely and any(written.values()):
+            shown = {name: strings[name][0] for name in texts if strings[name]} | written
+            hint = f"to learn answers that stand in lists or objects, write a row for each, {_as_row(shown)}; or "
         hint += f"name one of them in data.text_column: {listed([*texts, *structured])}"
         raise DataError(what, where=label, hint=hint)
+
+
+def _as_row(texts: Mapping[str, str]) -> str:
+    """An example of a row, with the first three of these texts."""
+    row = {name: one_line(text, 40) for name, text in [*texts.items()][:3] if text}
+    return f"such as {json.dumps(row, ensure_ascii=False)}"
 
 
 def head_of(rows: Iterator[Row]) -> tuple[list[Row], DataError | None]:

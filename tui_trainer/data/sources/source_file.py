@@ -61,6 +61,7 @@ _SNIFFED_LINES = 20
 _ALWAYS_TEXT = frozenset({".md", ".rst", ".py"})
 _SEPARATED: tuple[tuple[Form, str], ...] = (("tsv", "\t"), ("csv", ","), ("csv", ";"))
 _JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
+_YAML_ROWS = re.compile(rb"""(?:(?:#.*|---\s*)\n)*-\s+["']?\w[\w ]*["']?:\s""")
 ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
 _AS_ROWS = "write its texts or rows as JSONL"
 _LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
@@ -261,6 +262,9 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
     for beginning, what, hint in (*_BEGINNINGS, *(_WEB_PAGES if file.holds_rows else ())):
         if start[: len(beginning)].lower() == beginning.lower():
             raise DataError(f"this is {what}", where=file.label, hint=hint)
+    if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(start):
+        hint = "write its rows as JSONL, or name it .txt to learn it as plain text"
+        raise DataError("this is a list of rows in YAML", where=file.label, hint=hint)
     if file.form in ("csv", "tsv") and start[:1] in (b"{", b"[") and start[1:].lstrip()[:1] in (b"{", b'"', b"["):
         raise DataError("this is JSON, whatever its name", where=file.label, hint="name it .json or .jsonl")
 
