@@ -1,12 +1,15 @@
 """`plan --cards`: plans for GPUs that this machine does not have."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.gpu_models import CARDS
+from tui_trainer.hardware.probe import probe
+from tui_trainer.launching import other_cards
 from tui_trainer.launching.other_cards import find_cards
 from tui_trainer.units import GIB
 
@@ -56,3 +59,19 @@ def test_cards_are_planned_side_by_side(tmp_path, capsys, monkeypatch):
     assert "2 x H100 SXM" in capsys.readouterr().out
     assert main([*words, "--gpu", "none"]) == 2
     assert "--gpu is a card that is here" in capsys.readouterr().err
+
+
+def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, monkeypatch):
+    here = probe()
+    without = replace(here, libraries={**here.libraries, "bitsandbytes": None, "peft": None})
+    monkeypatch.setattr(other_cards, "probe", lambda: without)
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path))
+    data = tmp_path / "text.txt"
+    data.write_text("\n\n".join(f"A paragraph of some words, number {number}. " * 40 for number in range(60)))
+    words = ["plan", "--data", str(data), "--cards", "3060", "--profile"]
+    assert main([*words, "llama-8b-qlora"]) == 0
+    told = capsys.readouterr().out
+    assert "smallest that fits: RTX 3060" in told
+    assert told.endswith("assumed to be installed there, and not here: bitsandbytes, peft\n")
+    assert main([*words, "scratch-llama", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cards"][0]["assumed_libraries"] == []

@@ -49,11 +49,11 @@ def format_number(number: float, digits: int = 3) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """`350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
+    """`0.17 ms`, `350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
     if seconds is None or not math.isfinite(seconds):
         return "--"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.0f} ms"
+        return f"{seconds * 1000:.{0 if seconds >= 0.00095 or seconds <= 0 else 2}f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     if seconds < 3599.5:

@@ -22,6 +22,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import fold
 from tui_trainer.runs.steps_and_eta import eta_seconds
+from tui_trainer.runs.wording import planned_time_words
 
 
 @pytest.fixture
@@ -57,13 +58,31 @@ def test_learning_rate_seed_and_weight_decay_do_not_change_time_or_memory_of_a_p
     assert before.memory_key == after.memory_key
 
 
-@pytest.mark.full
-def test_a_plan_counts_the_time_to_start_operations_unless_compiled(tiny_config):
+def test_a_plan_counts_the_time_to_start_operations_unless_compiled(tiny_config, monkeypatch):
+    monkeypatch.setattr(duration, "_numpy_operation_seconds", lambda: 2 * duration.NUMPY_OPERATION_SECONDS)
     plan = estimated_plan(tiny_config("one"))
     layers = plan.model_shape().layers
-    assert plan.compute_rates.starting_seconds == pytest.approx(layers * 0.92e-3) and layers > 0
+    assert plan.compute_rates.starting_seconds == pytest.approx(2 * layers * 0.92e-3) and layers > 0
+    starting = plan.gradient_accumulation_steps.value * plan.compute_rates.starting_seconds
+    assert plan.step_seconds.value > starting and "starting its operations takes" in plan.step_seconds.reason
     compiled = estimated_plan(tiny_config("two", {"training.torch_compile": "true"}))
     assert compiled.compute_rates.starting_seconds == 0
+
+
+def test_a_small_model_on_a_card_takes_as_long_as_starting_its_operations():
+    setup = TrainingSetup(device="cuda", precision="bf16")
+    found = step_time(1e9, 768, Calibration(), setup, card(bf16=989), starts=11e-3)
+    assert found.value == 11e-3 and "starting its operations takes longer than computing them" in found.reason
+
+
+def test_a_short_run_is_planned_to_the_second_only_where_its_steps_were_measured():
+    guessed = step_time(50e9, 150, Calibration()).reason
+    measured = step_time(50e9, 150, Calibration(step_seconds=0.1, runs=1)).reason
+    for seconds, reason, words in (
+        (0.2, guessed, "under a minute"), (59.0, guessed, "under a minute"), (75.0, guessed, "about 1 min 15 s"),
+        (59.0, measured, "about 59.0 s"), (None, guessed, "time not known"),
+    ):  # fmt: skip
+        assert planned_time_words(seconds, reason) == words
 
 
 def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config):

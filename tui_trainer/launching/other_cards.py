@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.load import LoadedConfig, Request
@@ -13,24 +13,36 @@ from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import data_facts
+from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import GIB
+
+# A machine with such a card has, or installs, what a config needs there. Attention and fused kernels do without theirs.
+_COULD_NEED = {
+    *("triton", "deepspeed"),
+    *(library for method in TUNING_METHODS.values() for library in method.libraries),
+    *(optimizer.library for optimizer in OPTIMIZERS.values()),
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CardPlan:
-    """`plan` is None where the config does not run on the card, `problem` says why; `profile` is that of the card."""
+    """`plan` is None where the config does not run on the card, `problem` says why; `profile` is that of the card.
+    `assumed`: libraries that the config needs and that are not installed here."""
 
     card: Card
     cards: int
     plan: Plan | None
     problem: str = ""
     profile: str = ""
+    assumed: tuple[str, ...] = ()
 
     def as_values(self) -> dict[str, object]:
         """For programs: bytes, seconds."""
         plan = self.plan
         values: dict[str, object] = {"card": self.card.label, "cards": self.cards, "hardware_profile": self.profile}
+        values["assumed_libraries"] = list(self.assumed)
         if plan is None:
             return values | {"fits": False, "problem": self.problem}
         return values | {
@@ -73,9 +85,12 @@ def _words(name: str) -> set[str]:
 
 
 def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None = None) -> Iterator[CardPlan]:
-    """A plan for each card on this machine otherwise as it is, with a torch that serves the card and nothing else in
-    its memory. Times are by the catalogue's rates. Raises InputError for what is wrong on every card."""
+    """A plan for each card, on this machine otherwise as it is: torch serves the card, the libraries that the config
+    needs are installed, and nothing else is in its memory. Times are by the catalogue's rates. Raises InputError for
+    what is wrong on every card."""
     here = probe()
+    missing = {name for name in _COULD_NEED if here.libraries.get(name, "") is None}
+    here = replace(here, libraries={**here.libraries, **dict.fromkeys(missing, "assumed")})
     facts = None
     for card in cards:
         loaded, hardware = _loaded_on(request, here, card)
@@ -87,7 +102,18 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
         except ConfigError as error:
             first = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
-        yield CardPlan(card=card, cards=len(hardware.gpus), plan=plan, problem=problem, profile=profile)
+        tuning, training = loaded.config.tuning, loaded.config.training
+        needed = (*TUNING_METHODS[tuning.method].libraries, OPTIMIZERS[training.optim].library)
+        if loaded.config.distributed.strategy.startswith("deepspeed"):
+            needed = (*needed, "deepspeed")
+        yield CardPlan(
+            card=card,
+            cards=len(hardware.gpus),
+            plan=plan,
+            problem=problem,
+            profile=profile,
+            assumed=tuple(name for name in dict.fromkeys(needed) if name in missing),
+        )
 
 
 def _loaded_on(request: Request, here: Hardware, card: Card) -> tuple[LoadedConfig, Hardware]:

@@ -27,7 +27,16 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import batch_of, better_words, held_out_words, rows_words, split_words, takes_words
+from tui_trainer.runs.wording import (
+    batch_of,
+    better_words,
+    held_out_words,
+    planned_time,
+    planned_time_words,
+    rows_words,
+    split_words,
+    takes_words,
+)
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_rate, format_seconds
@@ -103,7 +112,8 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
-    takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, event.duration_seconds)
+    time = planned_time_words(event.duration_seconds, event.step_seconds_reason)
+    takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, time)
     return (
         f"plan: {takes}; {event.steps_per_epoch:,} steps in an epoch, {format_count(event.parameters)} parameters, "
         f"{format_bytes(event.disk_bytes)} of disk"
@@ -261,7 +271,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
         lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
     lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
-    lines.append(_plan_line("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)))
+    lines.append(_plan_line("time", plan.duration_seconds, _time_of(plan)))
     memory = "that of the card" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
@@ -322,6 +332,10 @@ def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
     return f"{label:<19} {shown or f'{planned.value:,}':>12} {'=' if planned.exact else '~'} {planned.reason}"
 
 
+def _time_of(plan: Plan) -> str:
+    return planned_time(plan.duration_seconds.value, plan.step_seconds.reason)
+
+
 def profile_line(profile: Profile, reason: str) -> str:
     """One line of `tui-trainer profiles`; `*` marks what matches this machine."""
     why = f"  [{reason}]" if reason else ""
@@ -338,7 +352,9 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     best = smallest_that_fits(plans)
     found = f"smallest that fits: {_cards_words(best)}" if best else "it fits on none of them"
     rates = "steps and times are estimates by the makers' rates, `-` where they give none; none of it was measured"
-    return [*rows, "", found, rates]
+    assumed = sorted({name for one in plans for name in one.assumed})
+    needed = [f"assumed to be installed there, and not here: {', '.join(assumed)}"] if assumed else []
+    return [*rows, "", found, rates, *needed]
 
 
 def _cards_words(one: CardPlan) -> str:
@@ -354,7 +370,7 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
         _cards_words(one),
         f"{format_bytes(plan.memory_bytes.value)} of {one.card.memory_gib} GiB" if on_card else "on the CPU",
         "-" if step is None else format_seconds(step),
-        "-" if whole is None or step is None else format_seconds(whole),
+        "-" if whole is None or step is None else _time_of(plan),
         plan.precision.value,
         f"{plan.effective_batch_size.value}: "
         + split_words(plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value),

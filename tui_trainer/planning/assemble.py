@@ -23,6 +23,7 @@ from tui_trainer.planning.duration import (
     checkpointing_cost,
     compute_rates,
     recomputed_share,
+    starting_seconds,
     step_time,
     training_flops,
 )
@@ -296,7 +297,8 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         )
         key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
         known = read_calibration(device, key, flops)
-        return flops, key, step_time(flops, shape.hidden_size, known, setup, card, device=device)
+        starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
+        return flops, key, step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
 
     flops, key, step = timed(setup)
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]

@@ -22,6 +22,7 @@ from tui_trainer.planning.planned import Planned, estimated
 from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
+from tui_trainer.units import format_seconds
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
@@ -47,12 +48,14 @@ DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
 DECOMPOSING_CARD_SHARE = 0.05
 _MEASURED = "measured here"
 
-# Kernels of a layer in a pass, forward and backward, and the least that each takes. Counted and assumed by
-# `python -m tests.benchmarks.roofline --only bert`: 969 kernels in 12 layers.
-KERNELS_OF_LAYER, KERNEL_SECONDS = 80, 3e-6
-# On a CPU, as the seconds that one layer more adds to a step in which next to nothing is computed: 0.93 ms for BERT and
-# 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens (CPU time on one core, AMD EPYC, torch 2.15).
-CPU_KERNEL_SECONDS = 11.5e-6
+# Operations of a layer in a pass, forward and backward. Counted by `python -m tests.benchmarks.roofline --only bert`:
+# 969 kernels in 12 layers.
+OPERATIONS_OF_LAYER = 80
+# How long starting one takes, however little it computes: the seconds that one layer more adds to a step in which next
+# to nothing is computed, 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens (CPU
+# time on one core, AMD EPYC, torch 2.15). numpy starts an addition in so many seconds there. On a card the processor
+# starts them as well, while the card computes; nobody has measured it on one.
+OPERATION_SECONDS, NUMPY_OPERATION_SECONDS = 11.5e-6, 0.39e-6
 
 
 def training_share(hidden_size: int) -> float:
@@ -126,6 +129,30 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     return found
 
 
+def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
+    """Seconds for starting the operations of one pass, forward and backward. 0 for compiled layers, which have fewer;
+    nobody has counted how many."""
+    operations = 0 if setup.compiled else (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
+    slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
+    return operations * OPERATION_SECONDS * slower
+
+
+@cache
+def _numpy_operation_seconds() -> float:
+    """The least of some times: others only ever slow it down."""
+    import numpy as np
+
+    one = np.zeros(8, dtype=np.float32)
+
+    def timed(times: int = 1_000) -> float:
+        before = time.perf_counter()
+        for _ in range(times):
+            np.add(one, one, one)
+        return (time.perf_counter() - before) / times
+
+    return min(timed() for _ in range(10))
+
+
 def step_time(
     flops: float,
     hidden_size: int,
@@ -133,9 +160,12 @@ def step_time(
     setup: TrainingSetup | None = None,
     card: Card | None = None,
     device: str = "",
+    *,
+    starts: float = 0.0,
 ) -> Planned[float | None]:
     """Seconds of a step of so many floating-point operations, in a model of this width, on this machine, and where the
-    figure comes from. None: only a measured step can tell."""
+    figure comes from. None: only a measured step can tell. `starts`: seconds for starting the operations of the step,
+    which a processor does before each and beside a card."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
         return estimated(calibration.step_seconds, f"{_MEASURED}, {_runs(calibration, 'such steps')}")
@@ -145,8 +175,8 @@ def step_time(
     if setup.cpu_offload:
         return estimated(None, "weights are on the host, how fast they come is not known: measure a step")
     if setup.device == "cuda":
-        return _on_card(flops, hidden_size, setup, card)
-    return _on_cpu(flops, hidden_size, setup, device)
+        return _on_card(flops, hidden_size, setup, card, starts)
+    return _on_cpu(flops, hidden_size, setup, device, starts)
 
 
 def _runs(calibration: Calibration, what: str) -> str:
@@ -164,12 +194,14 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     return f"others' load on {cores} cores is {load:.1f} now, which it does not count: {longer}"
 
 
-def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str) -> Planned[float | None]:
+def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
     reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
-    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
+    if starts:
+        reason += f"; starting its operations takes {format_seconds(starts)} of it"
+    return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
 
 
 def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
@@ -194,14 +226,12 @@ def compute_rates(
 ) -> ComputeRates:
     """What the rate of one process is graded by. `device` and `tried_on` are the names under which matmuls are kept
     that plans (`device_key`) and trials (`trial_device`) have measured; `processes` share the cores of a CPU."""
-    share, layers = usual_share(shape.hidden_size, setup), shape.layers + shape.decoder_layers
-    # Compiled layers have fewer kernels, nobody counted how many.
-    starts = 0.0 if setup.compiled else layers * KERNELS_OF_LAYER
+    share, starts = usual_share(shape.hidden_size, setup), starting_seconds(shape, setup)
     if setup.device != "cuda":
         rate = max(_kept_rates(device), default=0.0) or _fastest_rate(device)
         of = "fp32 matmuls"
         return ComputeRates(
-            row_flops=row_flops, usual_share=share, starting_seconds=starts * CPU_KERNEL_SECONDS,
+            row_flops=row_flops, usual_share=share, starting_seconds=starts,
             measured=rate / processes, measured_of=of,
         )  # fmt: skip
     kind = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
@@ -211,7 +241,7 @@ def compute_rates(
     return ComputeRates(
         row_flops=row_flops,
         usual_share=share,
-        starting_seconds=starts * KERNEL_SECONDS,
+        starting_seconds=starts,
         measured=1e12 * measured if measured else None,
         measured_of=f"{kind} matmuls",
         maker=maker,
@@ -251,7 +281,9 @@ def bf16_gain(hidden_size: int) -> float:
     return BF16_GAIN * hidden_size / (hidden_size + BF16_HALF_GAIN_WIDTH)
 
 
-def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None) -> Planned[float | None]:
+def _on_card(
+    flops: float, hidden_size: int, setup: TrainingSetup, card: Card | None, starts: float
+) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
         known = f"the catalogue has no {setup.precision} rate for it" if card else "the card is not in the catalogue"
@@ -260,7 +292,10 @@ def _on_card(flops: float, hidden_size: int, setup: TrainingSetup, card: Card | 
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
     if setup.four_bits:
         reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
-    return estimated(flops / (rate * usual_share(hidden_size, setup)), reason)
+    computing = flops / (rate * usual_share(hidden_size, setup))
+    if starts > computing:
+        reason = f"starting its operations takes longer than computing them ({format_seconds(computing)}; {reason})"
+    return estimated(max(computing, starts), reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +350,7 @@ def roofline_seconds(
 ) -> float | None:
     """Seconds of a step of so many operations and passes, by the maker's rates alone: for comparing two batches.
 
-    A pass takes as long as its operations, as reading the weights three times or as starting its kernels, whichever is
+    A pass takes as long as computing, as reading the weights three times or as starting its operations, whichever is
     longest; then the optimizer moves weights, gradients and its state. None where a rate is not known.
     """
     rate = card_flops_per_second(card, setup) if card else None
@@ -324,8 +359,7 @@ def roofline_seconds(
     bandwidth = 1e9 * card.gigabytes_per_second
     share = CARD_SHARE * shape.hidden_size / (shape.hidden_size + CARD_HALF_SHARE_WIDTH)
     weights = shape.parameters * (2 if setup.precision != "fp32" else 4) / setup.shards
-    starts = (shape.layers + shape.decoder_layers) * KERNELS_OF_LAYER * KERNEL_SECONDS
-    a_pass = max(flops / passes / (rate * share), 3 * weights / bandwidth, starts)
+    a_pass = max(flops / passes / (rate * share), 3 * weights / bandwidth, starting_seconds(shape, setup))
     moved = setup.trained_parameters / setup.shards * (12 + 2 * OPTIMIZERS[setup.optim].state_bytes)
     return passes * a_pass + moved / bandwidth
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.ancestry import chain_words
-from tui_trainer.runs.wording import batch_words, takes_words, trained_words
+from tui_trainer.runs.wording import batch_words, planned_time_words, takes_words, trained_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds
@@ -76,8 +76,8 @@ def batch_of_plan(plan: Plan) -> str:
 
 def cost_words(plan: Plan) -> str:
     """What the run takes: steps, memory and time."""
-    seconds = plan.duration_seconds.value
-    return takes_words(plan.total_steps.value, batch_of_plan(plan), plan.memory_bytes.value, seconds)
+    time = planned_time_words(plan.duration_seconds.value, plan.step_seconds.reason)
+    return takes_words(plan.total_steps.value, batch_of_plan(plan), plan.memory_bytes.value, time)
 
 
 def model_words(plan: Plan) -> str:

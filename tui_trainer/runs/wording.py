@@ -46,14 +46,23 @@ def held_out_words(rows: int) -> str:
     return f"{rows:,} rows held out" if rows else "no rows held out"
 
 
-def planned_time_words(seconds: float | None) -> str:
-    """How long a run is planned to take: `about 2 min 05 s`; `time not known`."""
-    return "time not known" if seconds is None else f"about {format_seconds(seconds)}"
+def planned_time(seconds: float | None, step_reason: str) -> str:
+    """How long a run is planned to take: `2 min 05 s`, `--` where nobody knows. `step_reason` is that of its step:
+    before steps were measured, what is short is `under a minute`, for it may take several times as long."""
+    is_guessed = bool(step_reason) and "measured run" not in step_reason
+    return "under a minute" if seconds is not None and seconds < 60 and is_guessed else format_seconds(seconds)
 
 
-def takes_words(steps: int, batch: str, memory_bytes: int, seconds: float | None) -> str:
-    """What a run takes: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min 05 s`; `batch` is of `batch_words`."""
-    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {planned_time_words(seconds)}"
+def planned_time_words(seconds: float | None, step_reason: str) -> str:
+    """The same in a sentence: `about 2 min 05 s`; `time not known`."""
+    told = planned_time(seconds, step_reason)
+    return "time not known" if seconds is None else told if told.startswith("under") else f"about {told}"
+
+
+def takes_words(steps: int, batch: str, memory_bytes: int, time_words: str) -> str:
+    """What a run takes: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min 05 s`; `batch` is of `batch_words`, and
+    `time_words` of `planned_time_words`."""
+    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {time_words}"
 
 
 def better_words(best: EvalDone) -> str:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
+from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.planning.duration import busy_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import batch_of_plan, threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -19,7 +21,7 @@ from tui_trainer.ui.command_dialogs import offer
 from tui_trainer.ui.dialogs import Answer, Row
 from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
 from tui_trainer.ui.screens.config_view import figures, memory_budget
-from tui_trainer.ui.spans import Line, pad, wrapped
+from tui_trainer.ui.spans import Line, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
 from tui_trainer.ui.watch import CurrentRun, WatchedRun
 from tui_trainer.ui.workbench import DETACHING, OPENING, Leaving, Workbench
@@ -114,6 +116,9 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} trains already: both would be slower"
         lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
+    threads = plan.threads.value * plan.processes_per_node
+    if plan.device == "cpu" and (busy := busy_words(load_of_others(), bench.hardware.usable_cores, threads)):
+        lines += labelled("busy", busy, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])

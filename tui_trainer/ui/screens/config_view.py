@@ -39,6 +39,7 @@ from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.unread_settings import unread_settings
+from tui_trainer.runs.wording import planned_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
@@ -424,11 +425,12 @@ def figures(plan: Plan) -> dict[str, str]:
     steps = plan.total_steps.value
     texts: list[tuple[str, Planned[Any], str]] = [
         ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
-        ("time", plan.duration_seconds, format_seconds(plan.duration_seconds.value)),
+        ("time", plan.duration_seconds, planned_time(plan.duration_seconds.value, plan.step_seconds.reason)),
         ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
         ("steps", plan.total_steps, format_count(steps) if steps >= 100_000 else f"{steps:,}"),
     ]
-    return {name: text if number.exact or number.value is None else f"~{text}" for name, number, text in texts}
+    plain = ("-", "under")
+    return {name: text if number.exact or text.startswith(plain) else f"~{text}" for name, number, text in texts}
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:
