@@ -168,7 +168,10 @@ def test_the_gain_of_16_bits_is_measured_or_reported_as_not_measured():
         "slow_precision", plan={"best_precision": "bf16", "precision_gain": 0.9, "precision_gain_of": "steps"}
     )
     assert none.share == 0 and none.fix is None
+    decided = {"best_precision": "bf16", "hardware_settings": ["training.mixed_precision"]}
+    assert fix_of("slow_precision", plan=decided) is None, "a hardware profile has its reasons"
     gain = {"best_precision": "bf16", "precision_gain": 1.5, "precision_gain_of": "matmuls"}
+    assert fix_of("slow_precision", plan={**decided, **gain}), "which a measurement contradicts"
     assert fix_of("slow_precision", plan=gain).share == pytest.approx(0.18 / 0.212 / 3, abs=0.01)
 
 

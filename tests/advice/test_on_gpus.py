@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -23,8 +24,9 @@ from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.remedies import remedy_sentences
-from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.hardware.facts import Hardware
+from tui_trainer.config.load import LoadedConfig, Origin, Request
+from tui_trainer.hardware.facts import Hardware, with_cards
+from tui_trainer.hardware.gpu_models import CARDS
 from tui_trainer.launching.open_run import load_config
 
 PASCAL = GTX_1080
@@ -250,3 +252,26 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
     assert "is measured by the first run of this kind" in details(None)
     assert "run r waited for data 0.4% of its steps, so the rule does not hold" in details(0.004)
     assert "run r waited for data 30.0% of its steps, so the rule holds, up to 6 threads" in details(0.3)
+
+
+@pytest.mark.full
+def test_no_check_contradicts_the_hardware_profile_of_any_card(documents, subtests):
+    base = replace(RTX_4090, libraries={**RTX_4090.libraries, "bitsandbytes": "0.48"})
+    recipes = ("quickstart", "docstring-topics", "distilgpt2-full", "scratch-llama", "qwen-lora", "llama-8b-qlora")
+    for card, recipe in product(CARDS, recipes):
+        with subtests.test(f"{recipe} on {card.label}"):
+            hardware = with_cards(base, card)
+            data = () if recipe in recipes[:2] else (f"data.path={documents}",)
+            loaded = load_config(Request(assignments=(f"profile={recipe}", *data)), hardware=hardware)
+            opened = [finding for finding in run_checks(gather(loaded, hardware=hardware)) if finding.is_open]
+            decided = [key for one in opened for key in one.fix or {} if loaded.origin(key) is Origin.HARDWARE]
+            assert not decided
+
+
+def test_what_a_hardware_profile_sets_is_kept_with_its_name(documents):
+    settings = ("profile=distilgpt2-full", f"data.path={documents}")
+    loaded = load_config(Request(assignments=settings), hardware=GTX_1080)
+    found = {one.name: one for one in run_checks(gather(loaded, hardware=GTX_1080))}
+    for name in ("precision", "gradient_checkpointing"):
+        assert found[name].status == "pass"
+        assert found[name].verdict.evidence.endswith("kept: the hardware profile gtx-10xx-16xx sets it")

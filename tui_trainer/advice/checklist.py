@@ -12,7 +12,7 @@ from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rul
 from tui_trainer.advice.fixes import patched, refusals
 from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
 from tui_trainer.config.changes import Change, Patch
-from tui_trainer.config.load import LoadedConfig, value_of
+from tui_trainer.config.load import LoadedConfig, Origin, value_of
 from tui_trainer.terminal.safe_text import one_line
 
 ALL = "all"
@@ -123,6 +123,12 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
     elif rule.is_for_speed and verdict.opposite and gain and gain.turned().is_slower:
         evidence = f"{verdict.evidence}; but {patch_words(verdict.opposite)} was measured to be faster here"
         verdict = warned(evidence, *verdict.details, switch=verdict.switch, fix=verdict.opposite)
+    if verdict.status == "warn" and verdict.fix and not (gain and gain.is_difference):
+        # A hardware profile has its reasons, which only a measurement on this machine can contradict.
+        profile = context.loaded.hardware_profile
+        if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
+            evidence = f"{verdict.evidence}; kept: the hardware profile {profile.name} sets it"
+            verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
     if verdict.fix and (refused := refusals(context, verdict.fix)):
         verdict, gain = _without_fix(verdict, verdict.fix, refused), None
     changes = tuple(

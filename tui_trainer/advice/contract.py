@@ -59,6 +59,8 @@ class Cause:
     advice: str = ""
     fix: Patch | None = None
     is_fault: bool = False
+    is_measured: bool = False
+    """Steps with the fix were measured on this machine, so that it may contradict a hardware profile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

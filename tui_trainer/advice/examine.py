@@ -120,7 +120,11 @@ def _look(one: Symptom, view: RunView) -> Cause | None:
         found = one.look(view)
     except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
         return Cause(cause="This diagnosis could not be made.", evidence=broken_words(error), share=0.0)
-    return found if found and (found.is_fault or found.share >= one.least_share) else None
+    if not found or not (found.is_fault or found.share >= one.least_share):
+        return None
+    # A hardware profile has its reasons, which only a measurement on this machine can contradict.
+    decided = set(view.plan.hardware_settings) if view.plan and not found.is_measured else set()
+    return None if found.fix and not found.is_fault and set(found.fix) <= decided else found
 
 
 def _where_time_goes(view: RunView) -> str:

@@ -331,6 +331,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             step_seconds=seconds.value,
             step_seconds_reason=seconds.reason,
             busy_words=plan.busy_words,
+            hardware_settings=list(plan.hardware_settings),
             merged_bytes=_merged_bytes(plan),
             cpu_threads=plan.threads.value if plan.device == "cpu" else None,
         )

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
+from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Hardware
@@ -139,6 +139,7 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "recipe": loaded.recipe.name if loaded.recipe else "",
         "hardware_profile": loaded.hardware_profile.name if loaded.hardware_profile else "",
         "hardware_reason": loaded.hardware_reason,
+        "hardware_settings": tuple(key for key in loaded.layers if loaded.origin(key) is Origin.HARDWARE),
         "device": made.target.device,
         "device_name": full_name(gpu) if gpu else hardware.cpu_name,
         "device_reason": made.target.reason,

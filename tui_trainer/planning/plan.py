@@ -84,6 +84,8 @@ class Plan(BaseModel):
     recipe: str
     hardware_profile: str
     hardware_reason: str
+    hardware_settings: tuple[str, ...] = ()
+    """What the hardware profile decided, and nobody after it."""
     device: Device
     device_name: str
     device_reason: str

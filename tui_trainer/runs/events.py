@@ -159,6 +159,8 @@ class PlanMade(Event):
     compute_rates: ComputeRates | None = None
     step_seconds: float | None = None
     step_seconds_reason: str = ""
+    hardware_settings: list[str] = field(default_factory=list)
+    """What the hardware profile decided, for reasons of its own."""
     busy_words: str = ""
     """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
     cpu_threads: int | None = None

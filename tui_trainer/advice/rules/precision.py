@@ -41,6 +41,7 @@ def slow_precision(view: RunView) -> Cause | None:
         share=max(1 - 1 / gain, 0.0) * view.share(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
+        is_measured=bool(gain),
     )
 
 
