@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
-from statistics import fmean, linear_regression, median_high
+from statistics import fmean, linear_regression, median, median_high
 
 from tui_trainer.runs.events import GaugesRead
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS, WARM_UP_STEPS, RunState, means
@@ -128,6 +128,22 @@ class RunView:
         """Of the usable cores, by other processes."""
         machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
+
+    @cached_property
+    def loss_error(self) -> float:
+        """The standard error of a stretch of `losses`: by how much steps differ from the one before, or stretches from
+        the line between their neighbours, whichever says more. Neither counts a curve that falls or rises.
+
+        For normal noise of spread s the mean of the one is 2 s / sqrt(pi), and the median of the other 1.65 s.
+        """
+        steps = [loss for loss in self.state.losses if math.isfinite(loss)]
+        levels = [loss for _, loss in self.losses]
+        if len(levels) < 3 or len(steps) < 2:
+            return math.inf
+        of_steps = fmean(abs(after - before) for before, after in pairwise(steps)) * math.sqrt(math.pi) / 2
+        bends = [abs(a - 2 * b + c) for a, b, c in zip(levels, levels[1:], levels[2:], strict=False)]
+        of_stretches = median(bends) / 1.65
+        return max(of_steps / math.sqrt(len(steps) / len(levels)), of_stretches)
 
     @cached_property
     def losses(self) -> list[tuple[float, float]]:

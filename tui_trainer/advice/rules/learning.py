@@ -33,6 +33,8 @@ _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
 _ROSE, _LEAST_NATS, _LOST = 1.1, 0.1, 0.5
+# Standard errors from which on a difference of two stretches is no chance.
+_CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
 _MOST_RATE = 1e-2
@@ -248,23 +250,26 @@ def learning_rate_high(view: RunView) -> Cause | None:
     blocks, plan = view.losses, view.plan
     if len(blocks) < 4:
         return None
-    first, (last_step, last) = blocks[0][1], blocks[-1]
-    best_step, best = min(blocks, key=lambda block: block[1])
-    worst_step, worst = max(blocks[1:], key=lambda block: block[1])
-    has_risen = worst > max(_ROSE * first, first + _LEAST_NATS)
-    # Half of what was learned is lost again, and more than the noise of a stretch.
-    has_lost = last - best > max(_LOST * (first - best), _ROSE * best - best + _LEAST_NATS) and best_step < last_step
+    width = max(1, len(blocks) // 5)
+    levels = [fmean(loss for _, loss in blocks[at : at + width]) for at in range(len(blocks) - width + 1)]
+    first, last, best = blocks[0][1], levels[-1], min(levels[:-width] or levels[:1])
+    best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
+    noise = _CLEARLY * view.loss_error
+    has_risen = last - first > max((_ROSE - 1) * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
+    # Beyond chance, for a rate that is known to be too high; half of what was learned, for others.
+    again = max(_LEAST_NATS, noise * math.sqrt(2 / width))
+    has_lost = last - best > max(_LOST * (first - best), (_ROSE - 1) * best + _LEAST_NATS, again)
     rate = plan.learning_rate if plan else None
     most = plan.most_learning_rate if plan else None
     above = rate is not None and most is not None and rate > most
-    if not (has_risen or has_lost or (above and last - best > _LEAST_NATS)):
+    if not (has_risen or has_lost or (above and last - best > again)):
         return None
     rate = rate or max(view.state.lrs, default=0.0)
-    curve = f"{first:.3g} at first, {worst:.3g} at step {worst_step:,}, {last:.3g} now, at step {last_step:,}"
+    curve = f"{first:.3g} at first, {best:.3g} at step {best_step:,}, {last:.3g} now, at step {last_step:,}"
     limit = f", and {most:g} is where training tends to diverge" if above and most is not None else ""
     lower = most / 3 if above and most is not None and most < rate / 3 else _rung(plan, rate, -1) or rate / 10
     return Cause(
-        cause="The learning rate is too high: the loss rises instead of falling.",
+        cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
         share=1.0,
         is_fault=True,
@@ -305,7 +310,9 @@ def loss_flat(view: RunView) -> Cause | None:
     if len(view.state.steps) < _LEAST_FLAT_STEPS or len(blocks) < 6:
         return None
     begin, end = blocks[0][1], fmean(loss for _, loss in blocks[-3:])
-    if begin <= 0 or abs(begin - end) >= _LEAST_FALL * begin:
+    # A small fall that is no chance is one: pretrained models begin close to where they end.
+    has_fallen = begin - end > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
+    if begin <= 0 or has_fallen or abs(begin - end) >= _LEAST_FALL * begin:
         return None
     rate = plan.learning_rate if plan else None
     return Cause(
