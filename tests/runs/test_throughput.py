@@ -35,14 +35,33 @@ ON_A_CARD = replace(
 EPOCH = EpochDone(step=5, epoch=1, mean_loss=1.0, seconds=2.5, samples_per_second=1.6, tokens_per_second=100.0)
 
 
+def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
+    """Of a run of this plan, beside others that use so many of two cores."""
+    reading = GaugesRead(process_cpu_share=1.0 - others / 2, usable_cores=2.0, machine_cpu_share=1.0)
+    return grade(
+        rate, fold([start(), *([plan] if plan else []), LibrariesLoaded(resident_bytes=0), *steps(1, 5), reading])
+    )
+
+
+def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
+    best = replace(ON_A_CPU, best_samples_per_second=2.0)
+    assert graded(1.8, best, 0.6) == "others used 0.6 of 2 cores; good, 90 % of the best here (2 rows/s)"
+    for rate, others in ((0.8, 1.0), (0.1, 1.6)):
+        assert graded(rate, best, others) == f"not graded, as others used {others} of 2 cores"
+    assert graded(0.1, best, 0.6).startswith("others used 0.6 of 2 cores; a problem, 5 %")
+    assert graded(0.8, best, 0.1).startswith("slow, 40 %")
+    on_a_card = replace(ON_A_CARD, best_samples_per_second=2.0)
+    assert graded(0.8, on_a_card, 1.6).startswith("slow, 40 %")
+
+
 def test_a_rate_is_graded_by_its_share_of_the_best_or_of_what_is_usual(subtests):
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
     for rate, word in WORDS:
         with subtests.test(word):
             share = f"{word}, {rate / 2 * 100:.0f} %"
-            assert grade(rate, best) == f"{share} of the best here (2 rows/s)"
+            assert graded(rate, best) == f"{share} of the best here (2 rows/s)"
             for planned in (ON_A_CPU, ON_A_CARD):
-                assert grade(rate, planned) == f"{share} of what is usual for a model of this width"
+                assert graded(rate, planned) == f"{share} of what is usual for a model of this width"
 
 
 def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing():
@@ -50,18 +69,18 @@ def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing(
     seconds = 4 * 1e9 / (4e9 * 0.5)
     for starting, is_graded in ((0.49 * seconds, True), (0.51 * seconds, False)):
         planned = replace(tiny, compute_rates=replace(tiny.compute_rates, starting_seconds=starting))
-        assert grade(0.04, planned).startswith("a problem, 1 % of what is usual") == is_graded
-    assert grade(0.02, planned) == (
+        assert graded(0.04, planned).startswith("a problem, 1 % of what is usual") == is_graded
+    assert graded(0.02, planned) == (
         "not graded, a step is this small: starting its operations takes longer (2.0 s) than computing them (2.0 s)"
     )
     # What the machine reached itself with such steps is still a measure.
-    assert grade(0.02, replace(planned, best_samples_per_second=2.0)).startswith("a problem, 1 % of the best here")
+    assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith("a problem, 1 % of the best here")
 
 
 def test_there_is_no_grade_without_a_best_rate_and_computing_rates():
-    assert grade(2.0, PLANNED) == "" and grade(2.0, None) == "" and grade(0.0, ON_A_CPU) == ""
+    assert graded(2.0, PLANNED) == "" and graded(2.0, None) == "" and graded(0.0, ON_A_CPU) == ""
     unknown_card = replace(ON_A_CARD, compute_rates=replace(ON_A_CARD.compute_rates, maker=None))
-    assert grade(2.0, unknown_card) == ""
+    assert graded(2.0, unknown_card) == ""
     assert throughput_words(fold([start(), PLANNED, *steps(1, 5)])) == ""
 
 
@@ -86,7 +105,7 @@ def test_the_end_shows_throughput_time_and_use():
     state = fold([start(10), replace(ON_A_CPU, total_steps=10), before, *steps(1, 10), reading, EPOCH, end(10)])
     shown = dict(speed_rows(state))
     assert (
-        shown["throughput"].startswith("excellent, 100 % of what is usual")
+        shown["throughput"].startswith("others used 0.8 of 2 cores; excellent, 100 % of what is usual")
         and "50 % of the 4 GFLOP/s" in shown["throughput"]
     )
     assert shown["time"] == (

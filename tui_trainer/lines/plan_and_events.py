@@ -87,7 +87,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            graded = grade(event.samples_per_second, state.plan)
+            graded = grade(event.samples_per_second, state)
             rates += f": {graded}" if graded else ""
             return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {epoch_words(event, state.plan)}, {rates}"
         case events.CheckpointSaved():

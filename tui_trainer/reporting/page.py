@@ -178,7 +178,7 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
     planned, rows = format_seconds(planned_epoch_seconds(plan)), []
     for done in (epochs[end - 1] for end in spread_ends(len(epochs), _MOST_EPOCHS)):
         rate = f"{done.samples_per_second:.1f}"
-        graded = grade(done.samples_per_second, plan) or "--"
+        graded = grade(done.samples_per_second, facts.state) or "--"
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
     yield Table(("epoch", "mean loss", "steps took", "planned", "rows/s", "grade"), tuple(rows))
     if len(epochs) > len(rows):

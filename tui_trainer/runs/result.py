@@ -84,7 +84,8 @@ def number(value: float) -> str:
 _CLEARLY_WORSE = 1.02
 # Of the best rate that this machine had itself, or of what is usual: the bounds of document E (2,000 samples a second
 # are excellent, 1,500 good, 1,000 acceptable, fewer than 500 a problem) as shares of its best.
-_GRADES = ((0.95, "excellent"), (0.75, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
+_GOOD, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 2.5, 0.1
+_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -256,13 +257,17 @@ def score_lines(state: RunState) -> list[str]:
     return lines
 
 
-def grade(samples_per_second: float, plan: PlanMade | None) -> str:
+def grade(samples_per_second: float, state: RunState) -> str:
     """`good, 82 % of the best here (1.42 k rows/s)`; where such steps were never made here `good, 82 % of what is
-    usual for a model of this width`, by the plan's rates, or why that would say nothing. Empty: neither is known."""
+    usual for a model of this width`, by the plan's rates, or why that would say nothing. Empty: neither is known.
+
+    What others used of the cores is named before it, and instead of it where that explains why the run was slow.
+    """
+    plan = state.plan
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
-        return f"{_graded(samples_per_second / best)} of the best here ({format_rate(best, 'rows')})"
+        return _graded(samples_per_second / best, f"of the best here ({format_rate(best, 'rows')})", state)
     rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
@@ -273,11 +278,26 @@ def grade(samples_per_second: float, plan: PlanMade | None) -> str:
     if starting > computing:
         takes = f"starting its operations takes longer ({format_seconds(starting)}) than computing them"
         return f"not graded, a step is this small: {takes} ({format_seconds(computing)})"
-    return f"{_graded(reached / rate / rates.usual_share)} of what is usual for a model of this width"
+    return _graded(reached / rate / rates.usual_share, "of what is usual for a model of this width", state)
 
 
-def _graded(share: float) -> str:
-    return f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} %"
+def _graded(share: float, what: str, state: RunState) -> str:
+    graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {what}"
+    if not (state.plan and state.plan.cpu_threads and (others := others_words(state))):
+        return graded
+    used = state.gauge_summary.others_cores.value or 0.0
+    free = max(1 - used / (state.gauge_summary.usable_cores or used), 0.0)
+    # Threads wait for the slowest of them: beside one busy process two threads on two cores reached 0.18 to 0.5 of it.
+    is_explained = free**_WAITING <= share < _GOOD
+    return f"not graded, as {others}" if is_explained else f"{others}; {graded}"
+
+
+def others_words(state: RunState) -> str:
+    """`others used 0.9 of 2 cores`, which no plan knows before; empty where they hardly did."""
+    others, cores = state.gauge_summary.others_cores.value, state.gauge_summary.usable_cores
+    if others is None or not cores or others < _NOTED_OTHERS_SHARE * cores:
+        return ""
+    return f"others used {others:.1f} of {cores:g} cores"
 
 
 def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:
@@ -311,7 +331,7 @@ def throughput_words(state: RunState) -> str:
 
 def run_grade(state: RunState) -> str:
     """The grade of a whole run so far; empty where none is known."""
-    return grade(_samples_per_second(state), state.plan)
+    return grade(_samples_per_second(state), state)
 
 
 def _samples_per_second(state: RunState) -> float:

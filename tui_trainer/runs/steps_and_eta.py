@@ -3,7 +3,7 @@
 from statistics import fmean
 from typing import Final
 
-from tui_trainer.runs.result import in_use_words, throughput_words
+from tui_trainer.runs.result import in_use_words, others_words, throughput_words
 from tui_trainer.runs.state import WARM_UP_STEPS, RunState
 from tui_trainer.units import format_seconds
 
@@ -57,7 +57,6 @@ def eta_seconds(state: RunState) -> float | None:
 # A plan is meant to hold within 15 %: what differs by more is corrected, with the reason.
 _CORRECTED_FROM: Final = 1.15
 _LEAST_MEASURED_STEPS: Final = 20
-_NOTED_OTHERS_SHARE: Final = 0.1
 
 
 def whole_seconds(state: RunState) -> float | None:
@@ -103,14 +102,6 @@ def measured_step_seconds(state: RunState) -> float | None:
     if whole.steps:
         return whole.step_seconds / whole.steps
     return sum(state.step_seconds) / len(state.step_seconds) if state.step_seconds else None
-
-
-def others_words(state: RunState) -> str:
-    """`others used 0.9 of 2 cores`, which no plan knows before; empty where they hardly did."""
-    others, cores = state.gauge_summary.others_cores.value, state.gauge_summary.usable_cores
-    if others is None or not cores or others < _NOTED_OTHERS_SHARE * cores:
-        return ""
-    return f"others used {others:.1f} of {cores:g} cores"
 
 
 def speed_rows(state: RunState) -> list[tuple[str, str]]:
