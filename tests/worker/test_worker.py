@@ -78,14 +78,16 @@ class Slow(subprocess.Popen):
 
 @pytest.fixture
 def script(monkeypatch):
-    """`script(text, *arguments)`: workers are processes that run this text."""
+    """`script(text, *arguments)`: workers are processes that run this text, also the one that is shared by all tests."""
     monkeypatch.setattr(asking, "_start", _START)
+    asking.shapes_worker.close()
 
     def set_script(text: str, *arguments: object) -> None:
         command = [sys.executable, "-c", text, *map(str, arguments)]
         monkeypatch.setattr(asking, "_command", lambda questions, sees_gpus: (command, dict(os.environ)))
 
-    return set_script
+    yield set_script
+    asking.shapes_worker.close()
 
 
 def test_a_worker_that_is_slow_to_end_is_replaced(script, monkeypatch, tmp_path):
@@ -208,7 +210,6 @@ def test_a_cancelled_question_is_asked_again(script):
     assert failures == [True]
     script('import sys; sys.stdin.readline(); print(\'{"answer": "answered"}\', flush=True); sys.stdin.read()')
     assert answers.ask({"model": "one"}) == "answered"
-    asking.shapes_worker.close()
 
 
 def test_an_error_in_the_progress_callback_ends_the_worker(script):
