@@ -78,7 +78,7 @@ class Slow(subprocess.Popen):
 
 @pytest.fixture
 def script(monkeypatch):
-    """`script(text, *arguments)`: workers are processes that run this text, also the one that is shared by all tests."""
+    """`script(text, *arguments)`: workers run this text, also the one that all tests share."""
     monkeypatch.setattr(asking, "_start", _START)
     asking.shapes_worker.close()
 
