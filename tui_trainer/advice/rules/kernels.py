@@ -13,6 +13,7 @@ from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, LIBRARY, adapters
 from tui_trainer.planning.fused_kernels import KEY as KERNELS
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
+from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_seconds
 
 COMPILE = "training.torch_compile"
@@ -68,7 +69,8 @@ class TorchCompile(Rule):
         steps, step = context.planned.total_steps.value, context.step_seconds
         seconds = None if step is None else steps * step
         why_not = _why_not(context, seconds)
-        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps of {format_seconds(seconds)} in all"
+        time = planned_time_words(seconds, context.planned.step_seconds.reason)
+        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in all"
         if context.config.training.torch_compile:
             if why_not:
                 return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")

@@ -23,6 +23,7 @@ from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
 from tui_trainer.planning.learning_rates import peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
+from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 OPTIMIZER = "training.optim"
@@ -147,7 +148,8 @@ class LongRun(Rule):
             return not_applicable(
                 f"{plan.total_steps.value:,} steps; how long is not known: {plan.step_seconds.reason}"
             )
-        sentence = f"about {format_seconds(seconds)}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+        time = planned_time_words(seconds, plan.step_seconds.reason)
+        sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
         if seconds <= _DAY_SECONDS:
             return passed(sentence, plan.step_seconds.reason)
         beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
