@@ -220,7 +220,7 @@ async def test_what_changes_this_machine_is_shown_first_and_done_after_enter(pro
         program.says()
         await screens.press("enter")
         await screens.ticks("loading libraries ...")
-        assert program.commands == ["install bitsandbytes", "install bitsandbytes --yes"]
+        await screens.until(lambda: program.commands == ["install bitsandbytes", "install bitsandbytes --yes"])
         # It goes on, and ends when the screens are left.
         await screens.press("escape", "q")
         await screens.shows("installing bitsandbytes goes on, and ends when the screens are left")

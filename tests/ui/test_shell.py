@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.runs.journals import run_of
@@ -233,6 +235,14 @@ async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_
         run.alive = False
         await screens.press("t")
         await screens.shows("Enter start", gone="trains already")
+
+
+@in_event_loop
+async def test_the_question_before_a_start_names_what_others_use():
+    busy = CannedBench(lambda: Request(), replace(CPU, load_of_others=9.5), UNICODE)
+    async with open_screens(bench=busy) as screens:
+        await screens.press("t")
+        await screens.shows("busy", "others' load on 8 cores is 9.5 now", "Enter start")
 
 
 @in_event_loop

@@ -7,11 +7,9 @@ from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
-from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.planning.duration import busy_words
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.summary import batch_of_plan, threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -116,9 +114,8 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} trains already: both would be slower"
         lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
-    threads = plan.threads.value * plan.processes_per_node
-    if plan.device == "cpu" and (busy := busy_words(load_of_others(), bench.hardware.usable_cores, threads)):
-        lines += labelled("busy", busy, _LABEL, _PROBLEM_CELLS, "warn")
+    if plan.busy_words:
+        lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])
