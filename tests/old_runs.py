@@ -117,6 +117,6 @@ def program(checkout: Path, place: Path, *arguments: str) -> subprocess.Popen[by
 def resume(checkout: Path, place: Path, name: str) -> Curve:
     """Resume an installed run to its end by the program of a checkout."""
     run = place / "runs" / name
-    code = program(checkout, place, "resume", str(run), "--no-ui").wait(600)
+    code = program(checkout, place, "resume", str(run), "--no-ui").wait(1500)
     assert code == 0, f"{name} ended with code {code} in {checkout}"
     return Curve.of(run)

@@ -149,7 +149,7 @@ def run_program(
     module: str = "tui_trainer",
     prelude: str = "",
     text: str = "",
-    timeout: float = 300,
+    timeout: float = 1500,
 ) -> subprocess.CompletedProcess[str]:
     """The program carried out: exit code, output and error; `text` is its standard input."""
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as error:

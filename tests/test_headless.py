@@ -43,7 +43,7 @@ from tui_trainer.terminal import standard_files
 from tui_trainer.terminal.standard_files import ONE_PRESS_SECONDS, Interrupts
 from tui_trainer.training.checkpoint_folder import newest_whole
 
-PATIENCE_SECONDS = 120
+PATIENCE_SECONDS = 1500.0
 CONFIG = """
 [task]
 type = "char_lm"

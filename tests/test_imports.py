@@ -45,7 +45,7 @@ def look(commands: list[list[str]]) -> str:
 def run(*arguments: str, home: str) -> subprocess.CompletedProcess[str]:
     environment = os.environ | {"TUI_TRAINER_HOME": home}
     return subprocess.run(
-        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=300
+        [sys.executable, *arguments], env=environment, cwd=home, capture_output=True, text=True, timeout=1500
     )
 
 

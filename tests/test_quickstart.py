@@ -49,7 +49,7 @@ def test_quickstart_beats_a_bigram_model_without_a_network(tmp_path: Path):
 
     def run(*words: str) -> str:
         command = [*without_network(), sys.executable, "-m", "tui_trainer", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=500)
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=1500)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

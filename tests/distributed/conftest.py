@@ -24,7 +24,7 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
         number = len(groups.started)
         for earlier in reversed(groups.started):
             if (earlier.killed.parent, earlier.node_rank) == (folder.root, node_rank):
-                groups.ends.append([rank.wait(60) for rank in earlier.ranks])
+                groups.ends.append([rank.wait(1500) for rank in earlier.ranks])
                 break
         group = ForkedRanks(folder, plan, log, lambda rank: groups.prelude(number, rank), node_rank, rendezvous)
         groups.started.append(group)

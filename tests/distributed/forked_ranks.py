@@ -78,7 +78,7 @@ class ForkedRanks:
             with suppress(ProcessLookupError):
                 rank.kill()  # SIGTERM ends them only where it comes from their parent
         for rank in self.ranks:
-            rank.wait(120)
+            rank.wait(1500)
 
     def wait(self, timeout: float | None = None) -> int:
         assert self.returncode is not None

@@ -120,7 +120,7 @@ def train_all(place, folders, processes):
             for rank in range(processes)
         ]
         try:
-            codes = [rank.wait(500) for rank in ranks]
+            codes = [rank.wait(1500) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

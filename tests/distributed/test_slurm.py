@@ -283,7 +283,7 @@ class Job:
         return [event for event in read_all(self.folder.journal) if isinstance(event, RunStarted)]
 
     def end(self):
-        code = self.process.wait(300)
+        code = self.process.wait(1500)
         return code, self.output.read_text() + (self.folder.logs / "job-1.txt").read_text()
 
 

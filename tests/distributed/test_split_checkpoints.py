@@ -72,7 +72,7 @@ def in_processes(count, what, folder):
             for rank in range(count)
         ]
         try:
-            codes = [rank.wait(100) for rank in ranks]
+            codes = [rank.wait(1500) for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()

@@ -36,7 +36,7 @@ SETTINGS = {
 
 
 # How long programs may take on a machine whose cores others use as well.
-PATIENCE_SECONDS = 400.0
+PATIENCE_SECONDS = 1500.0
 
 
 @pytest.fixture(autouse=True)
@@ -136,7 +136,7 @@ def test_a_loader_worker_is_ended_by_its_process():
         "os.kill(worker, signal.SIGTERM)",
         "print(os.WTERMSIG(os.waitpid(worker, 0)[1]))",
     )
-    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=50)
+    done = subprocess.run([sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, timeout=1500)
     assert done.stdout == f"{int(signal.SIGTERM)}\n", done.stderr
 
 

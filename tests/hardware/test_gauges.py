@@ -76,7 +76,7 @@ def until(true: Callable[[], object], thread: threading.Thread) -> None:
 
 def ends(*threads: threading.Thread) -> bool:
     for thread in threads:
-        thread.join(60)
+        thread.join(1500)
     return not any(thread.is_alive() for thread in threads)
 
 

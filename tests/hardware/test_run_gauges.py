@@ -129,14 +129,14 @@ def test_the_thread_writes_repeatedly_and_ends_whatever_its_period(journal):
     while len(readings(journal)) < 3:
         assert thread.is_alive()
     writer.stop()
-    thread.join(60)
+    thread.join(1500)
     assert not thread.is_alive()
     slow = GaugeWriter(journal, period_seconds=1e6)
     slow.start()
     (thread,) = threads()
     assert thread.daemon
     slow.stop()
-    thread.join(60)
+    thread.join(1500)
     assert not thread.is_alive()
 
 
@@ -156,7 +156,7 @@ def test_a_driver_that_hangs_delays_no_end_and_writes_nothing_after_it(fake_nvml
     journal.close()
     assert thread.is_alive(), "the driver still holds it"
     released.set()
-    thread.join(60)
+    thread.join(1500)
     assert not thread.is_alive()
     assert readings(journal) == [] and journal.failing is None
 

@@ -193,6 +193,6 @@ def test_an_import_loads_no_heavy_library(tmp_path):
         env=os.environ | {"TUI_TRAINER_HOME": str(tmp_path)},
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=1500,
     )
     assert done.returncode == 0, done.stderr

@@ -167,7 +167,7 @@ def test_two_programs_can_write_at_once():
         program.stdin.write("now\n")
         program.stdin.flush()
     for program in programs:
-        program.communicate(timeout=120)
+        program.communicate(timeout=1500)
         assert program.returncode == 0
     for name in ("one", "other"):
         assert [one.figures["number"] for one in find_records(TRIAL, Key(device=name))] == list(range(60))

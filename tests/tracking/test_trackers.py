@@ -154,7 +154,7 @@ def test_a_hanging_tracker_delays_neither_the_others_nor_the_end(tmp_path):
     let_go, has_returned = threading.Event(), threading.Event()
 
     def hang(_):
-        let_go.wait(300)
+        let_go.wait(1500)
         has_returned.set()
 
     hung.begin = hang
@@ -204,7 +204,7 @@ def test_failing_and_hanging_trackers_do_not_change_a_run(tiny_run, tmp_path, mo
 
         def hold(*events):
             if any(isinstance(event, e.PhaseChanged) and event.phase == "saving" for event in events):
-                assert arrived.wait(60), (run.folder.logs / "tracking.txt").read_text()
+                assert arrived.wait(1500), (run.folder.logs / "tracking.txt").read_text()
             finish(*events)
 
         run.journal.append = hold
@@ -217,7 +217,7 @@ def test_failing_and_hanging_trackers_do_not_change_a_run(tiny_run, tmp_path, mo
     (child,) = children
     assert child.pid != os.getpid() and os.getsid(child.pid) == child.pid
     child.kill()
-    child.wait(60)
+    child.wait(1500)
 
 
 @pytest.mark.full

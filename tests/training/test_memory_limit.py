@@ -83,7 +83,7 @@ def limited():
             assert holder.stdout.readline() == "held\n"
             try:
                 return subprocess.run(
-                    command, capture_output=True, text=True, timeout=500, preexec_fn=enter_to_be_killed
+                    command, capture_output=True, text=True, timeout=1500, preexec_fn=enter_to_be_killed
                 )
             finally:
                 holder.stdin.close()

@@ -26,7 +26,7 @@ KEYS = {
     "left": "\x1b[D", "home": "\x1b[H", "end": "\x1b[F", "pageup": "\x1b[5~", "pagedown": "\x1b[6~",
     "backspace": "\x7f", "space": " ", "ctrl+c": "\x03", "ctrl+l": "\x0c", "ctrl+p": "\x10", "ctrl+r": "\x12",
 }  # fmt: skip
-PATIENCE_SECONDS = 180.0
+PATIENCE_SECONDS = 1500.0
 _LOOK_SECONDS = 0.1
 _CONFIG = """
 [task]

@@ -80,7 +80,7 @@ async def test_settings_actions_recipes_runs_themes_and_guides_are_found_and_lea
 @in_event_loop
 async def test_a_disk_that_does_not_answer_takes_no_other_kind_away(monkeypatch):
     answers = Event()
-    monkeypatch.setattr("tui_trainer.runs.registry.known_runs", lambda: answers.wait(60) and [])
+    monkeypatch.setattr("tui_trainer.runs.registry.known_runs", lambda: answers.wait(1500) and [])
     async with open_canned() as screens:
         await screens.press("ctrl+p", *"theme nord")
         await screens.shows("Theme: nord")

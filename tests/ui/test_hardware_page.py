@@ -202,7 +202,7 @@ async def test_the_machine_is_tried_with_a_key_and_what_is_wrong_has_its_remedy(
 @in_event_loop
 async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatch):
     go_on = Event()
-    shows_a_trial(monkeypatch, tried=lambda *_: go_on.wait(60) and {**GOOD, "problems": []})
+    shows_a_trial(monkeypatch, tried=lambda *_: go_on.wait(1500) and {**GOOD, "problems": []})
     async with shown(MACHINES["eight"], (200, 50)) as screens:
         await screens.press("m", "c")
         go_on.set()

@@ -97,8 +97,8 @@ def test_the_run_goes_on_when_the_terminal_is_closed_after_leaving_ctrl_z_and_bg
     stop(terminal, job)
     type_to_the_shell(terminal, "bg")
     terminal.hang_up()
-    terminal.process.wait(60)
-    job.wait(120)
+    terminal.process.wait(1500)
+    job.wait(1500)
     assert terminal.steps == list(range(1, 301))
     assert terminal.events[-1]["event"] == "RunFinished" and terminal.events[-1]["reason"] == "done"
 

@@ -55,10 +55,10 @@ def test_a_run_is_watched_without_screens_and_ctrl_c_ends_only_the_watching(tmp_
             first = json.loads(lines.readline())
             assert first["event"] in {json.loads(line)["event"] for line in journal.read_text().splitlines()}
             watching.send_signal(signal.SIGINT)
-            assert watching.wait(60) == 0
+            assert watching.wait(1500) == 0
         assert run.poll() is None
         run.send_signal(signal.SIGTERM)
-        assert run.wait(60) == 3
+        assert run.wait(1500) == 3
     finally:
         run.kill()
         log.close()
@@ -77,7 +77,7 @@ def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
         time.sleep(0.02)
     assert run.ask("save").startswith(f"{opened.folder.control}: cannot ask for save")
     assert run.ask("stop") == ""
-    run.wait(60)
+    run.wait(1500)
     assert run.exit_code == 3
 
 

@@ -128,7 +128,7 @@ async def test_a_question_waits_for_the_answer_to_the_one_before(monkeypatch):
         """Is loaded when the test says so."""
 
         def __init__(self, process, folder, base=False):
-            assert loaded.wait(60)
+            assert loaded.wait(1500)
             super().__init__(process, folder, base)
 
         def reply(self, messages, sampling, show):

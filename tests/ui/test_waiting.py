@@ -371,5 +371,5 @@ async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_proces
         await screens.shows(f"making the plan: {counting}")
         [counter] = [process for process in waiting.processes if process.poll() is None]
         await Presser(screens).leave()
-    counter.wait(60)
+    counter.wait(1500)
     assert not list(waiting.found)
