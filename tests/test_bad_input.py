@@ -252,6 +252,9 @@ ARGUMENT_CASES = [
     Case("no screen yet", ("--no-ui",), arguments=("train", "my.toml")),
     Case("unknown option", ("--epochs", "tui-trainer train --help"), arguments=("train", "--no-ui", "--epochs", "3")),
     Case("option without its value", ("--set", "tui-trainer --help"), arguments=("train", "--no-ui", "--set")),
+    Case("a plain text beside rows, before anything is prepared", ("notes.md: this is plain text",),
+         files={"rows/a.jsonl": b'{"text": "a", "label": "x"}\n{"text": "b", "label": "y"}\n', "rows/notes.md": b"#\n"},
+         arguments=("plan", "--profile", "docstring-topics", "--data", "rows")),
     Case("an option given twice", ("--data was given 2 times",), arguments=("plan", "--data", "a", "--data", "b")),
     Case("misspelt command", ("'resum'", "did you mean the command resume?"), arguments=("resum",)),
     Case("two configs", ("other.toml", "tui-trainer train --help"), arguments=("train", "--no-ui", "my.toml",
@@ -325,6 +328,7 @@ def cached(place: Path) -> list[Path]:
 def assert_refused(case: Case, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "my.toml").write_bytes(case.toml.encode() if isinstance(case.toml, str) else case.toml)
     for name, content in case.files.items():
+        (place / name).parent.mkdir(exist_ok=True)
         (place / name).write_bytes(content)
     before = contents(place)
     capsys.readouterr()

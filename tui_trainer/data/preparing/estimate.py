@@ -110,7 +110,9 @@ def size_of(source: Source, reader: Reader | None = None) -> Size:
 
     if not source.sample:
         size = _files_size(source, texts)
-        return replace(size, columns=choices.chosen, has_bad_rows=problems.count > 0)
+        is_no_table = any(not one.holds_rows and one.label_of_folder is None for one in source.entries)
+        has_bad_rows = problems.count > 0 or (reader is not None and is_no_table)
+        return replace(size, columns=choices.chosen, has_bad_rows=has_bad_rows)
     if reader:
         return _sample_size(list(_texts_of_rows(source.rows(problems, choices=choices), reader, problems)))
     return _sample_size([document.text for document in source.documents()])
