@@ -53,7 +53,8 @@ def format_seconds(seconds: float | None) -> str:
     if seconds is None or not math.isfinite(seconds):
         return "--"
     if seconds < 0.9995:
-        return f"{seconds * 1000:.{0 if seconds >= 0.00095 or seconds <= 0 else 2}f} ms"
+        digits = 2 if 0 < seconds < 0.00095 else 0
+        return f"{seconds * 1000:.{digits}f} ms"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
     if seconds < 3599.5:

@@ -76,13 +76,12 @@ def test_a_small_model_on_a_card_takes_as_long_as_starting_its_operations():
 
 
 def test_a_short_run_is_planned_to_the_second_only_where_its_steps_were_measured():
-    guessed = step_time(50e9, 150, Calibration()).reason
-    measured = step_time(50e9, 150, Calibration(step_seconds=0.1, runs=1)).reason
-    for seconds, reason, words in (
+    guessed, measured = Calibration().is_known, Calibration(step_seconds=0.1, runs=1).is_known
+    for seconds, is_measured, words in (
         (0.2, guessed, "under a minute"), (59.0, guessed, "under a minute"), (75.0, guessed, "about 1 min 15 s"),
         (59.0, measured, "about 59.0 s"), (None, guessed, "time not known"),
     ):  # fmt: skip
-        assert planned_time_words(seconds, reason) == words
+        assert planned_time_words(seconds, is_measured=is_measured) == words
 
 
 def test_an_evaluated_row_takes_a_third_of_the_time_of_a_trained_one(tiny_config):

@@ -131,10 +131,12 @@ class RunView:
 
     @cached_property
     def loss_error(self) -> float:
-        """The standard error of a stretch of `losses`: by how much steps differ from the one before, or stretches from
-        the line between their neighbours, whichever says more. Neither counts a curve that falls or rises.
+        """Return the standard error of one stretch of `losses`, in nats.
 
-        For normal noise of spread s the mean of the one is 2 s / sqrt(pi), and the median of the other 1.65 s.
+        It is estimated twice, and the larger estimate counts: from the differences between neighbouring steps, and from
+        the distances of stretches to the line between their neighbours. A slope of the curve changes neither much.
+        For normal noise of spread s, the differences have the mean 2 s / sqrt(pi), and twice the distances have the
+        median 1.65 s.
         """
         steps = [loss for loss in self.state.losses if math.isfinite(loss)]
         levels = [loss for _, loss in self.losses]

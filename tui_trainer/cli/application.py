@@ -72,7 +72,7 @@ RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name
 
 
 def _refuse_repeated_options(command: Any, args: list[str]) -> None:
-    """Raises InputError where an option that takes one value has several, of which the parser would keep the last."""
+    """Raise InputError if an option that takes one value is given several times. The parser would keep the last one."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
     for parameter, times in Counter(parser.parse_args(list(args))[2]).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)

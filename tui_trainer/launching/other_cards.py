@@ -85,9 +85,11 @@ def _words(name: str) -> set[str]:
 
 
 def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None = None) -> Iterator[CardPlan]:
-    """A plan for each card, on this machine otherwise as it is: torch serves the card, the libraries that the config
-    needs are installed, and nothing else is in its memory. Times are by the catalogue's rates. Raises InputError for
-    what is wrong on every card."""
+    """Yield a plan for each card, as if it were the card of this machine.
+
+    The plans assume a torch that serves the card, the libraries that the config needs, and an empty card. Times come
+    from the catalogue's rates. Raises InputError for what is wrong on every card.
+    """
     here = probe()
     missing = {name for name in _COULD_NEED if here.libraries.get(name, "") is None}
     here = replace(here, libraries={**here.libraries, **dict.fromkeys(missing, "assumed")})

@@ -330,6 +330,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             beginning_seconds=plan.beginning_seconds.value if plan.beginning_seconds else None,
             step_seconds=seconds.value,
             step_seconds_reason=seconds.reason,
+            has_measured_steps=plan.has_measured_steps,
             busy_words=plan.busy_words,
             hardware_settings=list(plan.hardware_settings),
             merged_bytes=_merged_bytes(plan),

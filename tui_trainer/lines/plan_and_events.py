@@ -112,7 +112,7 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
-    time = planned_time_words(event.duration_seconds, event.step_seconds_reason)
+    time = planned_time_words(event.duration_seconds, is_measured=event.has_measured_steps)
     takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, time)
     return (
         f"plan: {takes}; {event.steps_per_epoch:,} steps in an epoch, {format_count(event.parameters)} parameters, "
@@ -333,7 +333,7 @@ def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
 
 
 def _time_of(plan: Plan) -> str:
-    return planned_time(plan.duration_seconds.value, plan.step_seconds.reason)
+    return planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
 
 
 def profile_line(profile: Profile, reason: str) -> str:

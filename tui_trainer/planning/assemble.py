@@ -287,8 +287,8 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
     card = gpu.card if gpu else None
 
-    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None]]:
-        """What a step computes, the key of what is measured of it, and how long it takes."""
+    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], bool]:
+        """Return what a step computes, the key of its measurements, its seconds, and whether these were measured."""
         flops = training_flops(
             shape,
             setup,
@@ -299,9 +299,10 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         key = step_key(loaded.config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
         known = read_calibration(device, key, flops)
         starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
-        return flops, key, step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
+        step = step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
+        return flops, key, step, known.is_known
 
-    flops, key, step = timed(setup)
+    flops, key, step, is_measured = timed(setup)
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]
     with_it, without = (step, other) if setup.gradient_checkpointing else (other, step)
     cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it, without)
@@ -333,6 +334,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "compute_rates": rates,
         "busy_words": busy,
         "step_seconds": step,
+        "has_measured_steps": is_measured,
         "step_flops": flops,
         "shape_key": str(key),
         "beginning_seconds": beginning,

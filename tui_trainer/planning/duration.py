@@ -53,7 +53,7 @@ _MEASURED = "measured here"
 OPERATIONS_OF_LAYER = 80
 # How long starting one takes, however little it computes: the seconds that one layer more adds to a step in which next
 # to nothing is computed, 0.93 ms for BERT and 0.92 ms for Llama, between 1 and 8 layers of width 16 with 8 tokens (CPU
-# time on one core, AMD EPYC, torch 2.15). numpy starts an addition in so many seconds there. On a card the processor
+# time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. On a card the processor
 # starts them as well, while the card computes; nobody has measured it on one.
 OPERATION_SECONDS, NUMPY_OPERATION_SECONDS = 11.5e-6, 0.39e-6
 
@@ -130,8 +130,10 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
-    """Seconds for starting the operations of one pass, forward and backward. 0 for compiled layers, which have fewer;
-    nobody has counted how many."""
+    """Return the seconds for starting the operations of one pass, forward and backward.
+
+    It is 0 for compiled layers: they have fewer operations, and nobody has counted them.
+    """
     operations = 0 if setup.compiled else (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
     slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
     return operations * OPERATION_SECONDS * slower
@@ -139,15 +141,15 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 
 @cache
 def _numpy_operation_seconds() -> float:
-    """The least of some times: others only ever slow it down."""
+    """Return the shortest of ten timings, because other programs can only slow one down."""
     import numpy as np
 
-    one = np.zeros(8, dtype=np.float32)
+    zeros = np.zeros(8, dtype=np.float32)
 
     def timed(times: int = 1_000) -> float:
         before = time.perf_counter()
         for _ in range(times):
-            np.add(one, one, one)
+            np.add(zeros, zeros, zeros)
         return (time.perf_counter() - before) / times
 
     return min(timed() for _ in range(10))

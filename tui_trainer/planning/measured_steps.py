@@ -146,6 +146,11 @@ class Calibration:
     runs: int = 0
     busy: bool = False
 
+    @property
+    def is_known(self) -> bool:
+        """Whether steps of this model were measured."""
+        return self.step_seconds is not None or self.flops_per_second is not None
+
 
 @dataclass(frozen=True, slots=True)
 class _Run:

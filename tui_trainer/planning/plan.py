@@ -85,7 +85,7 @@ class Plan(BaseModel):
     hardware_profile: str
     hardware_reason: str
     hardware_settings: tuple[str, ...] = ()
-    """What the hardware profile decided, and nobody after it."""
+    """Settings whose values come from the hardware profile."""
     device: Device
     device_name: str
     device_reason: str
@@ -166,6 +166,8 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Planned[int]
     step_seconds: Planned[float | None]
+    has_measured_steps: bool = True
+    """Whether `step_seconds` comes from steps of this model that were measured on this machine."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None

@@ -76,7 +76,7 @@ def batch_of_plan(plan: Plan) -> str:
 
 def cost_words(plan: Plan) -> str:
     """What the run takes: steps, memory and time."""
-    time = planned_time_words(plan.duration_seconds.value, plan.step_seconds.reason)
+    time = planned_time_words(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
     return takes_words(plan.total_steps.value, batch_of_plan(plan), plan.memory_bytes.value, time)
 
 

@@ -159,8 +159,10 @@ class PlanMade(Event):
     compute_rates: ComputeRates | None = None
     step_seconds: float | None = None
     step_seconds_reason: str = ""
+    has_measured_steps: bool = True
+    """Whether the planned time comes from steps of this model that were measured on this machine."""
     hardware_settings: list[str] = field(default_factory=list)
-    """What the hardware profile decided, for reasons of its own."""
+    """Settings whose values come from the hardware profile."""
     busy_words: str = ""
     """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
     cpu_threads: int | None = None

@@ -283,21 +283,24 @@ def grade(samples_per_second: float, state: RunState) -> str:
 
 def _graded(share: float, what: str, state: RunState) -> str:
     graded = f"{next(word for least, word in _GRADES if share >= least)}, {100 * share:.0f} % {what}"
-    if not (state.plan and state.plan.cpu_threads and (others := others_words(state))):
+    others = others_words(state) if state.plan and state.plan.cpu_threads else ""
+    if not others:
         return graded
-    used = state.gauge_summary.others_cores.value or 0.0
-    free = max(1 - used / (state.gauge_summary.usable_cores or used), 0.0)
     # Threads wait for the slowest of them: beside one busy process two threads on two cores reached 0.18 to 0.5 of it.
-    is_explained = free**_WAITING <= share < _GOOD
+    is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
     return f"not graded, as {others}" if is_explained else f"{others}; {graded}"
 
 
 def others_words(state: RunState) -> str:
-    """`others used 0.9 of 2 cores`, which no plan knows before; empty where they hardly did."""
+    """Return `others used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
+    share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
+    return f"others used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
+
+
+def _others_share(state: RunState) -> float:
+    """Return the share of the usable cores that other programs used; 0 where nobody measured it."""
     others, cores = state.gauge_summary.others_cores.value, state.gauge_summary.usable_cores
-    if others is None or not cores or others < _NOTED_OTHERS_SHARE * cores:
-        return ""
-    return f"others used {others:.1f} of {cores:g} cores"
+    return others / cores if others is not None and cores else 0.0
 
 
 def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None:

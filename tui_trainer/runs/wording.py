@@ -46,17 +46,22 @@ def held_out_words(rows: int) -> str:
     return f"{rows:,} rows held out" if rows else "no rows held out"
 
 
-def planned_time(seconds: float | None, step_reason: str) -> str:
-    """How long a run is planned to take: `2 min 05 s`, `--` where nobody knows. `step_reason` is that of its step:
-    before steps were measured, what is short is `under a minute`, for it may take several times as long."""
-    is_guessed = bool(step_reason) and "measured run" not in step_reason
-    return "under a minute" if seconds is not None and seconds < 60 and is_guessed else format_seconds(seconds)
+UNDER_A_MINUTE = "under a minute"
 
 
-def planned_time_words(seconds: float | None, step_reason: str) -> str:
-    """The same in a sentence: `about 2 min 05 s`; `time not known`."""
-    told = planned_time(seconds, step_reason)
-    return "time not known" if seconds is None else told if told.startswith("under") else f"about {told}"
+def planned_time(seconds: float | None, *, is_measured: bool) -> str:
+    """Return how long a run is planned to take: `2 min 05 s`, or `--` where that is not known.
+
+    Before steps of its model were measured, a short run may take several times as long, and is `UNDER_A_MINUTE`.
+    """
+    is_guess = seconds is not None and seconds < 60 and not is_measured
+    return UNDER_A_MINUTE if is_guess else format_seconds(seconds)
+
+
+def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
+    """Return the planned time for a sentence: `about 2 min 05 s`, `time not known`."""
+    time = planned_time(seconds, is_measured=is_measured)
+    return "time not known" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
 
 
 def takes_words(steps: int, batch: str, memory_bytes: int, time_words: str) -> str:

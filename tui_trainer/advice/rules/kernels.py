@@ -69,7 +69,7 @@ class TorchCompile(Rule):
         steps, step = context.planned.total_steps.value, context.step_seconds
         seconds = None if step is None else steps * step
         why_not = _why_not(context, seconds)
-        time = planned_time_words(seconds, context.planned.step_seconds.reason)
+        time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
         length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in all"
         if context.config.training.torch_compile:
             if why_not:

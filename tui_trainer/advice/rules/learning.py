@@ -33,8 +33,8 @@ _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
 _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
-_ROSE, _LEAST_NATS, _LOST = 1.1, 0.1, 0.5
-# Standard errors from which on a difference of two stretches is no chance.
+_RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
+# A difference of two stretches is no chance from so many standard errors on.
 _CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
@@ -148,7 +148,7 @@ class LongRun(Rule):
             return not_applicable(
                 f"{plan.total_steps.value:,} steps; how long is not known: {plan.step_seconds.reason}"
             )
-        time = planned_time_words(seconds, plan.step_seconds.reason)
+        time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
         sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
         if seconds <= _DAY_SECONDS:
             return passed(sentence, plan.step_seconds.reason)
@@ -257,10 +257,10 @@ def learning_rate_high(view: RunView) -> Cause | None:
     first, last, best = blocks[0][1], levels[-1], min(levels[:-width] or levels[:1])
     best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
-    has_risen = last - first > max((_ROSE - 1) * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
+    has_risen = last - first > max(_RISE * first, _LEAST_NATS, noise * math.sqrt(1 + 1 / width))
     # Beyond chance, for a rate that is known to be too high; half of what was learned, for others.
     again = max(_LEAST_NATS, noise * math.sqrt(2 / width))
-    has_lost = last - best > max(_LOST * (first - best), (_ROSE - 1) * best + _LEAST_NATS, again)
+    has_lost = last - best > max(_LOST * (first - best), _RISE * best + _LEAST_NATS, again)
     rate = plan.learning_rate if plan else None
     most = plan.most_learning_rate if plan else None
     above = rate is not None and most is not None and rate > most

@@ -152,7 +152,7 @@ class ColumnChoices:
 
 
 def _as_row(texts: Mapping[str, str]) -> str:
-    """An example of a row, with the first three of these texts."""
+    """Return an example row with the first three of these texts."""
     row = {name: one_line(text, 40) for name, text in [*texts.items()][:3] if text}
     return f"such as {json.dumps(row, ensure_ascii=False)}"
 

@@ -39,7 +39,7 @@ from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.unread_settings import unread_settings
-from tui_trainer.runs.wording import planned_time
+from tui_trainer.runs.wording import UNDER_A_MINUTE, planned_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
@@ -423,14 +423,17 @@ class PlanSummary:
 def figures(plan: Plan) -> dict[str, str]:
     """What it takes; `~` stands before what is estimated."""
     steps = plan.total_steps.value
+    time = planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
     texts: list[tuple[str, Planned[Any], str]] = [
         ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
-        ("time", plan.duration_seconds, planned_time(plan.duration_seconds.value, plan.step_seconds.reason)),
+        ("time", plan.duration_seconds, time),
         ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
         ("steps", plan.total_steps, format_count(steps) if steps >= 100_000 else f"{steps:,}"),
     ]
-    plain = ("-", "under")
-    return {name: text if number.exact or text.startswith(plain) else f"~{text}" for name, number, text in texts}
+    return {
+        name: text if number.exact or number.value is None or text == UNDER_A_MINUTE else f"~{text}"
+        for name, number, text in texts
+    }
 
 
 def memory_budget(plan: Plan, hardware: Hardware, memory_free_bytes: int | None) -> MemoryBudget:

@@ -468,7 +468,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else rows_words(data.rows, data.tokens)
-    time = planned_time_words(plan.duration_seconds, plan.step_seconds_reason) if plan else ""
+    time = planned_time_words(plan.duration_seconds, is_measured=plan.has_measured_steps) if plan else ""
     planned = f"{plan.total_steps:,} steps, {time}" if plan else ""
     is_read, is_planned = data is not None, plan is not None
     stages = [
