@@ -98,10 +98,10 @@ class Training(Started):
         assert self.process.poll() is None, self.output.read_text()
 
     def is_saved_once(self):
-        """At its last step, as it was stopped."""
-        saves = [event for event in read_all(self.folder / "journal.jsonl") if isinstance(event, CheckpointSaved)]
-        stopped = [event.step for event in saves if event.reason == "stopped"]
-        return stopped == [max(self.losses())] and (self.folder / "checkpoints" / f"step-{stopped[0]}").is_dir()
+        """At its last step. It may have been stopped right after a save that was due, and saves nothing again then."""
+        saves = [event.step for event in read_all(self.folder / "journal.jsonl") if isinstance(event, CheckpointSaved)]
+        last = max(self.losses())
+        return saves.count(last) == 1 and (self.folder / f"checkpoints/step-{last}").is_dir()
 
 
 def all_gone(processes):
