@@ -92,10 +92,12 @@ MICRO, EFFECTIVE = "training.per_device_train_batch_size", "training.effective_b
 ACCUMULATION, EVAL_BATCH = "training.gradient_accumulation_steps", "evaluation.per_device_eval_batch_size"
 CHECKPOINTING, COMPILE, RATE = "training.gradient_checkpointing", "training.torch_compile", "training.learning_rate"
 PATIENCE, EVALUATE, SAVE = "evaluation.early_stopping_patience", "evaluation.eval_steps", "checkpoint.save_steps"
+EVAL_ROWS = "evaluation.max_eval_rows"
 STABLE = {"training.lr_scheduler_type": "warmup_stable_decay"}
 STEPS, EPOCHS = "training.max_steps", "training.num_train_epochs"
 WEEK = 7 * 86_400.0
 EARLIER = EarlierRun(name="earlier", steps=100, data_share=0.004)
+SLOW_TEXTS = {"earlier": replace(EARLIER, sample_seconds=0.3)}
 INT8 = Exported(format="int8", bytes=MIB, trained_bytes=4 * MIB, seconds_per_row=0.1, trained_seconds_per_row=0.2)
 CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 900, "anger": 90}}
 EVEN_CLASSES = {"problem_type": "single_label_classification", "class_rows": {"joy": 99, "anger": 90}}
@@ -660,13 +662,17 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given({"data.eval_fraction": 0}),
     },
     "cadence": {
-        "pass": QUICKSTART,
+        "pass": [QUICKSTART, given({EVALUATE: 40}), given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30})],
         "warn": [
             given({EVALUATE: 5}, fix=(EVALUATE,)),
-            given({"logging.sample_steps": 1}, fix=("logging.sample_steps",)),
-            given({EVALUATE: 0.01, SAVE: 1, "logging.sample_steps": 1}, fix=(EVALUATE, "logging.sample_steps")),
-            given({EVALUATE: 0.8, "data.eval_fraction": 0.85, STEPS: 30}, fix=(EVALUATE,)),
-            given({EVALUATE: 40, PATIENCE: 8}, fix=("evaluation.max_eval_rows",)),
+            given({"logging.sample_steps": 1}, gathered=SLOW_TEXTS, fix=("logging.sample_steps",)),
+            given(
+                {EVALUATE: 0.01, EVAL_ROWS: 0, SAVE: 1, "logging.sample_steps": 1},
+                gathered=SLOW_TEXTS,
+                fix=(EVALUATE, "logging.sample_steps"),
+            ),
+            given({EVALUATE: 0.8, EVAL_ROWS: 0, "data.eval_fraction": 0.85, STEPS: 30}, fix=(EVALUATE,)),
+            given({EVALUATE: 40, EVAL_ROWS: 0, PATIENCE: 8}, fix=(EVAL_ROWS,)),
             given({SAVE: 1}, gathered={"earlier": replace(EARLIER, save_bytes_per_second=1e6)}, fix=(SAVE,)),
         ],
         "n/a": given(run_seconds=None),

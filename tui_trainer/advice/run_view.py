@@ -61,6 +61,11 @@ class RunView:
         found = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
         return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
 
+    def is_by_default(self, *keys: str) -> bool:
+        """Whether the user wrote none of these settings; false where nobody knows."""
+        written = self.plan.user_settings if self.plan else None
+        return written is not None and not set(keys) & set(written)
+
     def share(self, seconds: float) -> float:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 

@@ -469,12 +469,12 @@ class TrainingSection(SettingsSection):
 
 
 class EvaluationSection(SettingsSection):
-    eval_steps: StepsOrShare = option(0.1, unit="steps", speed="each evaluation reads all held-out rows")
+    eval_steps: StepsOrShare = option(0.1, unit="steps", speed="training waits while it evaluates")
     """Evaluate every so many steps; below 1: a share of all steps; 0: only at the end."""
     per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
     """Rows in one forward pass of an evaluation; auto: as in training."""
-    max_eval_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
-    """Evaluate on at most so many held-out rows, evenly spaced; 0: all."""
+    max_eval_rows: WholeNumber | Auto = option("auto", unit="rows", step="1-2-5", advanced=True)
+    """Evaluate on at most so many held-out rows, evenly spaced; 0: all; auto: what takes 3 % of the time."""
     early_stopping_patience: int = option(0, low=0)
     """Stop after so many evaluations in a row without improvement and keep the best weights; 0: off."""
     early_stopping_threshold: float = option(0.0, low=0, advanced=True)

@@ -105,7 +105,9 @@ class Evaluator:
             found = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
                 self.notes.append("the run held no rows out: these are rows that it learnt from")
-            chosen = evenly_spaced(len(found), rows or trained.config.evaluation.max_eval_rows or len(found))
+            limit = trained.config.evaluation.max_eval_rows
+            rows = rows or (0 if limit == "auto" else limit)
+            chosen = evenly_spaced(len(found), rows or len(found))
             look = _Look(trained, data, found, chosen, self.device, self.progress)
             compares = reference is not None and changed > 0
             before = look.measure(reference, keeps=compares) if reference else None
@@ -213,7 +215,10 @@ class _Look:
             for at in places:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[at])
-                found.append(self.trained.task.sample(self.trained.config, self.data, model, tokenizer, row))
+                settings = {"new_tokens": self.trained.plan.sample_tokens.value}
+                found.append(
+                    self.trained.task.sample(self.trained.config, self.data, model, tokenizer, row, **settings)
+                )
         return found
 
     def _load(self, candidate: Candidate) -> Any:

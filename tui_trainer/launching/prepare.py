@@ -333,6 +333,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             has_measured_steps=plan.has_measured_steps,
             busy_words=plan.busy_words,
             hardware_settings=list(plan.hardware_settings),
+            user_settings=list(plan.user_keys),
             merged_bytes=_merged_bytes(plan),
             cpu_threads=plan.threads.value if plan.device == "cpu" else None,
         )

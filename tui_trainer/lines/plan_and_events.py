@@ -322,6 +322,8 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     yield _plan_line("evaluates every", plan.eval_every_steps)
     yield _plan_line("saves every", plan.save_every_steps)
     yield _plan_line("writes text every", plan.sample_every_steps)
+    if plan.sample_every_steps.value and plan.sample_tokens.value:
+        yield _plan_line("tokens of a text", plan.sample_tokens)
     yield _plan_line("CPU threads", plan.threads)
     yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
     yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))

@@ -5,6 +5,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tui_trainer.config.fields import Auto
 from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
@@ -23,6 +24,8 @@ from tui_trainer.planning.duration import (
     checkpointing_cost,
     compute_rates,
     recomputed_share,
+    sample_token_seconds,
+    sample_tokens,
     starting_seconds,
     step_time,
     training_flops,
@@ -42,6 +45,10 @@ from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
+
+# What evaluations on the way may take of the time where nobody has said how many rows they read, and how many rows say
+# something at least.
+_EVALUATIONS_SHARE, _LEAST_EVAL_ROWS = 0.03, 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -80,14 +87,31 @@ class Steps:
             total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
             reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
             self.total = Planned(value=total, exact=facts.exact, reason=reason)
-        limit = evaluation.max_eval_rows
-        cut_down = 0 < limit < facts.eval_rows
-        self.eval_rows = limit if cut_down else facts.eval_rows
-        self.eval_rows_reason = "evaluation.max_eval_rows, evenly spaced" if cut_down else facts.reason
         self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
+        self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
+        samples_every = every(loaded.config.logging.sample_steps, self.total.value)
+        self.samples = self.total.value // samples_every if samples_every else 0
         self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
         if evaluation.early_stopping_patience:
             self.saves += self.evaluations
+
+    def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
+        """`auto` goes by numbers of rows and no measured time: the same run is measured on the same rows each time."""
+        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
+        if limit != "auto":
+            rows = limit
+        elif on_the_way:
+            training_rows = self.total.value * min(cut.effective, facts.rows)
+            affordable = _EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
+            rows = max(_LEAST_EVAL_ROWS, round(affordable))
+            share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
+            reason = (
+                f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations on the way take {share:.0%} of the"
+            )
+            reason += " time; evaluation.max_eval_rows = 0 reads all"
+        if 0 < rows < facts.eval_rows:
+            return Planned(value=rows, exact=facts.exact, reason=reason)
+        return Planned(value=facts.eval_rows, exact=facts.exact, reason=facts.reason)
 
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
         if not LR_SCHEDULES[scheduler].warms_up:
@@ -220,7 +244,7 @@ def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps
         "splits": facts.splits,
         "data_notes": facts.notes,
         "train_rows": Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
-        "eval_rows": Planned(value=steps.eval_rows, exact=facts.exact, reason=steps.eval_rows_reason),
+        "eval_rows": steps.eval_rows,
         "train_tokens": Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
         "effective_batch_size": exact(cut.effective, effective_reason),
         "per_device_train_batch_size": exact(cut.micro, cut.micro_reason),
@@ -306,10 +330,11 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]
     with_it, without = (step, other) if setup.gradient_checkpointing else (other, step)
     cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it, without)
-    total = None
+    total = training_seconds = None
     if step.value is not None:
-        evaluation = step.value / rows * steps.eval_rows / cut.processes * EVALUATION_SHARE
-        total = steps.total.value * step.value + steps.evaluations * evaluation
+        evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
+        training_seconds = steps.total.value * step.value
+        total = training_seconds + steps.evaluations * evaluation
     reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
     beginning = None
     if begins := _decomposition(loaded, made):
@@ -335,6 +360,9 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "busy_words": busy,
         "step_seconds": step,
         "has_measured_steps": is_measured,
+        "sample_tokens": sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
+        if find_task(loaded.config.task.type).continues
+        else exact(0, "its task decides"),
         "step_flops": flops,
         "shape_key": str(key),
         "beginning_seconds": beginning,

@@ -18,10 +18,11 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.modules import Linear, Reads
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.measured_steps import Calibration, is_busy
-from tui_trainer.planning.planned import Planned, estimated
+from tui_trainer.planning.planned import Planned, estimated, exact
 from tui_trainer.planning.records import KINDS, MATMULS, TRIAL, Key, find_records, keep_record, records_of_device
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import ComputeRates
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.units import format_seconds
 
 # A model of this width trains at half of numpy's rate of large matmuls, a wider one at more. Measured as CPU
@@ -137,6 +138,25 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
     operations = 0 if setup.compiled else (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
     slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
     return operations * OPERATION_SECONDS * slower
+
+
+# A text that shows what a model has learnt, and one that still does where the run is over in seconds.
+SAMPLE_TOKENS, _LEAST_SAMPLE_TOKENS, _SAMPLES_SHARE = 160, 32, 0.02
+
+
+def sample_token_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
+    """Return the seconds for one token of a text: a forward pass, of which the start of its operations is the most."""
+    return EVALUATION_SHARE * starting_seconds(shape, replace(setup, compiled=False))
+
+
+def sample_tokens(training_seconds: float | None, samples: int, token_seconds: float) -> Planned[int]:
+    """Return the length of each text, so that all of them take little of the time."""
+    if training_seconds and samples and token_seconds:
+        affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
+        if affordable < SAMPLE_TOKENS:
+            reason = f"{samples} texts are to take {_SAMPLES_SHARE:.0%} of the time"
+            return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
+    return exact(SAMPLE_TOKENS, "in each text")
 
 
 @cache

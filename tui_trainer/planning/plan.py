@@ -44,6 +44,7 @@ from tui_trainer.planning.conflicts import (
     memory_problem,
     setting_problems,
 )
+from tui_trainer.planning.duration import SAMPLE_TOKENS
 from tui_trainer.planning.effective_batch import is_automatic, resolved, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
@@ -51,7 +52,7 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.planned import Planned
+from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.planning.processes import (
     COPIES,
     ON_THE_CARDS,
@@ -157,6 +158,7 @@ class Plan(BaseModel):
     eval_every_steps: Planned[int]
     save_every_steps: Planned[int]
     sample_every_steps: Planned[int]
+    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "in each text")
     memory_parts: tuple[MemoryPart, ...]
     memory_bytes: Planned[int]
     host_memory_parts: tuple[MemoryPart, ...] = ()

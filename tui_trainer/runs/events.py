@@ -163,6 +163,8 @@ class PlanMade(Event):
     """Whether the planned time comes from steps of this model that were measured on this machine."""
     hardware_settings: list[str] = field(default_factory=list)
     """Settings whose values come from the hardware profile."""
+    user_settings: list[str] | None = None
+    """Settings that the user wrote; None in journals of before they were noted."""
     busy_words: str = ""
     """What others took of this machine when the plan was made, and what that makes of its times; empty: nothing."""
     cpu_threads: int | None = None

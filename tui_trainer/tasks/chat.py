@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.cache import PreparedData
 
 _SCRATCH_TEMPLATE = "chatml"
-_ANSWER_TOKENS = 160
 _TOOL_TEMPLATE = "tool_use"  # transformers' name for the one that a tokenizer has for conversations with tools
 
 
@@ -112,14 +111,14 @@ class Chat(LearnsNextToken):
         return Baselines(losses={"unigram": loss}, eval_tokens=labels)
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The conversation up to its last answer, and the answer that the model gives."""
         start = _last_answer(row)
         if not start:
-            return super().sample(config, data, model, tokenizer, row)
+            return super().sample(config, data, model, tokenizer, row, new_tokens=new_tokens)
         prompt_ids = row.tokens[:start].tolist()
-        new_tokens = max(1, min(_ANSWER_TOKENS, config.data.max_length - start))
+        new_tokens = max(1, min(new_tokens, config.data.max_length - start))
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:

@@ -196,7 +196,7 @@ class QuestionAnswering(Task):
         return torch.stack([start_BT, end_BT], -1)[batch.inputs["attention_mask"] > 0]
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The question, and the answer in this window beside the true one."""
         window, text = _Window.of(row), _unpacked(row.more[_TEXT])

@@ -107,7 +107,7 @@ class Seq2Seq(LearnsNextToken):
         return mean_scores(_answers(config, model, tokenizer, rows), _references(tokenizer, rows))
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """An input, and the likeliest answer beside the one that was expected."""
         [answer], [reference] = _answers(config, model, tokenizer, [row]), _references(tokenizer, [row])

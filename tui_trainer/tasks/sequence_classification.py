@@ -140,7 +140,7 @@ class SequenceClassification(Task):
         return _ClassScorer(objective, data.details["problem_type"], data.details["names"])
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The text, and the label that the model gives it beside the true one."""
         text = tokenizer.decode(row.tokens.tolist(), skip_special_tokens=True)

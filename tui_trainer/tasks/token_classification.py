@@ -118,7 +118,7 @@ class TokenClassification(Task):
         return _TagScorer(objective, data.details["names"], data.details["scheme"], beyond)
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The sentence; and the same twice, with what the model marks in it and with what is true."""
         names, scheme = data.details["names"], data.details["scheme"]

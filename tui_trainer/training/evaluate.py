@@ -19,10 +19,11 @@ from tui_trainer.training.components import Components
 # Texts that the model writes on the way, so that a person sees what it has learnt.
 
 
-def write_text(components: Components, row: TokenRow, *, seed: int) -> tuple[str, str]:
+def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: int) -> tuple[str, str]:
     """(what was given, what the model makes of it), as its task shows a row."""
-    with answering(components, seed):
-        return components.task.sample(components.config, components.data, components.model, components.tokenizer, row)
+    one = components
+    with answering(one, seed):
+        return one.task.sample(one.config, one.data, one.model, one.tokenizer, row, new_tokens=new_tokens)
 
 
 @contextmanager

@@ -352,7 +352,8 @@ class Session:
         step = self.position.step
         row, seed = rows.example(step % len(rows)), self.plan.config.training.seed + step
         started = perf_counter()
-        work, found = partial(write_text, self.components, row, seed=seed), None
+        new_tokens = self.plan.sample_tokens.value
+        work, found = partial(write_text, self.components, row, seed=seed, new_tokens=new_tokens), None
         try:
             found = attempt(work, self.components.device)
         except Exception as error:  # models and tokenizers raise whatever their parts raise

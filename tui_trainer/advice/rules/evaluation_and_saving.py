@@ -28,6 +28,7 @@ from tui_trainer.config.load import value_of
 from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
+from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
@@ -44,13 +45,13 @@ _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
 _SHOWN_SHARE = 0.001
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
 _EVAL, _EVAL_ROWS = "evaluation.eval_steps", "evaluation.max_eval_rows"
+# What the plan keeps short where the user wrote none of these settings.
+_BY_DEFAULT = {_EVAL: (_EVAL_ROWS,), _SAMPLE: ()}
 # Behind the middle, however steps are rounded: so often is once on the way.
 _LONGEST_SAVE_SHARE = 0.6
 # Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
-# (hashed, and safe on the disk); a text of 160 tokens 0.2 to 0.3 s with four layers (2 cores of an AMD EPYC).
+# (hashed, and safe on the disk; 2 cores of an AMD EPYC).
 _ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
-# On a GPU a layer is a dozen kernels, each about 10 microseconds to start, for each of 160 tokens.
-_ASSUMED_SAMPLE_SECONDS_A_LAYER = {"cpu": 0.07, "cuda": 0.02}
 # tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
 _JOURNAL_GROUP_SECONDS = 1e-4
 
@@ -216,9 +217,9 @@ def cache_emptied(view: RunView) -> Cause | None:
 
 @symptom("Much evaluation")
 def evaluations(view: RunView) -> Cause | None:
-    """While a run evaluates, it does not train."""
+    """While a run evaluates, it does not train. By default few rows are read, and nothing is to be changed."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
-    if not seconds:
+    if not seconds or view.is_by_default(_EVAL, _EVAL_ROWS):
         return None
     share, each = view.share(view.evaluation_seconds), fmean(seconds)
     every = view.plan.eval_every_steps if view.plan else None
@@ -250,8 +251,9 @@ def checkpoints(view: RunView) -> Cause | None:
 
 @symptom("Many text samples")
 def text_samples(view: RunView) -> Cause | None:
-    """A text takes one pass of the model for each of its tokens."""
-    if not view.state.samples:
+    """A text takes one pass of the model for each of its tokens. By default texts are short, and nothing is to be
+    changed."""
+    if not view.state.samples or view.is_by_default(_SAMPLE):
         return None
     share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
     every = view.plan.sample_every_steps if view.plan else None
@@ -315,15 +317,23 @@ class Interruptions(Rule):
             f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
             for part in parts
         ]
-        if _share(parts, training) <= _MOST_SHARE:
-            kept = "; one checkpoint on the way is worth its time" if share > _MOST_SHARE else ""
+        by_default = {key for key, others in _BY_DEFAULT.items() if not _is_written(context, key, *others)}
+        judged = [part for part in parts if part.key not in by_default]
+        if _share(judged, training) <= _MOST_SHARE:
+            kept = ""
+            if share > _MOST_SHARE:
+                kept = "; by default evaluations read few rows, texts are short, and one checkpoint is worth its time"
             return passed(sentence + kept, *details)
-        fix = _fewer(context, parts, training)
+        fix = _fewer(context, judged, training)
         after = training + sum(part.seconds for part in _under(context, parts, fix))
         measured = context.earlier.name if context.earlier else ""
         are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
         source = f"from what run {measured} took for each" if are_measured else "from estimates, not measured here yet"
         return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
+
+
+def _is_written(context: Context, *keys: str) -> bool:
+    return any(context.loaded.origin(key).by_user for key in keys)
 
 
 def _share(parts: list[_Overhead], training: float) -> float:
@@ -385,7 +395,7 @@ def _overheads(context: Context) -> list[_Overhead]:
     rate = earlier.save_bytes_per_second if earlier and earlier.save_bytes_per_second else None
     sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
     measured = f"measured in run {earlier.name}" if earlier else ""
-    a_layer = _ASSUMED_SAMPLE_SECONDS_A_LAYER[context.basis.target.device]
+    token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
 
     def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> _Overhead:
         return _Overhead(key, name, every_steps, _on_the_way(key, total, every_steps), each_seconds, source)
@@ -395,8 +405,11 @@ def _overheads(context: Context) -> list[_Overhead]:
     evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
     save_source = measured if rate else "at 400 MB/s, not measured here yet"
-    sample_source = measured if sample else f"{1000 * a_layer:.0f} ms a layer, not measured here yet"
-    sample_seconds, logging_steps = sample or a_layer * context.basis.shape.layers, context.config.logging.logging_steps
+    sample_source = measured if sample else f"{1000 * token_seconds:.1f} ms a token, not measured here yet"
+    sample_seconds, logging_steps = (
+        sample or token_seconds * plan.sample_tokens.value,
+        context.config.logging.logging_steps,
+    )
     return [
         evaluations if plan.eval_rows.value else replace(evaluations, count=0),
         kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tui_trainer.data.preparing.token_rows import TokenRow
 
 _PROMPT_TOKENS = 32
-_SAMPLE_TOKENS = 160
 
 
 class LearnsNextToken(Task):
@@ -50,13 +49,13 @@ class LearnsNextToken(Task):
         return data.counts.vocabulary
 
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The beginning of a text, continued."""
         # A row has one token more than the model may have places.
         width = config.data.max_length
         prompt_ids = row.tokens[: min(_PROMPT_TOKENS, width)].tolist()
-        new_tokens = max(1, min(_SAMPLE_TOKENS, width - len(prompt_ids)))
+        new_tokens = max(1, min(new_tokens, width - len(prompt_ids)))
         return continued(model, tokenizer, prompt_ids, new_tokens=new_tokens)
 
     def encode_inputs(

@@ -136,9 +136,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
 
     @abstractmethod
     def sample(
-        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow
+        self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
-        """(what was given, what the model makes of it) for a person to look at. The caller seeds torch."""
+        """(what was given, at most so many tokens that the model makes of it) for a person to look at. The caller seeds
+        torch."""
 
     @abstractmethod
     def encode_inputs(
