@@ -312,7 +312,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             metric=config.evaluation.metric_for_best_model,
             early_stopping_patience=config.evaluation.early_stopping_patience,
             best_precision=plan.best_precision or "",
-            group_by_length=config.data.group_by_length,
+            group_by_length=config.data.group_by_length is True,
             torch_compile=config.training.torch_compile,
             logging_steps=config.logging.logging_steps,
             empty_cache_steps=config.training.empty_cache_steps,

@@ -91,13 +91,13 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         rows.lengths,
         effective_batch=made.cut.effective,
         seed=config.training.seed,
-        group_by_length=config.data.group_by_length,
+        group_by_length=made.grouping.value,
     )
     tokenizer = task.load_tokenizer(config, data)
     shown = samples(
         rows,
         order,
-        _layout(task, resolved.config, data, facts, made, tokenizer),
+        _layout(task, made.loaded.config, data, facts, made, tokenizer),
         count,
         tokenizer=tokenizer,
         names=names_in(data.details),
@@ -119,7 +119,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
         notes=tuple(note for note in data.all_notes if not (bad and str(bad[0]) in note)),
         lengths=Lengths.of(rows.lengths),
         padding=_padding(resolved, task, data, facts, made, rows),
-        choice="packed" if made.packing.value else "grouped" if config.data.group_by_length else "padded",
+        choice="packed" if made.packing.value else "grouped" if made.grouping.value else "padded",
         choice_reason=made.packing.reason if task.packs else "",
         dedup=config.data.dedup,
         learns="labels of rows" if any(document.label for document in documents) else learns,

@@ -279,8 +279,10 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
 def _number_lines(plan: Plan) -> Iterator[str]:
     """What is off is left out."""
     yield _plan_line("rows to train on", plan.train_rows)
-    yield _plan_line("rows held out", plan.eval_rows)
+    yield _plan_line("rows evaluated", plan.eval_rows)
     yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
+    if plan.grouping and not plan.packing.value:
+        yield _plan_line("batches by length", plan.grouping, "yes" if plan.grouping.value else "no")
     yield _plan_line("vocabulary", plan.vocabulary)
     if plan.head:
         yield _plan_line("head", plan.head, plan.head.value)

@@ -55,6 +55,7 @@ _EVALUATIONS_SHARE, _LEAST_EVAL_ROWS = 0.03, 32
 class Decisions:
     """What `auto` became: where and how the run computes, and how its batch is cut."""
 
+    loaded: ResolvedLoaded
     target: choices.TrainingDevice
     group: Group
     room: MemoryBudget
@@ -63,6 +64,7 @@ class Decisions:
     cut: BatchCut
     chosen: dict[str, Any]
     packing: Planned[bool]
+    grouping: Planned[bool]
     threads: Planned[int]
     memory_reason: str
     memory_key: Key
@@ -141,9 +143,10 @@ class Steps:
         return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not on the way")
 
 
-def assemble(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
+def assemble(hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
     """All fields of a Plan but those that only its maker knows: `data_key`, `model_key`, `versions`, and what goes by
     the effective batch that was asked for."""
+    loaded = made.loaded
     steps = Steps(loaded, facts, made.cut)
     return (
         _place(loaded, hardware, made)
@@ -205,6 +208,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "best_precision": choices.best_precision(hardware, made.target, made.shape).value,
         "memory_budget_bytes": made.room.budget_bytes,
         "packing": made.packing,
+        "grouping": made.grouping,
         "longest_row": row_tokens(loaded.config, made.setup),
         "training_setup": made.setup,
         "kernels": fused_kernels(loaded, hardware, made.target, shape),

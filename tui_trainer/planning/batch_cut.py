@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded
 from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
+from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.errors import Problem
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
@@ -161,7 +162,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
 # A step learns from the same documents either way, so neither the gradient nor the number of steps depends on it; only
 # the time does.
 
-KEY = "data.packing"
+KEY, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 # Families whose layers do not take positions for the beginning of a document. Shown by tests/training/test_packing.py;
 # for any other one the probe at the start of a run decides (`training/probes.py`).
 SEES_OTHERS = {
@@ -175,7 +176,7 @@ SEES_OTHERS = {
     "qwen3_5_text": "Qwen 3.5's recurrent layers carry their state through the whole row",
 }
 # Below this saving, rows are nearly full as they are.
-_LEAST_SAVING = 0.1
+LEAST_SAVING = 0.1
 # The rows of a step differ in number; so many more than the mean are still taken in as few passes.
 _SPREAD = 1.2
 # The tokens of a batch above their mean, and the longest document above the longest that was looked at.
@@ -200,9 +201,28 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens fill {facts.packed_rows:.1f} rows"
     if requested is True:
         return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
-    if saving < _LEAST_SAVING:
+    if saving < LEAST_SAVING:
         return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to save")
     return Planned(value=True, exact=facts.exact, reason=fill)
+
+
+def grouping(loaded: ResolvedLoaded, facts: DataFacts, packed: bool, pass_rows: int) -> Planned[bool]:
+    """Whether batches are drawn by length: where that spares much of what as many rows in a pass have of padding."""
+    requested = loaded.config.data.group_by_length
+    if requested != "auto":
+        return exact(
+            requested, f"data.group_by_length = {str(requested).lower()}, from {loaded.where(GROUP_BY_LENGTH)}"
+        )
+    if packed or facts.padding is None or pass_rows == 1:
+        return exact(False, "documents share rows" if packed else "there is no padding")
+    shares = facts.padding(min(step_rows(loaded.config), facts.rows), pass_rows)
+    reason = f"{shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in batches drawn by length"
+    return Planned(value=spares_padding(shares), exact=facts.exact, reason=reason)
+
+
+def spares_padding(shares: PaddingShares) -> bool:
+    """Whether it is worth it to draw batches by length."""
+    return shares.padded > LEAST_SAVING and shares.grouped <= shares.padded - LEAST_SAVING / 2
 
 
 def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:

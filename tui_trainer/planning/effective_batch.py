@@ -53,13 +53,14 @@ def with_rows_of_step(
 
 def with_rows(loaded: LoadedConfig, rows: int, reason: str = "") -> ResolvedLoaded:
     """The config with this number of rows behind a step in the place of `auto`."""
-    layer = Layer(
-        origin=loaded.origin(EFFECTIVE),
-        where=", ".join(filter(None, (loaded.where(EFFECTIVE), reason))),
-        values={EFFECTIVE: rows},
-    )
-    config = with_changes(loaded.config, {EFFECTIVE: rows})
-    return resolved(replace(loaded, config=config, layers={**loaded.layers, EFFECTIVE: layer}))
+    return resolved(decided(loaded, EFFECTIVE, rows, reason))
+
+
+def decided(loaded: LoadedConfig, key: str, value: object, reason: str = "") -> LoadedConfig:
+    """The config with a value in the place of `auto`. The reason stands behind the place that the setting is from."""
+    where = ", ".join(filter(None, (loaded.where(key), reason)))
+    layer = Layer(origin=loaded.origin(key), where=where, values={key: value})
+    return replace(loaded, config=with_changes(loaded.config, {key: value}), layers={**loaded.layers, key: layer})
 
 
 def resolved(loaded: LoadedConfig) -> ResolvedLoaded:

@@ -137,7 +137,7 @@ def _most_tokens(config: Config, setup: TrainingSetup, rows: int, among: int) ->
     mean + deviation x sqrt((1 - p) / p). Sorted by length, a pass may be all long.
     """
     mean, longest = setup.document_tokens, row_tokens(config, setup)
-    if not mean or mean >= longest or config.data.group_by_length:
+    if not mean or mean >= longest or config.data.group_by_length is True:
         return 0
     deviation = min(mean, math.sqrt(mean * (longest - mean)))
     share = min(1.0, rows / among)

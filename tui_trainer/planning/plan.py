@@ -29,8 +29,10 @@ from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import (
+    GROUP_BY_LENGTH,
     TUNE,
     cut_batch,
+    grouping,
     longest_row,
     most_rows,
     packed_cut,
@@ -45,7 +47,7 @@ from tui_trainer.planning.conflicts import (
     setting_problems,
 )
 from tui_trainer.planning.duration import SAMPLE_TOKENS
-from tui_trainer.planning.effective_batch import is_automatic, resolved, with_rows, with_rows_of_step
+from tui_trainer.planning.effective_batch import decided, is_automatic, resolved, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.learning_rates import learning_rate
@@ -126,6 +128,8 @@ class Plan(BaseModel):
     """Of a mixture of experts; None for other models."""
     attention: Attention = NOT_PLANNED
     packing: Planned[bool]
+    grouping: Planned[bool] | None = None
+    """Whether batches are drawn by length; None in plans of before."""
     longest_row: int
     packed_width: int = 0
     """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
@@ -249,7 +253,8 @@ def _make(
     asked = loaded
     loaded, facts = with_rows_of_step(asked, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
-    numbers = assemble(loaded, hardware, facts, decisions)
+    loaded = decisions.loaded
+    numbers = assemble(hardware, facts, decisions)
     plan = Plan(
         **numbers,
         learning_rate=learning_rate(asked, decisions.cut.effective),
@@ -304,6 +309,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     shape = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     processes = group.count.value
     packed = packing(loaded, facts, shape, step_rows(config))
+    micro = config.training.per_device_train_batch_size
+    pass_rows = micro if isinstance(micro, int) else -(-step_rows(config) // processes)
+    grouped = grouping(loaded, facts, packed.value, pass_rows)
+    loaded = resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
@@ -362,6 +372,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     # A micro-batch and a number of parts that were both written make another effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
     return Decisions(
+        loaded=loaded,
         target=target,
         group=replace(
             group, strategy=strategy, cpu_offload=offload_of(loaded, strategy.value, target.device == "cuda")
@@ -372,6 +383,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         cut=cut,
         chosen=chosen,
         packing=packed,
+        grouping=grouped,
         threads=threads,
         memory_key=key,
         is_untuned=tunes and not kept,

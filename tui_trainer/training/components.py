@@ -233,7 +233,7 @@ class Components:
             rows.lengths,
             effective_batch=plan.effective_batch_size.value,
             seed=config.training.seed,
-            group_by_length=config.data.group_by_length,
+            group_by_length=config.data.group_by_length is True,
         )
         self.batches = Batches(rows, layout(rows=plan.per_device_train_batch_size.value), order, ranks)
         if ranks.count > 1:

@@ -20,7 +20,7 @@ from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import KEY as PACKING
-from tui_trainer.planning.batch_cut import against_packing
+from tui_trainer.planning.batch_cut import LEAST_SAVING, against_packing, spares_padding
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
 
@@ -34,9 +34,7 @@ _MOST_CUT = 0.01
 _ROUND = 8
 _GROUPED = "data.group_by_length"
 # Where the longest document is twice the mean, half of a row may be padding.
-_MOST_UNEVEN = 2.0
 # As in the plan: below this saving rows are nearly full as they are.
-_LEAST_SAVING = 0.1
 
 
 class SequenceLength(Rule):
@@ -206,7 +204,7 @@ class Padding(Rule):
         rows = min(context.planned.effective_batch_size.value, facts.rows)
         fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
         can_pack = not against_packing(context.basis.shape.model_type)
-        if can_pack and context.config.data.packing is False and 1 - facts.packed_rows / rows >= _LEAST_SAVING:
+        if can_pack and context.config.data.packing is False and 1 - facts.packed_rows / rows >= LEAST_SAVING:
             return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
         return _padded(context, facts, "not packed" if can_pack else packing.reason)
 
@@ -224,12 +222,14 @@ def _stream(context: Context) -> Verdict:
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     """Rows of one pass are as long as its longest, unless like is put to like."""
     sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
-    grouped = context.config.data.group_by_length
-    alone = context.planned.per_device_train_batch_size.value == 1
-    if grouped or alone or facts.longest_row < _MOST_UNEVEN * facts.document_tokens:
-        how = "; drawn by length" if grouped else "; one row in a pass needs none" if alone else ""
-        other = None if alone and not grouped else {_GROUPED: not grouped}
+    plan = context.planned
+    grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
+    if grouping is None or facts.padding is None:
+        return passed(sentence, switch="packing: off")
+    shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows)
+    sentence += f"; {shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in those drawn by length"
+    if grouping.value or pass_rows == 1 or not spares_padding(shares):
+        how = ", as here" if grouping.value else "; one row in a pass needs none" if pass_rows == 1 else ""
+        other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
-    most = 1 - facts.document_tokens / facts.longest_row
-    sentence += f", so that up to {most:.0%} of a pass is padding"
-    return warned(sentence, fix={_GROUPED: True}, switch="packing: off")
+    return warned(sentence, fix={_GROUPED: "auto"}, switch="packing: off")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tui_trainer.config.fields import SettingsSection
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config
-from tui_trainer.data.batching.pack import expected_packed_rows
+from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import (
@@ -267,12 +267,17 @@ class LearnsFromData:
         # A row of several documents is packed as a whole, and each of them may be that long.
         widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
         fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
+
+        def padding(step_rows: int, pass_rows: int) -> PaddingShares:
+            return padding_shares(inputs, capacity=widest, documents=step_rows, micro_batch=pass_rows, packs=self.packs)
+
         return {
             "row_tokens": (labels if text else tokens) / max(rows, 1),
             "longest_row": longest_row,
             "row_documents": row_documents,
             "packed_rows": fills(batch) if fills else None,
             "fills": fills,
+            "padding": padding if len(inputs) and row_documents == 1 else None,
         }
 
     def data_problems(self, config: Config) -> list[Problem]:
