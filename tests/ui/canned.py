@@ -99,8 +99,8 @@ def trained(steps: int, total: int = 500, device: str = "cpu", **more) -> list[e
         e.BaselinesMeasured(losses={"counting 1 back": 2.4768, "counting 2 back": 1.5}, eval_tokens=37_000,
                             unit="token"),
         e.PlanMade(total_steps=total, steps_per_epoch=165, effective_batch_size=16, per_device_train_batch_size=8,
-                   gradient_accumulation_steps=2, parameters=818_000, memory_bytes=195_000_000, disk_bytes=37_000_000,
-                   duration_seconds=70, **PLANNED_TIMES, **more),
+                   gradient_accumulation_steps=2, parameters=818_000, disk_bytes=37_000_000, duration_seconds=70,
+                   **{"memory_bytes": 195_000_000, **PLANNED_TIMES, **more}),
         e.LibrariesLoaded(resident_bytes=240_000_000 if device == "cpu" else None),
         e.PhaseChanged(phase="training"),
     ]  # fmt: skip

@@ -90,6 +90,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
                                   "16.4 k tokens/s", "128 rows/s", "lr 2.11e-03", "171.7 of 186.0 MiB planned",
                                   "saved at step 100,   48 steps ago", "16 rows (8 rows x 2)")),
             (trained(148, targets=TARGETS), True, ("samples/s 128 (at least 100)", "(at most 102.4 MiB)", "loss")),
+            (trained(148, memory_bytes=100 * 2**20), True, ("171.7 of 100.0 MiB planned, 72% above the plan",)),
             (trained(148, **LORA), True, ("TinyLlama-1.1B", "r 16, 6.7 k of 818 k parameters (0.82 %)")),
             ([*trained(148, processes=4), e.RanksTimed(step=148, communication_seconds=[0.018, 0.019, 0.0181, 0.006])],
              True, ("slowest: rank 3", "communication")),

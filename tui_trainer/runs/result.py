@@ -373,13 +373,27 @@ def training_memory_bytes(state: RunState) -> int | None:
     return None if before is None else max(peak - before, 0)
 
 
-def memory_words(state: RunState) -> str:
+# A plan is meant to hold within 10 %: what is more was planned wrongly.
+_ABOVE_PLAN = 1.1
+
+
+def memory_above_plan(state: RunState, beside_bytes: int = 0) -> str:
+    """`23% above the plan` where a run takes clearly more than was planned, else empty. `beside_bytes`: of the process,
+    what is not the run's."""
+    measured, plan = training_memory_bytes(state), state.plan
+    if measured is None or plan is None or measured - beside_bytes <= _ABOVE_PLAN * plan.memory_bytes:
+        return ""
+    return f"{measured / plan.memory_bytes - 1:.0%} above the plan"
+
+
+def memory_words(state: RunState, beside_bytes: int = 0) -> str:
     """`2.1 of 2.4 GiB planned`; what is known where the peak cannot be compared."""
     if state.plan is None:
         return ""
     measured, planned = training_memory_bytes(state), state.plan.memory_bytes
     if measured is not None:
-        return f"{format_bytes_of(measured, planned)} planned"
+        above = memory_above_plan(state, beside_bytes)
+        return ", ".join(filter(None, (f"{format_bytes_of(measured, planned)} planned", above)))
     process = f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else ""
     return f"{format_bytes(planned)} planned{process}"
 

@@ -22,6 +22,7 @@ from tui_trainer.runs.result import (
     kept_step,
     kept_weights,
     lowest_evaluation,
+    memory_above_plan,
     memory_words,
     newest_scores,
     number,
@@ -29,7 +30,6 @@ from tui_trainer.runs.result import (
     run_grade,
     score_words,
     targets_of,
-    training_memory_bytes,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows, time_words
@@ -52,8 +52,6 @@ _PARTS: Final[dict[str, Role]] = {
     "data": "warn", "forward": "chart_smooth", "backward": "accent", "optimizer": "chart_eval", "rest": "dim",
 }  # fmt: skip
 _SHORTEST_STACK: Final = 6
-# The promise is 10 % (DESIGN.md): beyond it a plan was wrong.
-_CLEARLY_MORE: Final = 1.1
 # On a CPU what the screens draw is in the same process, and not in the plan.
 _SCREENS_BYTES: Final = 32 * MIB
 _MOST_EPOCHS: Final = 7
@@ -367,7 +365,9 @@ class TrainScene:
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
         ]
-        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state), memory_role(state))
+        beside_bytes = 0 if state.device.startswith("cuda") else _SCREENS_BYTES
+        role: Role = "warn" if memory_above_plan(state, beside_bytes) else "text"
+        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state, beside_bytes), role)
         time = self.labelled("time", time_words(state), width, _LABEL)
         return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory, *time]
 
@@ -428,14 +428,6 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
         spans.append((sign * (end - begin), role))
         begin = max(begin, end)
     return [span for span in spans if span[0]]
-
-
-def memory_role(state: RunState) -> Role:
-    measured, plan = training_memory_bytes(state), state.plan
-    if measured is None or plan is None:
-        return "text"
-    screens_bytes = 0 if state.device.startswith("cuda") else _SCREENS_BYTES
-    return "warn" if measured - screens_bytes > _CLEARLY_MORE * plan.memory_bytes else "text"
 
 
 def is_tuned(plan: PlanMade | None) -> bool:
