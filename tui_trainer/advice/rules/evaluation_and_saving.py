@@ -217,7 +217,7 @@ def cache_emptied(view: RunView) -> Cause | None:
 
 @symptom("Much evaluation")
 def evaluations(view: RunView) -> Cause | None:
-    """While a run evaluates, it does not train. By default few rows are read, and nothing is to be changed."""
+    """While a run evaluates, it does not train."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
     if not seconds or view.is_by_default(_EVAL, _EVAL_ROWS):
         return None
@@ -228,7 +228,7 @@ def evaluations(view: RunView) -> Cause | None:
         evidence=f"evaluations {percent(share)} of the time: {format_seconds(each)} each{_often(every)}",
         share=share,
         fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
-        advice="evaluation.max_eval_rows makes each shorter",
+        advice='evaluation.max_eval_rows = "auto" reads no more rows than 3 % of the time allows',
     )
 
 
@@ -251,8 +251,7 @@ def checkpoints(view: RunView) -> Cause | None:
 
 @symptom("Many text samples")
 def text_samples(view: RunView) -> Cause | None:
-    """A text takes one pass of the model for each of its tokens. By default texts are short, and nothing is to be
-    changed."""
+    """A text takes one pass of the model for each of its tokens."""
     if not view.state.samples or view.is_by_default(_SAMPLE):
         return None
     share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
