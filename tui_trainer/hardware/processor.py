@@ -69,16 +69,40 @@ def _distinct_cores(allowed: Iterable[int], root: Path) -> int | None:
 # Source: proc(5), /proc/PID/task/TID/stat; the load is a mean that forgets with a time constant of one minute.
 
 _MINUTE_SECONDS = 60.0
+_LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
 def load_of_others(own: float | None = None) -> float | None:
-    """Runnable tasks of other processes, as the mean of the last minute; None where the system reports no load.
+    """Runnable tasks of other processes, as the mean of the last minute, but no more than there are now: a run that has
+    just ended is in the mean. None where the system reports no load.
 
-    `own`: what this process has added to it, where that is known better than `own_load` measures it.
+    `own`: what this process has added, where that is known better than `own_load` measures it; then it is the mean.
     """
     if not hasattr(os, "getloadavg"):
         return None
-    return max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
+    mean = max(os.getloadavg()[0] - (own_load() if own is None else own), 0.0)
+    return min(mean, others_running()) if own is None and mean > _LITTLE_LOAD else mean
+
+
+def others_running(proc: Path = Path("/proc")) -> float:
+    """The most in a few looks; infinite where the system does not tell. Source: proc(5), /proc/loadavg."""
+    most = 0
+    for look in range(_LOOKS):
+        time.sleep(_LOOK_SECONDS if look else 0)
+        try:
+            running = int((proc / "loadavg").read_text().split()[3].partition("/")[0])
+        except (OSError, ValueError, IndexError):
+            return math.inf
+        most = max(most, running - _own_running(proc / "self/task"))
+    return most
+
+
+def _own_running(tasks: Path) -> int:
+    states = []
+    for task in tasks.iterdir():
+        with suppress(OSError):  # a thread may have ended since
+            states.append((task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0])
+    return states.count("R")
 
 
 def load_of_threads(threads: int, seconds: float) -> float:

@@ -32,7 +32,14 @@ from tui_trainer.planning.duration import (
 )
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
-from tui_trainer.planning.measured_steps import StepKey, measured_words, nearest_peak, read_calibration, step_key
+from tui_trainer.planning.measured_steps import (
+    StepKey,
+    is_busy,
+    measured_words,
+    nearest_peak,
+    read_calibration,
+    step_key,
+)
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.memory.parts import Static
@@ -179,8 +186,18 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "cpu_name": hardware.cpu_name,
         "memory_key": str(made.memory_key),
         "untuned_key": str(made.memory_key) if made.is_untuned else "",
-        "threads": made.threads,
+        "threads": _threads(hardware, made),
     }
+
+
+def _threads(hardware: Hardware, made: Decisions) -> Planned[int]:
+    if made.setup.device != "cpu":
+        return made.threads
+    busy = is_busy(hardware.load_of_others, made.threads.value * made.group.per_node)
+    how = "not for long, as others need the cores" if busy else "as others leave the cores free"
+    return made.threads.model_copy(
+        update={"reason": f"{made.threads.reason}; they wait for each other spinning, {how}"}
+    )
 
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
