@@ -91,9 +91,8 @@ def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_ter
     sent = terminal.raw.decode(errors="ignore")
     assert not [text for text in LOG if text in sent]
     terminal.press("L")
-    shown = terminal.wait_for(*LOG)
     # What was written as a sequence of a terminal is shown as signs, and does nothing.
-    assert "\u241b[2J\u241b]0;owned\u2407" in shown and "[bold red]" in shown and "\u241b[?1049l" in shown
+    terminal.wait_for(*LOG, "\u241b[2J\u241b]0;owned\u2407", "[bold red]", "\u241b[?1049l")
     (log,) = Path(environment["TUI_TRAINER_HOME"]).rglob("screen-*.log")
     assert b"most recent call first" in log.read_bytes(), "a traceback of faulthandler is there as well"
     assert "\x1b[2J" not in terminal.sequences and "\x1b[?1049l" not in terminal.sequences

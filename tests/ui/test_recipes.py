@@ -95,8 +95,7 @@ def test_a_recipe_beats_a_counter_by_its_margin(recipe, way, open_terminal):
     if way == "screens":
         terminal = open_terminal("--profile", recipe.name)
         terminal.start_run()
-        shown = terminal.wait_for("Finished after", seconds=MOST_SECONDS)
-        assert f"\n{recipe.shown}" in shown
+        terminal.wait_for("Finished after", f"\n{recipe.shown}", seconds=MOST_SECONDS)
         terminal.press("q")
     else:
         terminal = open_terminal("--no-ui", "--profile", recipe.name, size=(160, 50))
