@@ -14,6 +14,7 @@ from tests.trained_runs import SETTINGS, train, training_row, write_rows
 from tui_trainer.bench import inference, rounds, starting, training
 from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
+from tui_trainer.runs.lock import RunLock
 from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = "training.effective_batch_size"
@@ -199,6 +200,18 @@ def test_target_rate_of_a_run_is_compared_with_the_measured_one(here, capsys, tm
     assert found["inference_samples_per_second"]["met"] is True
     assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
     assert "in batches (at least 0.001): met" in capsys.readouterr().out
+    # It is kept with the run: all that read its journal have it.
+    assert main(["report", str(run.root), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["targets"][0]["measured"] == report["inference"]["samples_per_second"] > 0
+    (tmp_path / "other").mkdir()
+    other = train(tmp_path / "other", "sequence_classification")
+    assert main(["compare", str(run.root), str(other.root)]) == 0
+    rows = [line.split()[2:] for line in capsys.readouterr().out.splitlines() if line.startswith("inference samples/s")]
+    assert rows[0][-1] == "--" and float(rows[0][0].replace(",", "")) > 0
+    with RunLock(run.lock):
+        assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
+    assert "the speed is not kept with the run" in capsys.readouterr().err
 
 
 def test_impossible_measurement_is_refused_in_one_sentence(capsys):

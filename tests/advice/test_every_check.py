@@ -370,11 +370,15 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": QUICKSTART,
     },
     "truncation": {
-        "pass": [rows(truncated_rows=10), rows(rows_read=0, train_documents=790, facts={"packed_rows": 3.0})],
+        "pass": [
+            rows(truncated_rows=10, truncated_answers=10),
+            rows(rows_read=0, train_documents=790, facts={"packed_rows": 3.0}),
+        ],
         "warn": [
             rows(("data.max_length",), truncated_rows=11, facts={"details": {"length_for_99_percent": 187}}),
             rows(("data.max_length",), truncated_rows=1000),
             rows(("data.max_length",), untrained_rows=11, untrained_long_rows=11),
+            rows(truncated_answers=11),
         ],
         "n/a": [QUICKSTART, rows(rows_read=0)],
     },
@@ -386,8 +390,23 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     },
     "data_size": {
         "pass": [QUICKSTART, given(run_seconds=None), given({"data.max_chars": 10**9})],
-        "warn": given({"data.max_chars": 100_000}, fix=("data.max_chars",)),
+        "warn": [
+            given({"data.max_chars": 100_000}, fix=("data.max_chars",)),
+            given({"data.max_rows": 10, "data.max_chars": 0}, recipe="docstring-topics", fix=("data.max_rows",)),
+        ],
         "n/a": given(gathered={"all_tokens": None}),
+    },
+    "left_out": {
+        "pass": [rows(), rows(untrained_rows=100), rows(repeated_rows=500), rows(rows_read=0, documents_read=1000)],
+        "warn": [
+            rows(untrained_rows=101),
+            rows(untrained_rows=101, untrained_long_rows=101),
+            rows(repeated_rows=60, leaked_rows=41, settings={"data.dedup": True}),
+            rows(bad_rows=101, settings={"data.on_bad_rows": "skip"}),
+            rows(blank_documents=60, short_documents=41, rows_read=0, documents_read=1000),
+        ],
+        "fail": rows(("data.on_bad_rows",), bad_rows=1),
+        "n/a": QUICKSTART,
     },
     "chat_marks": {
         "pass": given(gathered={"marks": {"<|im_start|>": 1, "<|im_end|>": 1}}),
@@ -418,8 +437,8 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given(gathered={"shaping": None}),
     },
     "trained_share": {
-        "pass": [rows(untrained_rows=111), rows(train_labels=2500), rows(train_labels=900, facts={"classes": 3})],
-        "warn": [rows(untrained_rows=112), rows(train_labels=2499)],
+        "pass": [rows(train_labels=2500), rows(train_labels=900, facts={"classes": 3})],
+        "warn": rows(train_labels=2499),
         "n/a": QUICKSTART,
     },
     "known_text": {

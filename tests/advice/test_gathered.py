@@ -13,6 +13,7 @@ import pytest
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import write_rows
 from tui_trainer.advice.gather import gather
+from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.hardware import processor
 from tui_trainer.hardware.cgroup import CgroupLimits
@@ -74,6 +75,116 @@ def test_tokens_that_a_tokenizer_leaves_out_and_settings_for_other_data_are_foun
                 assert context.missing_frame == (() if post_processor or own_class else frame)
                 shaping = {"bart": {"min_length": 20, "num_beams": 4}, "gemma": {}}
                 assert context.shaping == shaping.get(family)  # others write nothing
+
+
+LONG, SHORT = "the hen sang a song " * 60, "the hen sang"
+TURNS: list[tuple[str, str]] = [(f"{SHORT} {n}?", SHORT) for n in range(20)]
+
+
+def conversations(*turns: tuple[str, str]) -> list[dict]:
+    return [{"messages": [{"role": "user", "content": q}, {"role": "assistant", "content": a}]} for q, a in turns]
+
+
+# Of each: the family of the model, the rows, settings, and parts of what each check finds before anything is prepared.
+LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, ...]]]] = {
+    "chat": (
+        "llama",
+        conversations(*TURNS, (LONG, SHORT), (SHORT, LONG), TURNS[0]),
+        {"task.chat_template": "chatml"},
+        {
+            "left_out": ("1 of 23 rows is left out: 1 have nothing to learn within data.max_length",),
+            "truncation": ("2 of 23 rows (8.7%)", "lose their end, about", "of 1 of them that is all"),
+            "sequence_length": ("what is longer loses its end",),
+        },
+    ),
+    "rows that are left out": (
+        "llama",
+        conversations(*TURNS, (SHORT, ""), TURNS[0], TURNS[1]),
+        {"task.chat_template": "chatml", "data.on_bad_rows": "skip", "data.dedup": "true"},
+        {"left_out": ("3 of 23 rows are left out: 1 cannot be used, 2 repeat an earlier one",)},
+    ),
+    "an empty answer": (
+        "llama", conversations(*TURNS, (SHORT, "")), {"task.chat_template": "chatml"},
+        {"plan": ("line 21", "an answer, is empty")},
+    ),
+    "causal_lm": (
+        "llama",
+        [*({"text": f"{SHORT} {n}"} for n in range(20)), {"text": LONG}, {"text": " "}],
+        {},
+        {
+            "left_out": ("1 of 22 documents is left out: 1 hold only white space",),
+            "truncation": ("1 of 21 documents are cut into", "no token is lost"),
+            "sequence_length": ("a longer document gives several rows",),
+        },
+    ),
+    "seq2seq": (
+        "bart",
+        [*({"source": f"{SHORT} {n}", "target": SHORT} for n in range(20)), {"source": SHORT, "target": LONG}],
+        {"task.max_target_length": "32"},
+        {"truncation": ("1 answers do not fit whole",), "left_out": ("0 of 21 rows",)},
+    ),
+    "sequence_classification": (
+        "bert",
+        [*({"text": f"{SHORT} {n}", "label": f"{n % 2}"} for n in range(20)), {"text": LONG, "label": "1"}],
+        {},
+        {"truncation": ("1 of 21 rows (4.8%)", "lose their end, about"), "left_out": ("0 of 21 rows",)},
+    ),
+    "token_classification": (
+        "bert",
+        [{"tokens": text.split(), "ner_tags": ["O", "B-X", *["O"] * (len(text.split()) - 2)]} for text in
+         (*[SHORT] * 20, LONG)],
+        {},
+        {"truncation": ("1 of 21 rows (4.8%)", " words"), "left_out": ("0 of 21 rows",)},
+    ),
+    "question_answering": (
+        "bert",
+        [{"question": "who?", "context": text, "answers": {"text": ["hen"], "answer_start": [4]}} for text in
+         (*[SHORT] * 20, LONG)],
+        {},
+        {
+            "truncation": ("rows lose their end", "they are windows of the 21 that were read"),
+            "sequence_length": ("a longer text gives several windows",),
+        },
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_check_tells_what_is_left_out_before_and_after_the_data_is_prepared(name, tmp_path, capsys):
+    family, content, settings, expected = LEFT_OUT[name]
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_rows(folder / "rows.jsonl", content)
+    (folder / "README.md").write_text("about the rows")
+    model = save_tiny_model(tmp_path / "model", family)
+    command = ["check", "--json", "--data", str(folder), "--model", str(model), "--set", "data.max_length=96"]
+    for key, value in settings.items():
+        command += ["--set", f"{key}={value}"]
+    told = []
+    for _ in range(2):
+        capsys.readouterr()
+        main(command)
+        told.append({one["check"]: one for one in json.loads(capsys.readouterr().out)["findings"]})
+        for check, parts in expected.items():
+            evidence = told[-1][check]["evidence"]
+            assert all(part in evidence for part in parts), evidence
+    assert "plan" in expected or "files that are not read: README.md" in told[0]["left_out"]["evidence"]
+    assert told[0]["truncation"]["evidence"] == told[1]["truncation"]["evidence"]
+
+
+def test_check_counts_the_first_rows_of_large_data_and_says_so(tmp_path, capsys):
+    rows = conversations(*TURNS[:19], (LONG, SHORT)) * 3000
+    data = write_rows(tmp_path / "rows.jsonl", rows)
+    assert data.stat().st_size > 8 * MIB
+    model = save_tiny_model(tmp_path / "model", "llama")
+    capsys.readouterr()
+    assert main(["check", "--json", "--data", str(data), "--model", str(model), "--set", "data.max_length=96",
+                 "--set", "task.chat_template=chatml"]) == 0  # fmt: skip
+    evidence = {one["check"]: one["evidence"] for one in json.loads(capsys.readouterr().out)["findings"]}
+    assert "100 of 2,000 rows are left out" in evidence["left_out"]
+    for check in ("left_out", "truncation", "trained_share"):
+        assert evidence[check].endswith("(of the first 2,000 rows or documents alone)"), evidence[check]
+    assert "once all of the data is prepared" in evidence["eval_leaks"]
 
 
 def rewrite(path: Path, **changes: object) -> None:

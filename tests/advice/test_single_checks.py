@@ -332,8 +332,7 @@ def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtes
             padding, length = (verdict_of(name, context) for name in ("padding", "sequence_length"))
             assert "documents of about 40 tokens, the longest 128" in padding.evidence
             assert padding.fix == {"data.group_by_length": True}
-            assert length.status == "pass"
-            assert "900 of them, 40 tokens on average; what is longer loses" in length.evidence
+            assert length.status == "pass" and "900 of them, 40 tokens on average" in length.evidence
 
 
 def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstart):

@@ -43,6 +43,7 @@ ONE_OF_EACH = [
     e.ControlApplied(action="save", request_id=3),
     e.RunFinished(reason="done", loss=None, eval_loss=-math.inf, seconds=10.0, model_path="model"),
     e.RunFailed(message=HOSTILE, log_path=None),
+    e.InferenceMeasured(step=5, samples_per_second=52.5, rows=32),
     e.Unknown(at=AT, step=3, kind="LaterKind", data={"gpu": [1, {"share": 0.5}], "seed": 2**60}),
 ]  # fmt: skip
 

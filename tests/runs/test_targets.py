@@ -14,12 +14,19 @@ from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_markdown
-from tui_trainer.runs.events import EvalDone, PlanMade, RunFinished, from_line
+from tui_trainer.runs.events import EvalDone, InferenceMeasured, PlanMade, RunFinished, from_line
 from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.result import targets_of, targets_summary
 from tui_trainer.runs.state import fold
 
-ALL = {"samples_per_second": 2.0, "memory_gib": 0.5, "model_size_gib": 0.25, "loss": 1.3, "score": 0.7}
+ALL = {
+    "samples_per_second": 2.0,
+    "inference_samples_per_second": 9.0,
+    "memory_gib": 0.5,
+    "model_size_gib": 0.25,
+    "loss": 1.3,
+    "score": 0.7,
+}
 
 
 def planned(metric="f1", **targets):
@@ -32,18 +39,20 @@ def verdicts(*events):
 
 def test_no_target_is_known_before_it_is_measured():
     assert verdicts(planned(**ALL)) == dict.fromkeys(
-        ("samples/s", "memory", "model size", "held-out loss", "F1"), "not known yet"
+        ("samples/s", "inference samples/s", "memory", "model size", "held-out loss", "F1"), "not known yet"
     )
-    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 5 met, 5 not known yet"
+    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 6 met, 6 not known yet"
 
 
 def test_each_target_is_a_lower_or_an_upper_limit():
     ended = replace(end(100), model_bytes=2**28)
-    events = [planned(**ALL), *steps(1, 5), held_out(5, 1.25, f1=0.7), ended]
+    speed = InferenceMeasured(step=5, samples_per_second=9.0, rows=32)
+    events = [planned(**ALL), *steps(1, 5), held_out(5, 1.25, f1=0.7), ended, speed]
     assert set(verdicts(*events).values()) == {"met"}
-    assert targets_summary(fold([start(), *events])) == "5 of 5 met"
+    assert targets_summary(fold([start(), *events])) == "6 of 6 met"
     heavy = replace(step_done(6), peak_memory_bytes=2**29 + 1, samples=0)
-    worse = [planned(**ALL), heavy, held_out(5, 1.4, f1=0.6), replace(ended, eval_loss=1.4, model_bytes=2**28 + 1)]
+    ended, speed = replace(ended, eval_loss=1.4, model_bytes=2**28 + 1), replace(speed, samples_per_second=8.9)
+    worse = [planned(**ALL), heavy, held_out(5, 1.4, f1=0.6), ended, speed]
     assert set(verdicts(*worse).values()) == {"not met"}
 
 
@@ -87,6 +96,11 @@ def test_inference_speed_is_not_known_before_bench():
     state = fold([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
     (target,) = targets_of(state)
     assert target.verdict == "not known yet" and "tui-trainer bench a" in target.words
+    state.apply(InferenceMeasured(step=100, samples_per_second=60.0, rows=32))
+    (target,) = targets_of(state)
+    assert target.words == "inference samples/s 60, in batches (at least 50)"
+    state.apply(start(100))
+    assert targets_of(state)[0].measured is None, "a run that went on has another model"
 
 
 def test_a_score_needs_a_metric():

@@ -8,7 +8,18 @@ from functools import cache
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import STATUSES, Rule, Status, Verdict, all_rules, broken_words, failed, passed, warned
+from tui_trainer.advice.contract import (
+    STATUSES,
+    Rule,
+    Status,
+    Verdict,
+    all_rules,
+    broken_words,
+    failed,
+    not_applicable,
+    passed,
+    warned,
+)
 from tui_trainer.advice.fixes import patched, refusals
 from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, is_of_steps
 from tui_trainer.config.changes import Change, Patch
@@ -148,8 +159,13 @@ def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdic
 def _look(rule: Rule, context: Context) -> Verdict:
     if rule.needs_plan and context.plan is None:
         return _without_plan(rule, context)
+    if rule.counted and context.counted is None:
+        return not_applicable(f"{rule.counted} is known once the data is prepared: tui-trainer preview")
     try:
-        return rule.before(context)
+        verdict = rule.before(context)
+        if rule.counted and context.counted and not context.counted.exact and verdict.status != "n/a":
+            return replace(verdict, evidence=f"{verdict.evidence} ({context.counted.reason})")
+        return verdict
     except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
         return Verdict(status="error", evidence=f"this check could not be made: {broken_words(error)}")
 

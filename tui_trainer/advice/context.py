@@ -7,6 +7,7 @@ from functools import partial
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
+from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
@@ -60,7 +61,7 @@ class Context:
     """What rules look at before a run: one config on one machine at one moment.
 
     `plan` is None when none can be made; `problems` says why. `facts` are those of the data, None when it cannot be
-    read. `all_tokens` is the size of the whole text in tokens, without `data.max_chars`. `load_average` is the mean of
+    read. `all_tokens` is the size of the whole text in tokens, without a limit. `load_average` is the mean of
     runnable tasks over the last minute, of other processes.
     """
 
@@ -70,6 +71,8 @@ class Context:
     plan_basis: Basis | None = None
     chosen_gpu: GpuChoice = None
     facts: DataFacts | None = None
+    first_rows: DataFacts | None = None
+    """What was counted in the first rows of data that is large and was not prepared; None: not asked for."""
     problems: tuple[Problem, ...] = ()
     all_tokens: int | None = None
     sample: tuple[str, ...] = ()
@@ -94,6 +97,18 @@ class Context:
     @property
     def config(self) -> Config:
         return self.loaded.config
+
+    @property
+    def counted(self) -> DataFacts | None:
+        """Facts with `counts`: of all of the data, or of its first rows; None: nothing was counted."""
+        return self.facts if self.facts and self.facts.counts else self.first_rows
+
+    @property
+    def counts(self) -> Counts:
+        """What was counted, for rules with `counted`: they are not asked without."""
+        if self.counted is None or self.counted.counts is None:
+            raise LookupError("nothing was counted")
+        return self.counted.counts
 
     @property
     def gpu(self) -> Gpu | None:

@@ -129,6 +129,8 @@ class Rule:
     order: int = 0
     """Its place in the checklist; 0: it has nothing to say before a run."""
     needs_plan: bool = True
+    counted: str = ""
+    """What it looks at, in words, where that is counted while the data is prepared, or in its first rows."""
     is_for_speed: bool = False
     """What it warns of costs time and nothing else: a fix that was measured to be slower here is none."""
     published: str = ""

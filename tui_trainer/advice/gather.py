@@ -29,6 +29,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.hardware.processor import load_of_others
 from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
+from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
@@ -60,14 +61,25 @@ def gather(
     hardware: Hardware | None = None,
     plan: Plan | None = None,
     gpu: GpuChoice = None,
+    counts: bool = False,
 ) -> Context:
-    """Everything that rules need. A plan that was made already is taken as it is.
+    """Everything that rules need. A plan that was made already is taken as it is. With `counts`, it is counted what is
+    left out of the data and what is cut: data that is small is prepared, of other data the first rows are read.
 
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
     hardware, task = with_memory_now(hardware or probe()), find_task(loaded.config.task.type)
     facts = facts_of(loaded.config, progress)
+    first_rows: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
+    of_data: tuple[Problem, ...] = ()
+    if counts and facts and not facts.counts:
+        try:
+            with fitted_task_named(loaded):
+                counted = task.counted(loaded.config, prepared_data_folder(), progress or (lambda *_: None))
+            facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
+        except InputError as error:
+            of_data = tuple(loaded.placed(problem) for problem in error.problems)
     if plan is None:
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     if plan and facts:
@@ -77,7 +89,7 @@ def gather(
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
     with suppress(InputError):
         # Why a run cannot start that can be planned; what stands against planning is told already.
-        problems = problems or tuple(start_problems(loaded))
+        problems = problems or of_data or tuple(start_problems(loaded))
     swap_used_bytes: int | None = None
     with suppress(OSError, psutil.Error):
         swap_used_bytes = memory_left().swap_used_bytes
@@ -88,6 +100,7 @@ def gather(
         chosen_gpu=gpu,
         plan_basis=basis,
         facts=facts,
+        first_rows=first_rows,
         problems=problems,
         all_tokens=_all_tokens(loaded.config, facts, progress),
         sample=_sample(loaded.config),
@@ -155,9 +168,9 @@ def plan_or_problems(
 
 
 def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
-    """Tokens of the whole text, held-out part and what `data.max_chars` leaves out counted in."""
-    if config.data.max_chars:
-        facts = facts_of(with_changes(config, {"data.max_chars": 0}), progress)
+    """Tokens of the whole text, held-out part and what a limit leaves out counted in."""
+    if config.data.max_chars or config.data.max_rows:
+        facts = facts_of(with_changes(config, {"data.max_chars": 0, "data.max_rows": 0}), progress)
     return facts.tokens + facts.eval_tokens if facts else None
 
 

@@ -22,7 +22,7 @@ from tui_trainer.bench.rounds import (
     turns_words,
     with_spread,
 )
-from tui_trainer.errors import InputError
+from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import find_format
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
@@ -33,8 +33,12 @@ from tui_trainer.lines.plan_and_events import table_lines
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
+from tui_trainer.runs.events import InferenceMeasured
 from tui_trainer.runs.folder import RunFolder, folder_size
-from tui_trainer.runs.result import Target, plain
+from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.lock import RunLock
+from tui_trainer.runs.result import Target, plain, targets_of
+from tui_trainer.runs.state import fold
 from tui_trainer.units import format_bytes, format_number, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
@@ -388,14 +392,28 @@ def _ms(seconds: float | None) -> str:
     return "--" if seconds is None else f"{format_number(1e3 * seconds)} ms"
 
 
-def inference_target(trained: TrainedModel, rows: Sequence[Mapping[str, Any]]) -> Target | None:
-    """What the run was meant to answer in a second, beside what it does in batches; None where it says nothing."""
-    requested = trained.plan.config.targets.inference_samples_per_second
-    if not requested:
-        return None
-    measured = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
-    label = "inference samples/s"
-    return Target(label=label, requested=requested, measured=measured, at_most=False, beside=BATCHED)
+def keep_speed(
+    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, told: Callable[[str], None]
+) -> Target | None:
+    """Write the samples per second in batches to the run's journal, where they were measured.
+
+    Returns the target that they are compared with; None where the run has none. `told` is told why the speed could not
+    be kept, as while another process trains the run.
+    """
+    run = trained.run
+    state = fold(read_all(run.journal))
+    speed = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
+    if speed is not None:
+        event = InferenceMeasured(step=state.step, samples_per_second=speed, rows=row_count)
+        state.apply(event)
+        try:
+            with RunLock(run.lock), JournalWriter(run.journal) as journal:
+                journal.append(event)
+                if journal.failing:
+                    raise FolderError(journal.failing)
+        except FolderError as error:
+            told(f"the speed is not kept with the run: {error}")
+    return next((one for one in targets_of(state) if one.setting == "inference_samples_per_second"), None)
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:

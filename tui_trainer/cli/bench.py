@@ -57,13 +57,13 @@ def bench_model(
     as_json: AsJson = False,
 ) -> None:
     """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
-    from tui_trainer.bench.inference import InferenceBench, inference_target, notes, speed_lines
+    from tui_trainer.bench.inference import InferenceBench, keep_speed, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))
     asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
     measured = asked.measure()
     figures = asked.figures(measured)
-    target = inference_target(trained, figures)
+    target = keep_speed(trained, figures, rows, tell)
     found = {
         "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.writes,
         "cut_short": measured.cut_short,

@@ -67,9 +67,7 @@ class Preview:
     @property
     def rows_left_out(self) -> int:
         """Rows of a table, or documents, that no step learns from and no evaluation reads."""
-        counts = self.counts
-        repeats = counts.repeated_rows + counts.leaked_rows if self.dedup else 0
-        return counts.bad_rows + counts.untrained_rows + counts.short_documents + repeats
+        return sum(self.counts.left_out(dedup=self.dedup).values())
 
 
 def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: GpuChoice = None) -> Preview:

@@ -35,7 +35,7 @@ def print_checks(
 
     Returns the exit code: 0, or 1 when something fails. Raises InputError when `fix` exists or cannot be written.
     """
-    look = partial(gather, progress=progress, gpu=gpu)
+    look = partial(gather, progress=progress, gpu=gpu, counts=True)
     changes: dict[str, Any] = {}
     if fix is None:
         findings = run_checks(look(loaded))

@@ -13,6 +13,7 @@ from tui_trainer.units import format_bytes, format_count, format_seconds
 
 _VALUE_WIDTH = 60
 
+_OPTIONAL = ("inference samples/s", "targets")
 _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
     ("state", lambda run: STOPPED_EARLY if run.stopped_early else run.status),
     ("task", lambda run: run.task or "--"),
@@ -26,6 +27,7 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
     ("best", lambda run: _at_step(run.best, run.best_step)),
     ("time of steps", lambda run: format_seconds(run.seconds)),
     ("tokens per second", lambda run: format_count(run.tokens_per_second and round(run.tokens_per_second))),
+    ("inference samples/s", lambda run: "--" if (speed := run.inference_samples_per_second) is None else number(speed)),
     ("peak memory", lambda run: format_bytes(run.peak_memory_bytes)),
     ("targets", lambda run: run.targets or "--"),
 )
@@ -37,8 +39,8 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     result = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
         result = [row for row in result if row[0] not in ("best by", "best")]
-    if not any(run.targets for run in runs):
-        result = [row for row in result if row[0] != "targets"]
+    # What no run has is no row.
+    result = [row for row in result if row[0] not in _OPTIONAL or {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
     settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]

@@ -26,6 +26,7 @@ from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.result import (
+    Target,
     best_before,
     ending_words,
     held_out_loss,
@@ -342,7 +343,8 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "ended": None if ended is None else asdict(ended),
         "better_before": None if best is None else asdict(best),
         "model": asdict(facts.model),
-        "targets": [{**asdict(target), "met": target.met} for target in targets_of(state)],
+        "targets": [_target(target) for target in targets_of(state)],
+        "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
         "evaluations": [asdict(done) for done in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in facts.starts],
@@ -359,6 +361,12 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "config": facts.config_text,
         "versions": state.versions,
     }
+
+
+def _target(target: Target) -> dict[str, Any]:
+    """Without `show`, which is a function."""
+    fields = {name: value for name, value in asdict(target).items() if name != "show"}
+    return {**fields, "met": target.met, "words": target.words}
 
 
 def _verdict(facts: RunFacts) -> dict[str, Any] | None:

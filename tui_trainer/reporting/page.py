@@ -229,7 +229,7 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
-    state, costs = facts.state, facts.costs
+    state, costs, speed = facts.state, facts.costs, facts.state.inference
     if not state.started_at:
         return
     energy = "--"
@@ -246,6 +246,7 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         ("energy of the GPU", energy),
         ("rows per second", format_count(costs.samples_per_second)),
         ("tokens per second", format_count(costs.tokens_per_second)),
+        ("rows answered per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
         ("peak memory", format_bytes(costs.peak_memory_bytes)),
         ("of it the libraries", format_bytes(costs.library_memory_bytes)),
         ("planned for training", format_bytes(costs.planned_memory_bytes)),

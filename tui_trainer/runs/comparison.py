@@ -83,6 +83,8 @@ class ComparedRun:
     seconds: float | None
     tokens: int
     tokens_per_second: float | None
+    inference_samples_per_second: float | None = None
+    """In batches, as `bench RUN` measured it last."""
     peak_memory_bytes: int | None
     parameters: int | None
     trained_parameters: int | None
@@ -168,6 +170,7 @@ def _compared(folder: RunFolder, journal: JournalSums) -> ComparedRun:
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
         tokens_per_second=journal.input_tokens / journal.step_seconds if journal.step_seconds else None,
+        inference_samples_per_second=state.inference.samples_per_second if state.inference else None,
         peak_memory_bytes=state.peak_memory_bytes or None,
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,

@@ -411,6 +411,14 @@ class RunFailed(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InferenceMeasured(Event):
+    """How many rows the trained model answers in a second, in batches. `bench RUN` writes it after the end of a run."""
+
+    samples_per_second: float
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Unknown(Event):
     """A kind that a newer version writes. `data` is all of it but `event`, `at` and `step`."""
 
@@ -423,7 +431,7 @@ KINDS: Final[dict[str, type[Event]]] = {
     for kind in (
         RunStarted, PhaseChanged, Progress, DataPrepared, PlanMade, LibrariesLoaded, BaselinesMeasured, StepDone,
         BetweenSteps, RanksTimed, EvalDone, EpochDone, CheckpointSaved, GaugesRead, TextSampled, RunProblem,
-        MicroBatchReduced, ControlApplied, RunFinished, RunFailed,
+        MicroBatchReduced, ControlApplied, RunFinished, RunFailed, InferenceMeasured,
     )
 }  # fmt: skip
 

@@ -418,8 +418,9 @@ def in_use_words(state: RunState) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Target:
-    """One setting of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too."""
+    """One `setting` of [targets]. `measured` is None while it is not known; bytes where `requested` is bytes too."""
 
+    setting: str
     label: str
     requested: float
     measured: float | None
@@ -452,6 +453,7 @@ def targets_of(state: RunState) -> list[Target]:
     metric = plain(state.plan.metric) if state.plan else ""
     return [
         Target(
+            setting=name,
             label=metric if name == "score" else label,
             requested=requested[name] * (GIB if in_bytes else 1),
             measured=measure(state),
@@ -501,14 +503,20 @@ def adapter_words(state: RunState) -> str:
     return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
 
 
+def _inference_speed(state: RunState) -> float | None:
+    return state.inference.samples_per_second if state.inference else None
+
+
 _BESIDE: dict[str, Callable[[RunState], str]] = {
     "model_size_gib": adapter_words,
-    "inference_samples_per_second": lambda state: f"which `tui-trainer bench {shell_word(state.name)}` measures",
+    "inference_samples_per_second": lambda state: (
+        "in batches" if state.inference else f"which `tui-trainer bench {shell_word(state.name)}` measures"
+    ),
 }
 # By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
 _TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {
     "samples_per_second": ("samples/s", False, False, lambda state: state.samples_per_second),
-    "inference_samples_per_second": ("inference samples/s", False, False, lambda state: None),
+    "inference_samples_per_second": ("inference samples/s", False, False, _inference_speed),
     "memory_gib": ("memory", True, True, lambda state: state.peak_memory_bytes or None),
     "model_size_gib": ("model size", True, True, _model_bytes),
     "loss": ("held-out loss", True, False, _loss),

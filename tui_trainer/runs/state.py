@@ -246,6 +246,8 @@ class RunState:
     last_step: events.StepDone | None = None
     finished: events.RunFinished | None = None
     failed: events.RunFailed | None = None
+    inference: events.InferenceMeasured | None = None
+    """The newest; a run that goes on has a model that was not measured."""
     steps_since_start: int = 0
     readings_since_start: int = 0
     times: StepTimes = field(default_factory=StepTimes)
@@ -300,6 +302,8 @@ class RunState:
                 self.finished, self.failed, self.progress = event, None, None
             case events.RunFailed():
                 self.finished, self.failed, self.progress = None, event, None
+            case events.InferenceMeasured():
+                self.inference = event
 
     @property
     def status(self) -> Status:
@@ -371,7 +375,7 @@ class RunState:
         self._drop_after(-1 if event.resumed_from_step is None else event.resumed_from_step)
         self.step = event.resumed_from_step or 0
         self.phase, self.progress = "preparing", None
-        self.finished = self.failed = self.resident_bytes_before = None
+        self.finished = self.failed = self.inference = self.resident_bytes_before = None
         self.steps_since_start = self.readings_since_start = 0
         self.times = StepTimes()
         self.recent.clear()

@@ -99,6 +99,7 @@ class QuestionAnswering(Task):
     usual_length = (256, 512)
     loss_unit = "nats a position"
     labels_rows = True
+    gives_windows = True
     is_only_by_columns = True
     reads = ("doc_stride", "max_answer_length")
     reads_columns = ("text_column", "text_pair_column", "target_column")

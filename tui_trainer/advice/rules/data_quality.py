@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Rule, Verdict, not_applicable, passed, warned
+from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.config.mixture import escaped
 from tui_trainer.config.token_list import KEY as _ADD_TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
@@ -11,9 +11,9 @@ from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_word
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
-_MAX_CHARS = "data.max_chars"
+_MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
 _MOST_LEFT_OUT = 0.1
-_MOST_UNTRAINED, _LEAST_TRAINED_SHARE = 0.1, 0.05
+_LEAST_TRAINED_SHARE = 0.05
 _CLASS_WEIGHTS = "task.class_weights"
 _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
@@ -27,29 +27,53 @@ class DataSize(Rule):
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
 
     name, title, order = "data_size", "No limit leaves text out", 230
-    settings = (_MAX_CHARS,)
+    settings = (_MAX_CHARS, _MAX_ROWS)
 
     def before(self, context: Context) -> Verdict:
-        plan, limit = context.planned, context.config.data.max_chars
-        if context.all_tokens is None:
+        plan, data, every = context.planned, context.config.data, context.all_tokens
+        if every is None or context.facts is None:
             return not_applicable("the size of the whole text is not known")
-        every = context.all_tokens
-        limit *= len(context.config.data.paths)
-        if not limit:
-            return passed(f"{format_count(every)} tokens of the text are read; data.max_chars is 0")
-        if limit >= every:
-            return passed(f"{format_count(every)} tokens of the text are read; data.max_chars {limit:,} is above that")
-        left_out = 1 - limit / every
-        sentence = f"data.max_chars {limit:,} leaves out {left_out:.0%} of {format_count(every)} tokens"
+        limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
+        if not limits:
+            return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0, which is no limit")
+        left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
+        limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
+        sentence = f"{limited} leaves out {left_out:.0%} of {format_count(every)} tokens"
         if left_out <= _MOST_LEFT_OUT:
             return passed(sentence)
         step = context.step_seconds
         longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
         return warned(
             sentence,
-            fix={_MAX_CHARS: 0},
+            fix=dict.fromkeys(limits, 0),
             advice=f"with all of it, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
         )
+
+
+class LeftOut(Rule):
+    """Rows that are left out and files that are not read teach nothing: a model learns less than its data holds."""
+
+    name, title, order = "left_out", "Little of the data is left out", 229
+    settings = (_ON_BAD_ROWS,)
+    counted = "what is left out"
+
+    def before(self, context: Context) -> Verdict:
+        counts, data = context.counts, context.config.data
+        reasons = counts.left_out(dedup=data.dedup)
+        read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
+        why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+        what = "rows" if counts.rows_read else "documents"
+        sentence = f"{left:,} of {read:,} {what} {'is' if left == 1 else 'are'} left out" + (f": {why}" if why else "")
+        if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
+            sentence += f"; files that are not read: {_shown(', '.join(unread), 200)}"
+        if counts.bad_rows and data.on_bad_rows != "skip":
+            return failed(
+                f"{sentence}; a row that cannot be used keeps a run from starting", fix={_ON_BAD_ROWS: "skip"}
+            )
+        if left <= _MOST_LEFT_OUT * read:
+            return passed(sentence)
+        which = "see by tui-trainer preview which rows those are"
+        return warned(sentence, advice=f"raise data.max_length, or {which}" if counts.untrained_long_rows else which)
 
 
 class ChatMarks(Rule):
@@ -107,26 +131,14 @@ class TrainedShare(Rule):
     """Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss."""
 
     name, title, order = "trained_share", "The rows have something to learn", 232
+    counted = "which tokens train"
 
     def before(self, context: Context) -> Verdict:
-        facts = context.facts
-        if facts is None or facts.counts is None:
-            return not_applicable("which tokens train is known once the data is prepared: tui-trainer preview")
-        counts = facts.counts
-        rows = counts.train_rows + counts.eval_rows + counts.untrained_rows
-        untrained = counts.untrained_rows / max(rows, 1)
-        if untrained > _MOST_UNTRAINED:
-            sentence = (
-                f"{counts.untrained_rows:,} of {rows:,} rows ({untrained:.0%}) have nothing to learn and are left out"
-            )
-            if long := counts.untrained_long_rows:
-                sentence += f", {long:,} of them within {context.config.data.max_length:,} tokens"
-            which = "see by tui-trainer preview which tokens train"
-            return warned(sentence, advice=f"raise data.max_length, or {which}" if long else which)
-        if facts.classes or facts.target_tokens:
-            return passed(f"{counts.train_rows:,} rows train, {counts.untrained_rows:,} have nothing to learn")
+        facts, counts = context.facts, context.counts
+        if facts and (facts.classes or facts.target_tokens):
+            return passed(f"{counts.train_rows:,} rows train")
         share = counts.train_labels / max(counts.train_tokens, 1)
-        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens train, {counts.untrained_rows:,} rows have none"
+        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens train"
         if share < _LEAST_TRAINED_SHARE:
             which = "see by tui-trainer preview which tokens those are"
             advice = f"{which}; task.loss_on = all learns the whole of a conversation"
@@ -138,13 +150,11 @@ class KnownText(Rule):
     """What the tokenizer does not know becomes one unknown token: it is not read, and never written."""
 
     name, title, order = "known_text", "The tokenizer knows the text", 233
+    counted = "which tokens are unknown"
 
     def before(self, context: Context) -> Verdict:
-        facts = context.facts
-        if facts is None or facts.counts is None:
-            return not_applicable("which tokens are unknown is known once the data is prepared: tui-trainer preview")
-        counts = facts.counts
-        sentence = unknown_words(counts, facts.details)
+        counts = context.counts
+        sentence = unknown_words(counts, context.counted.details if context.counted else {})
         tokens = counts.train_tokens + counts.eval_tokens
         if not sentence:
             return passed(f"none of {tokens:,} tokens is unknown to the tokenizer")
@@ -159,13 +169,12 @@ class LabelBalance(Rule):
 
     name, title, order = "label_balance", "Rare classes count", 234
     settings = (_CLASS_WEIGHTS,)
+    counted = "how often each class occurs"
 
     def before(self, context: Context) -> Verdict:
-        facts = context.facts
-        if facts is None or facts.counts is None:
-            return not_applicable("how often each class occurs is known once the data is prepared: tui-trainer preview")
-        rows = facts.details.get(CLASS_ROWS, {})
-        if facts.details.get("problem_type") != _SINGLE or len(rows) < 2:
+        details = context.counted.details if context.counted else {}
+        rows = details.get(CLASS_ROWS, {})
+        if details.get("problem_type") != _SINGLE or len(rows) < 2:
             return not_applicable("no task with one class a row")
         most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
         sentence = (
@@ -182,9 +191,9 @@ class LabelBalance(Rule):
         )
 
 
-def _shown(name: str) -> str:
+def _shown(name: str, most: int = 30) -> str:
     """Findings are plain ASCII; the preview has the names as they are."""
-    return one_line(name, 30).encode("ascii", "replace").decode()
+    return one_line(name, most).encode("ascii", "replace").decode()
 
 
 class HeldOut(Rule):
@@ -235,14 +244,12 @@ class HeldOutRowsTrained(Rule):
 
     name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
     settings = (_DEDUP,)
+    counted = "which rows stand on both sides"
 
     def before(self, context: Context) -> Verdict:
-        facts = context.facts
-        if facts is None or facts.counts is None:
-            return not_applicable(
-                "which rows stand on both sides is known once the data is prepared: tui-trainer preview"
-            )
-        counts = facts.counts
+        counts = context.counts
+        if context.counted is context.first_rows:
+            return not_applicable(f"{self.counted} is known once all of the data is prepared: tui-trainer preview")
         if not counts.rows_read and not counts.documents_read:
             return not_applicable("one stream of text has no rows to compare with each other")
         if not counts.eval_rows:

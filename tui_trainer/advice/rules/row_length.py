@@ -16,7 +16,8 @@ from tui_trainer.advice.contract import (
     warned,
 )
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.data.preparing.prepare import WHOLE_LENGTH
+from tui_trainer.data.preparing.cache import Counts
+from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import KEY as PACKING
@@ -49,7 +50,9 @@ class SequenceLength(Rule):
         if beyond := length_warning(shape, length):
             return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
         if facts is not None and not facts.is_stream:
-            return _of_documents(facts, length)
+            task = find_task(context.config.task.type)
+            ends = "what is longer loses its end" if task.rows == "examples" else "a longer document gives several rows"
+            return _of_documents(facts, length, "a longer text gives several windows" if task.gives_windows else ends)
         rows, tokens = plan.train_rows.value, plan.train_tokens.value
         sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
         power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
@@ -69,16 +72,15 @@ class SequenceLength(Rule):
             yield Remedy(patch={LENGTH: length}, rank=9, drops_data=True)
 
 
-def _of_documents(facts: DataFacts, length: int) -> Verdict:
-    """Each document is a row of its own; one that is longer is cut into several."""
+def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
+    """Each document is a row of its own. `ends`: what becomes of a longer one."""
     sentence = f"rows of up to {length:,} tokens, {facts.rows:,} of them, {facts.row_tokens:.0f} tokens on average"
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
         return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={LENGTH: _FIX_TOKENS})
     if facts.longest_row >= length:
-        loses_end = facts.packed_rows is None or (facts.counts and facts.counts.rows_read)
-        ends = "what is longer loses its end" if loses_end else "documents that are longer are cut into several rows"
         return passed(f"{sentence}; {ends}")
-    return passed(f"{sentence}, the longest {facts.longest_row:,}: no document is cut")
+    longest = f"the longest {facts.longest_row:,}"
+    return passed(f"{sentence}, {longest}" if facts.exact else f"{sentence}, {longest} of those that were looked at")
 
 
 class LengthByTask(Rule):
@@ -113,38 +115,47 @@ class Truncation(Rule):
 
     name, title, order = "truncation", "Few rows lose their end", 212
     settings = (LENGTH,)
+    counted = "how many rows are too long"
 
     def before(self, context: Context) -> Verdict:
-        facts, length = context.facts, context.config.data.max_length
-        if facts is None or facts.counts is None:
-            return not_applicable("how many rows are too long is known once the data is prepared: tui-trainer preview")
-        counts = facts.counts
+        counts, length = context.counts, context.config.data.max_length
+        details = context.counted.details if context.counted else {}
         if not counts.rows_read:
-            return _documents(facts)
-        lost = counts.untrained_long_rows
+            return _documents(counts, context.facts)
+        lost, answers = counts.untrained_long_rows, counts.truncated_answers
         rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
         share = long / max(rows, 1)
-        sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens"
-        ends = " and lose their end" + (f", {lost:,} of them all that is to be learnt" if lost else "")
+        if not long:
+            sentence = f"0 of {rows:,} rows lose their end at {length:,} tokens"
+            if find_task(context.config.task.type).gives_windows:
+                sentence += f": they are windows of the {counts.rows_read:,} that were read"
+        else:
+            sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and lose their end"
+            words = counts.train_labels_beyond + counts.eval_labels_beyond
+            if words or CUT_TOKENS in details:
+                sentence += f", {words:,} words" if words else f", about {details[CUT_TOKENS]:,} tokens"
+            sentence += f"; of {lost:,} of them that is all that is to be learnt" if lost else ""
+        if answers:
+            sentence += f"; {answers:,} answers do not fit whole"
         if share <= _MOST_CUT:
-            return passed(sentence + ends * bool(long))
-        sentence += ends
-        wanted = -(-int(facts.details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
+            if answers <= _MOST_CUT * rows:
+                return passed(sentence)
+            return warned(sentence, advice="see by tui-trainer preview which limit cuts answers, and raise it")
+        wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
         limit = context.basis.shape.max_position_embeddings
         possible = wanted if limit is None else min(wanted, limit)
         if possible <= length:
             return warned(
                 sentence, advice=f"the model was made for {limit:,} tokens: shorten the texts, or choose another"
             )
-        if possible < wanted or WHOLE_LENGTH not in facts.details:
+        if possible < wanted or WHOLE_LENGTH not in details:
             return warned(sentence, fix={LENGTH: possible})
         return warned(f"{sentence}; about {wanted:,} tokens would hold 99 % of them", fix={LENGTH: possible})
 
 
-def _documents(facts: DataFacts) -> Verdict:
+def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
     """Those of a language model are cut into several rows, of which none is lost."""
-    counts = facts.counts
-    if counts is None or facts.is_stream:
+    if facts is None or facts.is_stream:
         return not_applicable("rows are cut from one stream of text: none loses its end")
     documents = counts.train_documents + counts.eval_documents
     if not counts.cut_documents:

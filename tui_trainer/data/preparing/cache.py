@@ -42,8 +42,9 @@ class Counts:
     of the answer, or have it whole nowhere; the longest row of labels has `longest_labels`. `marked_rows` spell a
     special token that begins or ends them, and have it once. Of all tokens that are read, `unknown_tokens` stand for
     text that the tokenizer does not know, and of the `text_labels` that are to be written, `unknown_labels`. Of labels
-    that stand one beside the other, `eval_labels_beyond` of held-out rows did not fit into max_length. What an
-    epoch uses twice is counted twice, but for what was read, bad, repeated or leaked.
+    that stand one beside the other, `train_labels_beyond` and `eval_labels_beyond` did not fit into max_length.
+    `blank_documents` hold only white space. What an epoch uses twice is counted twice, but for what was read, bad,
+    blank, repeated or leaked.
     """
 
     train_rows: int
@@ -77,7 +78,22 @@ class Counts:
     unknown_tokens: int = 0
     unknown_labels: int = 0
     text_labels: int = 0
+    train_labels_beyond: int = 0
     eval_labels_beyond: int = 0
+    blank_documents: int = 0
+
+    def left_out(self, *, dedup: bool) -> dict[str, int]:
+        """Return how many rows or documents no step learns from and no evaluation reads, by the reason in words."""
+        found = {
+            "cannot be used": self.bad_rows,
+            "hold only white space": self.blank_documents,
+            "have fewer than two tokens": self.short_documents,
+            "have nothing to learn within data.max_length": self.untrained_long_rows,
+            "have nothing to learn": self.untrained_rows - self.untrained_long_rows,
+            "repeat an earlier one": self.repeated_rows * dedup,
+            "have the text of a held-out one": self.leaked_rows * dedup,
+        }
+        return {reason: count for reason, count in found.items() if count}
 
 
 FORMAT_VERSION = 2  # of the folder; raise it when a file in it changes its form

@@ -21,7 +21,7 @@ import pickle
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,6 +37,7 @@ from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
 from tui_trainer.data.preparing.cache import SOURCES, Counts, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.preparing.row_selection import (
+    CHUNK_CHARACTERS,
     TRAIN,
     ChosenRows,
     Selection,
@@ -63,7 +64,7 @@ from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 
 CUT_FILE = "cut_rows.npy"
-BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH = "bad_rows", "class_rows", "length_for_99_percent"
+BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
 MOST_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
 _SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
@@ -153,7 +154,8 @@ class RowNotes:
             self._parts.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
 
     def write(self, folder: Path) -> dict[str, Any]:
-        """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole.
+        """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole, and how
+        many tokens were cut off.
 
         A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
         row is whole, nothing is said.
@@ -167,7 +169,8 @@ class RowNotes:
             return {}
         rate = tokens[~cut].sum() / characters[~cut].sum()
         tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
-        return {WHOLE_LENGTH: int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))}
+        wanted = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
+        return {WHOLE_LENGTH: wanted, CUT_TOKENS: round(float((tokens - lengths).sum()))}
 
 
 def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
@@ -265,6 +268,22 @@ def prepare(
         return entry
     work = _Preparation(sources, reader, cut, progress, processes)
     return cache.make_entry(sources, cut, cache_dir, progress, work.build)
+
+
+def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, most: int) -> cache.Built:
+    """Count what `prepare` would count in the first `most` rows of each part, or CHUNK_CHARACTERS of its text.
+
+    Rows that cannot be used are counted, and nothing is kept. Raises DataError.
+    """
+    first = replace(
+        cut,
+        max_rows=min(cut.max_rows or most, most),
+        max_chars=min(cut.max_chars or CHUNK_CHARACTERS, CHUNK_CHARACTERS) if cut.reads_text else 0,
+        skip_bad_rows=True,
+        weights=(),
+    )
+    with TemporaryDirectory() as folder:
+        return _Preparation([source], reader, first, progress, 1).build(Path(folder))
 
 
 def _load(reader: Reader) -> None:
@@ -494,5 +513,7 @@ class _Preparation:
             unknown_tokens=both["unknown_tokens"],
             unknown_labels=both["unknown_labels"],
             text_labels=both["text_labels"],
+            train_labels_beyond=train.counted["labels_beyond"],
             eval_labels_beyond=held_out.counted["labels_beyond"],
+            blank_documents=sum(survey.blank for survey in surveys),
         )

@@ -24,7 +24,7 @@ from tui_trainer.data.preparing.cache import (
     rows_now,
 )
 from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
-from tui_trainer.data.preparing.prepare import prepare
+from tui_trainer.data.preparing.prepare import count_first, prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
 _LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
+_COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in some seconds; of larger data the first rows are looked at
 _UNKNOWN_MET = "the tokenizer does not know all characters of the first rows; preparing the data counts them"
 # What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
 # only where it is not at its default: else no run would find the rows again that it was prepared under.
@@ -74,6 +75,8 @@ class LearnsFromData:
     head: Head
     packs: bool = False
     """Whether several documents may share a row: only where each token learns from those before it."""
+    gives_windows: bool = False
+    """Whether a text that is longer than a row is read in several that overlap, and loses nothing."""
     specials: Specials
     waiting_bytes: int = 8
     """On disk beside each token while the data is prepared: checked rows wait at about twice their text
@@ -140,6 +143,30 @@ class LearnsFromData:
             **self._row_sizes(config, guess.tokens, guess.labels, guess.rows, guess.lengths, guess.longest_row),
             classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
+        )
+
+    def counted(self, config: Config, cache_dir: Path, progress: Progress) -> DataFacts | None:
+        """Return facts with `counts`: data that is small is prepared, of other data the first rows are counted, and
+        `exact` is False. Raises DataError; returns None where the first rows alone would be refused."""
+        sources, cut = sources_of(config), self.cut(config)
+        if sum(source.bytes_on_disk for source in sources) < _COUNTED_BYTES:
+            return self.facts(config, self.prepare(config, cache_dir, progress))
+        try:
+            first = cut if len(sources) == 1 else replace(cut, eval_fraction=0.0)
+            built = count_first(sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
+        except DataError:  # as of too few that have a label: rows behind them may have more
+            return None
+        counts = built.counts
+        return DataFacts(
+            rows=counts.train_rows,
+            eval_rows=counts.eval_rows,
+            tokens=counts.train_tokens,
+            eval_tokens=counts.eval_tokens,
+            vocabulary=counts.vocabulary,
+            exact=False,
+            reason=f"of the first {counts.rows_read or counts.documents_read:,} rows or documents alone",
+            counts=counts,
+            details=built.details,
         )
 
     def sample_texts(self, config: Config) -> tuple[str, ...]:
