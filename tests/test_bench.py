@@ -119,9 +119,13 @@ def config(place) -> list[str]:
 
 @pytest.mark.full
 def test_training_variants_are_compared_at_equal_steps(tmp_path, here, capsys):
-    only = ["--only", "packing", "--only", "accumulation", "--only", "TF32", "--only", "batch 8"]
+    only = ["--only", "packing", "--only", "accumulation", "--only", "TF32", "--only", "batch 8", "--minutes", "10"]
     found = measured(capsys, "train", *config(tmp_path), "--gpu", "none", "--steps", 3, "--rounds", 1, *only)
     rows = by_name(found)
+    # The chain before each switch alone: the time may be over before the end.
+    assert [name for name in rows if "accumulation" in name] == ["+ accumulation", "accumulation"]
+    assert main(["bench", "train", "--whole", "--minutes", "1"]) == 2
+    assert "--whole takes as long as the run" in capsys.readouterr().err
     assert found["batch"] == 8 and rows["batch 8"]["reason"] == "it is that of the baseline"
     assert "needs a GPU" in rows["TF32"]["reason"]
     baseline, cut = rows["baseline"], rows["accumulation"]

@@ -16,8 +16,8 @@ PLAN = {
     "duration_seconds": 40.0, "eval_rows": 292, "eval_every_steps": 40, "save_every_steps": 40,
     "sample_every_steps": 50, "precision": "fp32", "best_precision": "fp32", "packing": False,
     "group_by_length": False, "torch_compile": False, "loader_workers": 0, "logging_steps": 10,
-    "empty_cache_steps": 0, "learning_rate": 3e-3, "most_learning_rate": 1e-2, "gradient_checkpointing": False,
-    "tuning_method": "full", "warmup_steps": 10, "max_grad_norm": 1.0, "seed": 42,
+    "empty_cache_steps": 0, "learning_rate": 3e-3, "usual_learning_rate": 1e-3, "most_learning_rate": 1e-2,
+    "gradient_checkpointing": False, "tuning_method": "full", "warmup_steps": 10, "max_grad_norm": 1.0, "seed": 42,
 }  # fmt: skip
 STEP = {
     "data_seconds": 0.002, "forward_seconds": 0.06, "backward_seconds": 0.12, "optimizer_seconds": 0.018,

@@ -15,8 +15,9 @@ from tui_trainer.advice.fixes import patched
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.methods.learning_rates import ADAPTIVE, rate_of_size
 from tui_trainer.models.unsloth import NOT_IN_THE_MODEL
-from tui_trainer.runs.events import MicroBatchReduced, RunProblem, RunStarted
+from tui_trainer.runs.events import PACKED_WITH_MASK, MicroBatchReduced, RunProblem, RunStarted
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.keymap import in_keys
 
@@ -127,13 +128,18 @@ PLANTED = {
 
 # What costs nothing and ends nothing leads nowhere: a note for the next run.
 NOTES = {
+    "packed_with_mask": (
+        {"told": [RunProblem(step=0, kind=PACKED_WITH_MASK, message="attention by lengths is not used because torch")],
+         "plan": {"packing": True}},
+        ["is not used because torch"], {"data.packing": False, "data.group_by_length": True},
+    ),
     "unsloth_missing": (
         {"told": [RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="Unsloth computes 0 of the 90 modules")]},
         ["0 of the 90"], {"model.provider": "transformers"},
     ),
     "rate_could_rise": (
-        {"plan": {"lora_rank": 16, "learning_rate": 2e-4}}, ["without a spike at learning rate 0.0002"],
-        {"training.learning_rate": 3e-4},
+        {"plan": {"lora_rank": 16, "learning_rate": 2e-4, "usual_learning_rate": 2e-4}},
+        ["without a spike at learning rate 0.0002"], {"training.learning_rate": 3e-4},
     ),
 }  # fmt: skip
 
@@ -228,7 +234,7 @@ def test_larger_passes_that_are_slower_are_too_large_only_where_memory_is_short(
 def test_the_remedy_for_loss_spikes_is_nothing_that_is_in_force_already(subtests):
     for more, plan, fix in (
         ({}, {}, {"training.learning_rate": 1e-3}),
-        ({}, {"lora_rank": 16, "learning_rate": 3e-4}, {"training.learning_rate": 2e-4}),
+        ({}, {"learning_rate": 3e-4, "usual_learning_rate": 2e-4}, {"training.learning_rate": 2e-4}),
         ({}, {"max_grad_norm": 0.0}, {"training.max_grad_norm": 1.0}),
         ({}, {"precision": "fp16", "best_precision": "bf16"}, {"training.mixed_precision": "bf16"}),
         ({"steps": 60}, {"warmup_steps": 0, "total_steps": 1000}, {"training.warmup_steps": 0.05}),
@@ -257,13 +263,26 @@ def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
     assert unknown.fix and "row" not in unknown.evidence
 
 
-def test_a_higher_learning_rate_is_proposed_only_for_an_adapter_of_a_finished_run():
-    at = {"lora_rank": 16}
-    assert fix_of("rate_could_rise", plan=at | {"learning_rate": 5e-4}) is None
-    assert fix_of("rate_could_rise", plan={"learning_rate": 2e-4}) is None, "all weights are another matter"
-    assert fix_of("rate_could_rise", plan=at | {"learning_rate": 2e-4}, is_over=False) is None
-    flat = fix_of("loss_flat", loss=lambda step: 4.6, plan=at | {"learning_rate": 1e-4})
-    assert flat.fix == {"training.learning_rate": 2e-4}
+def test_a_proposed_learning_rate_goes_by_what_is_usual_for_the_method_and_the_size(subtests):
+    lora = {"lora_rank": 16, "usual_learning_rate": 2e-4}
+    small, large = ({"usual_learning_rate": rate_of_size(ADAPTIVE, "full", count).auto} for count in (5e6, 7e9))
+    flat, high = {"loss": lambda step: 4.6}, {"loss": diverging}
+    for name, more, plan, rate, proposed in (
+        ("rate_could_rise", {}, lora, 5e-4, None),
+        ("rate_could_rise", {"is_over": False}, lora, 2e-4, None),
+        # 2e-4 is low for all weights of 5 M parameters, and more than enough for 7 B.
+        ("rate_could_rise", {}, small, 2e-4, 3e-4),
+        ("rate_could_rise", {}, large, 2e-4, None),
+        ("rate_could_rise", {}, small, 3e-4, None),
+        ("loss_flat", flat, lora, 1e-4, 2e-4),
+        ("loss_flat", flat, small, 2e-5, 1.5e-4),
+        ("loss_flat", flat, {**large, "most_learning_rate": 2e-4}, 1e-4, None),
+        ("learning_rate_high", high, small, 2e-3, 3e-4),
+        ("learning_rate_high", high, large, 2e-5, 1e-5),
+    ):
+        with subtests.test(f"{name} at {rate:g} of {plan['usual_learning_rate']:g}"):
+            found = fix_of(name, **more, plan=plan | {"learning_rate": rate})
+            assert (found and found.fix) == (proposed and {"training.learning_rate": proposed})
 
 
 def test_a_stall_of_the_disk_is_only_the_cause_when_the_run_reads_from_it(subtests):

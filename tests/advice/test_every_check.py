@@ -384,7 +384,10 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     },
     "padding": {
         "pass": [QUICKSTART, FINE_TUNING],
-        "warn": given({"data.packing": False}, RTX_4090, fix=("data.packing",)),
+        "warn": [
+            given({"data.packing": False}, RTX_4090, fix=("data.packing",)),
+            given({"data.max_length": 2048}, recipe="chat-scratch", fix=("data.packing", "data.group_by_length")),
+        ],
         "fail": given({"data.packing": True, "model.provider": "unsloth"}, RTX_4090, fix=("data.packing",)),
         "n/a": given(gathered={"facts": None}),
     },
@@ -619,14 +622,16 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given(run_seconds=None),
     },
     "learning_rate": {
-        "pass": [QUICKSTART, FINE_TUNING, CANNOT_BE_PLANNED],
+        "pass": [QUICKSTART, FINE_TUNING, given({RATE: 5e-4}, H100, "distilgpt2-full")],
         "warn": [
+            given({"tuning.method": "full", RATE: 5e-4}, H100, fix=(RATE,)),
             given({RATE: 0.5}, fix=(RATE,)),
             given({RATE: 1e-7}, fix=(RATE,)),
             given({RATE: 0.01}, RTX_4090, fix=(RATE,)),
             given({RATE: 1e-5}, RTX_4090, fix=(RATE,)),
             given({"tuning.method": "full", RATE: 1e-3}, H100, fix=(RATE,)),
         ],
+        "n/a": CANNOT_BE_PLANNED,
     },
     "lr_scaling": {
         "pass": [
@@ -638,13 +643,14 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": given(recipe="finetune"),
     },
     "schedule": {
-        "pass": [QUICKSTART, CANNOT_BE_PLANNED, given(STABLE)],
+        "pass": [QUICKSTART, given(STABLE)],
         "warn": [
             given({**STABLE, "training.num_decay_steps": 0}, fix=("training.num_decay_steps",)),
             given({**STABLE, "training.num_decay_steps": 10**6}, fix=("training.num_decay_steps",)),
             given({"training.lr_scheduler_type": "constant"}, fix=("training.lr_scheduler_type",)),
             given({"training.lr_scheduler_type": "constant_with_warmup"}, fix=("training.lr_scheduler_type",)),
         ],
+        "n/a": CANNOT_BE_PLANNED,
     },
     "warmup": {
         "pass": QUICKSTART,
@@ -707,10 +713,6 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
     "batched_writing": {
         "pass": [QUICKSTART, given(recipe="signature-summaries")],
         "warn": given({EVAL_BATCH: 1}, recipe="signature-summaries", fix=(EVAL_BATCH,)),
-        "n/a": LABELS,
-    },
-    "greedy_writing": {
-        "pass": [QUICKSTART, given(recipe="signature-summaries"), given({"task.type": "chat"}, H100)],
         "n/a": LABELS,
     },
     "quantized_model": {

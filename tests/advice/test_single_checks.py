@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.advice.machines import CPU
+from tests.advice.machines import CPU, H100
 from tests.advice.test_every_check import facts_of
 from tui_trainer.advice.checklist import all_checks, run_checks
 from tui_trainer.advice.context import Context, EarlierRun
@@ -218,11 +218,11 @@ def test_the_cost_of_dropout_is_given_in_bytes():
 
 def test_a_learning_rate_is_judged_by_the_range_of_its_optimizer(subtests):
     def judged(optim: str, rate: float | str) -> Verdict:
-        settings = (f"training.optim={optim}", f"training.learning_rate={rate}", "tuning.method=full")
-        return verdict_of("learning_rate", context_on(config(*settings, profile="finetune")))
+        settings = (f"training.optim={optim}", f"training.learning_rate={rate}")
+        return verdict_of("learning_rate", context_on(config(*settings)))
 
-    for optim, low, good, high in (("adamw_torch_fused", 1e-7, 5e-5, 0.05), ("adafactor", 1e-7, 5e-5, 0.05),
-                                   ("sgd", 2e-5, 0.05, 3.0)):  # fmt: skip
+    for optim, low, good, high in (("adamw_torch_fused", 5e-5, 2e-3, 0.05), ("adafactor", 5e-5, 2e-3, 0.05),
+                                   ("sgd", 5e-3, 0.05, 5.0)):  # fmt: skip
         with subtests.test(optim):
             assert [judged(optim, rate).status for rate in (low, good, high)] == ["warn", "pass", "warn"]
             assert judged(optim, low).fix == judged(optim, high).fix == {"training.learning_rate": "auto"}
@@ -401,3 +401,18 @@ def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
         before = verdict(name, loaded)
         assert before.status == "warn" and before.fix, (name, before)
         assert verdict(name, patched(loaded, before.fix)).status == "pass", (name, before.fix)
+
+
+def test_the_list_of_what_is_on_has_what_no_setting_switches(subtests):
+    for words, hardware, settings in (
+        ("fused AdamW on, gradients set to None", CPU, ()),
+        ("TF32: no GPU; cuDNN autotune: n/a, as it tunes convolutions", CPU, ()),
+        ("TF32 on; cuDNN autotune: n/a, as it tunes convolutions", H100, ()),
+        ("non-blocking copies: no GPU", CPU, ()),
+        ("non-blocking copies on, from pinned memory", H100, ()),
+        ("non-blocking copies: off, batches are not in pinned memory", H100, ("dataloader.pin_memory=false",)),
+        ("non-blocking copies: off, batches are not in pinned memory", H100, ("dataloader.num_workers=0",)),
+    ):
+        with subtests.test(f"{words} {settings}"):
+            findings = run_checks(context_on(config(*settings), hardware))
+            assert [one for one in findings if words in one.verdict.switch], [one.verdict.switch for one in findings]

@@ -128,7 +128,8 @@ def test_tune_divides_like_auto_and_excludes_a_number_of_passes():
 
 
 def rate(*assignments: str, profile: str = "quickstart"):
-    return learning_rate(load(Request(profile=profile, assignments=assignments), lambda requested: (None, "")))
+    loaded = load(Request(profile=profile, assignments=assignments), lambda requested: (None, ""))
+    return learning_rate(loaded, parameters=800_000)
 
 
 def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):

@@ -42,8 +42,9 @@ def loaded_with(optim, start):
 def fall_of_the_loss(optim, start, batch):
     """Return by how many nats a token the loss on one batch falls, with warm-up and decay as in a run."""
     loaded = loaded_with(optim, start)
-    training, lr = loaded.config.training, learning_rate(loaded).value
     model = tiny_model("llama")
+    parameters = sum(weights.numel() for weights in model.parameters())
+    training, lr = loaded.config.training, learning_rate(loaded, parameters).value
     if start == "lora":
         model = find_method("lora").apply(model, TuningSection(method="lora", r=8), seed=5, autocast=False)
     optimizer, loss = RunOptimizer(model, training, lr=lr), NextTokenLoss(model)
@@ -95,8 +96,8 @@ def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, t
 def test_the_reason_of_a_rate_names_the_optimizer(subtests):
     for start in START:
         for optim, word in (("adafactor", "Adafactor takes AdamW's rates"), ("sgd", "SGD's steps")):
-            planned = learning_rate(loaded_with(optim, start))
+            planned = learning_rate(loaded_with(optim, start), 10**8)
             with subtests.test(f"{optim} {start}"):
                 assert planned.exact and word in planned.reason
     written = load_config(Request(assignments=("training.optim=sgd", "training.learning_rate=0.25")))
-    assert learning_rate(written).value == 0.25
+    assert learning_rate(written, 10**8).value == 0.25

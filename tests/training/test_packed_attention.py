@@ -22,7 +22,7 @@ from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
-from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import PACKED_WITH_MASK, EvalDone, RunProblem, StepDone
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import probes as leak_probe
 from tui_trainer.training import varlen
@@ -293,7 +293,7 @@ def test_the_reason_against_attention_by_lengths_is_reported_once(packing_with):
         raise RuntimeError("no kernel image is available for execution")
 
     found, [(kind, message, _)] = packing_with(fails)
-    assert (found, kind) == ((64, False), "attention changed")
+    assert (found, kind) == ((64, False), PACKED_WITH_MASK)
     assert message == (
         "attention by lengths is not used because torch: RuntimeError: no kernel image is available for execution"
     )

@@ -13,9 +13,7 @@ from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, traini
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned
 from tui_trainer.tasks.contract import DataFacts
 
 
@@ -143,11 +141,6 @@ class Context:
     def duration_seconds(self) -> float | None:
         """Seconds of the whole run; None: only a measured step can tell."""
         return self.planned.duration_seconds.value
-
-    @property
-    def learning_rate(self) -> Planned[float]:
-        """The peak rate, with or without a plan; `auto` is resolved."""
-        return learning_rate(self.loaded, self.plan.effective_batch_size.value if self.plan else None)
 
     @property
     def row_tokens(self) -> int:

@@ -38,7 +38,17 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
-from tui_trainer.runs.events import CheckpointSaved, EvalDone, Event, GaugesRead, RunProblem, StepDone, TextSampled
+from tui_trainer.runs.events import (
+    ATTENTION_CHANGED,
+    PACKED_WITH_MASK,
+    CheckpointSaved,
+    EvalDone,
+    Event,
+    GaugesRead,
+    RunProblem,
+    StepDone,
+    TextSampled,
+)
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
@@ -271,7 +281,7 @@ def _told_at_start(path: Path) -> dict[str, Any]:
         events = events_in(file.read(END_BYTES))
     found: dict[str, Any] = {}
     for told in (event for event in events if isinstance(event, RunProblem)):
-        if told.kind == "attention changed":
+        if told.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
             found.setdefault("attention", told.message)
         elif told.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
             found |= {"unsloth": told.message, "has_unsloth": told.kind == unsloth.IN_THE_MODEL}

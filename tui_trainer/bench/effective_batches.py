@@ -261,7 +261,7 @@ def _rate(plan: Plan, loaded: LoadedConfig, rows: int) -> float:
     """The planned learning rate for so many rows, within what its optimizer takes."""
     before, optim = plan.learning_rate.value, loaded.config.training.optim
     found = scaled(before, usual_scaling(optim), plan.effective_batch_size.value, rows)
-    return min(found, max(before, peak_rate(loaded.config).most))
+    return min(found, max(before, peak_rate(loaded.config, plan.parameters.value).most))
 
 
 _COLUMNS: Columns = {

@@ -136,6 +136,9 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return table_of(_COLUMNS, rows)
 
 
+_SHORT = "these losses come from short runs, and say little about the end of the run: --whole trains it with each line"
+
+
 def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
     """The tables of `bench train` and what their columns are; `found` as it prints it with --json. None without
     figures."""
@@ -150,6 +153,7 @@ def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
         *table_lines(cells, width, right=cells[0][1:]),
         f"speed-up: tokens a second; loss: held out, after {'the run' if found['whole'] else 'equal steps'}; "
         "+ : with all that stand above it with a +",
+        *([] if found["whole"] else [_SHORT]),
         "whole run: all steps of the run that was asked for, at that rate",
         *found["doubts"],
     ]

@@ -14,6 +14,7 @@ from typing import Any
 
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
 from tui_trainer.advice.gather import gather
+from tui_trainer.advice.rules.precision import why_no_autotune
 from tui_trainer.bench.rounds import (
     WARM_UP_STEPS,
     Columns,
@@ -39,7 +40,8 @@ from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 
-_SECONDS, _COMPILER_SECONDS = 540.0, 120.0
+MINUTES = 9
+_COMPILER_SECONDS = 120.0
 _FEWEST_STEPS, _MOST_STEPS = 3, 12
 # Some switches are slower than the baseline, and compiling takes its time.
 _SHARE_OF_THE_TIME = 0.8
@@ -65,11 +67,6 @@ _OPTIMIZER, _PLAIN_ADAMW = "training.optim", "adamw_torch"
 _MODEL, _LAYERS = "model.model_name_or_path", "model.scratch.num_hidden_layers"
 # Of the parameters: a model that is hardly smaller is no other choice.
 _SMALLER = 0.8
-# Families of transformers with convolutions among their layers, as their modelling files have them.
-_CONVOLVING = frozenset(
-    """bamba canine convbert falcon_h1 falcon_mamba funnel jamba lfm2 mamba mamba2 nemotron_h qwen3_next squeezebert
-    zamba zamba2""".split()
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,12 +108,12 @@ class TrainingBench:
     gpu: GpuChoice
     told: Callable[[str], None]
     only: Sequence[str] = ()
-    seconds: float = _SECONDS
+    seconds: float = 60.0 * MINUTES
     whole: bool = False
 
     def __post_init__(self) -> None:
         if self.whole:
-            self.rounds, self.seconds = 1, math.inf
+            self.rounds = 1
 
     def measure(self) -> Rounds:
         """Raises InputError where the baseline cannot be trained."""
@@ -152,38 +149,32 @@ class TrainingBench:
         return self.steps < _MOST_STEPS
 
     def variants(self) -> Iterator[Variant]:
-        """The baseline, each switch alone, other batch sizes, then the switches one upon the other."""
+        """The baseline, the switches one upon the other, each alone, and other batch sizes. The chain comes first, as
+        the time may be over before the end."""
         yield self._variant(BASELINE, {})
-        together: dict[str, Any] = {}
-        names: list[str] = []
-        for switch in _SWITCHES:
-            variant = self._switched(switch)
-            yield variant
-            if switch.cumulates and not variant.reason:
-                together |= variant.question["patch"]
-                names.append(switch.name)
-        yield Variant(name="cuDNN autotune", reason=self._why_no_autotune())
-        yield self._accumulated("", {})
-        for rows in _BATCHES:
-            words = "it is that of the baseline" if rows == self.batch else ""
-            yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
+        alone = [(switch, self._switched(switch)) for switch in _SWITCHES]
         smaller, why_not = self._smaller_model()
-        yield self._variant("smaller model", smaller, why_not)
-        for count in range(2, len(names) + 1):
-            keys = {key for switch in _SWITCHES if switch.name in names[:count] for key in self._patch(switch)}
-            patch = {key: value for key, value in together.items() if key in keys}
-            yield self._variant("+ " + names[count - 1], patch)
-        if names:
+        together: dict[str, Any] = {}
+        first = ""
+        for switch, variant in alone:
+            if switch.cumulates and not variant.reason:
+                first = first or switch.name
+                together |= variant.question["patch"]
+                yield self._variant(f"+ {switch.name}", together)
+        if first:
             yield self._accumulated("+ ", together)
         larger = {**together, _EFFECTIVE: 2 * self.batch, _MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger)
         yield variant
         yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
-
-    def _why_no_autotune(self) -> str:
-        if self._baseline.model_shape().model_type in _CONVOLVING:
-            return "it measures anew for each width of rows, of which there are many: this program leaves it off"
-        return "it tunes convolutions, and the layers of this model have none"
+        for switch, variant in alone:
+            yield replace(variant, reason=f"measured as + {first}") if switch.name == first else variant
+        yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
+        yield self._accumulated("", {})
+        for rows in _BATCHES:
+            words = "it is that of the baseline" if rows == self.batch else ""
+            yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
+        yield self._variant("smaller model", smaller, why_not)
 
     def _smaller_model(self) -> tuple[Patch, str]:
         """Half of the layers where they are a setting, else the next smaller model of the catalogue that is on this

@@ -1,6 +1,7 @@
 """The commands that measure on this machine: a model at work, training itself, and which settings are fastest."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,20 +91,25 @@ def bench_train(
     whole: Annotated[
         bool, option("--whole", None, "Train the whole run with each variant, once: hours, for times and final losses.")
     ] = False,
+    minutes: Annotated[
+        float | None, typer.Option(min=0.2, max=1440, help="The most that it takes. [default: 9]")
+    ] = None,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Training: a plain baseline, each switch alone, other batch sizes, and the switches one upon the other."""
+    """Training: a plain baseline, the switches one upon the other, each switch alone, and other batch sizes."""
     from tui_trainer.bench import starting
-    from tui_trainer.bench.training import BASELINE, TrainingBench, doubts, figures
+    from tui_trainer.bench.training import BASELINE, MINUTES, TrainingBench, doubts, figures
     from tui_trainer.hardware.probe import probe
 
-    if whole and steps:
-        raise InputError("--whole takes all steps of the run", hint="leave out --steps or --whole")
+    if whole and (steps or minutes):
+        name, extent = ("--steps", "all steps of") if steps else ("--minutes", "as long as")
+        raise InputError(f"--whole takes {extent} the run", hint=f"leave out {name} or --whole")
+    seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
     # Names of what comes before the first step are none of what changes a step.
     of_steps = [one for one in only or () if not any(one in name for name in starting.NAMES)]
     trial = TrainingBench(
-        asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), whole=whole
+        asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), seconds, whole
     )
     measured = trial.measure()
     began = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())

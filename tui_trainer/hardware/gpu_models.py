@@ -142,6 +142,17 @@ _CUDA_OF_BLACKWELL: Version = (12, 8)
 _OLD_CARDS_WHEEL, _NEW_CARDS_WHEEL, _CUDA_13_WHEEL = "cu126", "cu128", "cu130"
 
 
+# What 16 lanes move one way, in 10^9 bytes a second, at the most: 8, 16 and 32 GT/s a lane, less the encoding of 128 in
+# 130 bits (PCI-SIG, PCI Express Base Specification). Data sheets: 3.0 up to Turing, 4.0 with Ampere and Ada, 5.0 after.
+_PCIE = (((9, 0), "5.0", 63.0), ((8, 0), "4.0", 31.5), ((0, 0), "3.0", 15.75))
+
+
+def pcie_rate(capability: Version) -> tuple[float, str]:
+    """Return how many bytes a second go to such a card or from it at the most, and by what: `PCIe 4.0 x16`."""
+    _, version, gigabytes = next(row for row in _PCIE if capability >= row[0])
+    return 1e9 * gigabytes, f"PCIe {version} x16"
+
+
 def dotted(version: Version) -> str:
     """`12.4`."""
     return f"{version[0]}.{version[1]}"

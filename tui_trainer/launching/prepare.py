@@ -287,6 +287,7 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     """Tell the journal what the exact plan says, and which command starts its processes."""
     config = plan.config
+    rates = peak_rate(config, plan.parameters.value)
     is_pretrained = config.model.init == "pretrained"
     values = {name: getattr(plan, name).value for name in _ANNOUNCED}
     seconds = plan.step_seconds
@@ -316,7 +317,8 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
             torch_compile=config.training.torch_compile,
             logging_steps=config.logging.logging_steps,
             empty_cache_steps=config.training.empty_cache_steps,
-            most_learning_rate=peak_rate(config).most,
+            usual_learning_rate=rates.auto,
+            most_learning_rate=rates.most,
             memory_budget_bytes=plan.memory_budget_bytes,
             kernel_bytes=sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
             attention=plan.attention.words,

@@ -6,13 +6,14 @@ described here is refused before a run starts: it could not be saved, and so not
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tui_trainer.errors import RunError
+from tui_trainer.methods.learning_rates import ADAPTIVE, PLAIN, RatesOfSize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,33 +33,6 @@ class AdamSettings(Protocol):
 
 Build = Callable[[list[dict[str, Any]], float, AdamSettings], "Optimizer"]
 Begin = Callable[[Any, "Tensor"], dict[str, Any]]
-Start = Literal["scratch", "lora", "full"]
-"""What training starts from: weights from scratch, LoRA adapters, all weights of a pretrained model."""
-
-
-@dataclass(frozen=True, slots=True)
-class PeakRate:
-    """What `auto` takes; below `least` weights hardly move, above `most` training tends to diverge."""
-
-    auto: float
-    least: float
-    most: float
-
-
-# Pretrained weights are only to be nudged, adapters begin at zero.
-ADAPTIVE: dict[Start, PeakRate] = {
-    "scratch": PeakRate(1e-3, 1e-5, 1e-2),
-    "lora": PeakRate(2e-4, 2e-5, 2e-3),
-    "full": PeakRate(2e-5, 1e-6, 2e-4),
-}
-# AdamW moves each of P weights by about its rate, sqrt(P) times as far in all; SGD moves all of them together by its
-# rate times the norm of the clipped gradient, at most 1. Measured on 90 k and 35 k weights of a small Llama, 80 steps:
-# the drop of AdamW's loss at 2e-5 (full), 2e-4 (LoRA) and 1e-3 (scratch) is that of SGD at 0.005, 0.04 and 0.1.
-_SGD: dict[Start, PeakRate] = {
-    "scratch": PeakRate(0.1, 1e-2, 3.0),
-    "lora": PeakRate(0.1, 3e-3, 3.0),
-    "full": PeakRate(0.03, 3e-4, 0.3),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,7 +48,7 @@ class OptimizerSpec:
     """What building it imports, beside torch."""
     aliases: tuple[str, ...] = ()
     """What other tools call it."""
-    learning_rates: Mapping[Start, PeakRate]
+    learning_rates: tuple[RatesOfSize, ...]
     learning_rate_reason: str = ""
     library: str = ""
     """The distribution that it comes with, where that is none of ours."""
@@ -326,7 +300,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         label="SGD",
         help="without momentum: no state at all",
         build=_sgd,
-        learning_rates=_SGD,
+        learning_rates=PLAIN,
         learning_rate_reason="SGD's steps are as long as the clipped gradient, however many weights share it",
         # Transformers' gradients have heavy tails, for which one step size for all weights is too large or too small
         # (Zhang et al., "Why are Adaptive Methods Good for Attention Models?", arXiv:1912.03194).

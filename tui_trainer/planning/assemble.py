@@ -23,6 +23,7 @@ from tui_trainer.planning.duration import (
     busy_words,
     checkpointing_cost,
     compute_rates,
+    offload_words,
     recomputed_share,
     sample_token_seconds,
     sample_tokens,
@@ -181,7 +182,6 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
         "processes": made.group.count,
         "nodes": made.group.nodes,
         "strategy": made.group.strategy,
-        "cpu_offload": made.group.cpu_offload,
         "gpu_uuids": made.group.gpu_uuids,
         "cpu_name": hardware.cpu_name,
         "memory_key": str(made.memory_key),
@@ -351,6 +351,12 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]
     with_it, without = (step, other) if setup.gradient_checkpointing else (other, step)
     cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it, without)
+    offload = made.group.cpu_offload
+    if setup.cpu_offload:
+        passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
+        on_card = timed(replace(setup, cpu_offload=False))[2].value
+        cost_words = offload_words(shape, setup, passes, capability, on_card)
+        offload = offload.model_copy(update={"reason": f"{offload.reason}: {cost_words}"})
     total = training_seconds = None
     if step.value is not None:
         evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
@@ -376,6 +382,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         tried_on=trial_device(hardware, gpu) if gpu else "",
     )
     return {
+        "cpu_offload": offload,
         "checkpointing_cost": cost,
         "compute_rates": rates,
         "busy_words": busy,

@@ -1,30 +1,35 @@
-"""The peak learning rate: what `auto` becomes for each optimizer and method, and the range that each of them takes."""
+"""The peak learning rate of a config: what `auto` becomes, and the range that its optimizer, method and size take."""
 
 import math
 from typing import Literal
 
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
-from tui_trainer.methods.optimizers import ADAPTIVE, OPTIMIZERS, PeakRate, Start
+from tui_trainer.methods.learning_rates import ADAPTIVE, PeakRate, Start, rate_of_size
+from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.planning.batch_cut import BASE, base_rows, effective_rows
 from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.units import format_count
 
 KEY = "training.learning_rate"
 _WORDS: dict[Start, tuple[str, str]] = {
-    "scratch": ("the model starts from scratch", "a model from random weights"),
-    "lora": ("LoRA", "LoRA"),
-    "full": ("all weights of a pretrained model", "a pretrained model"),
+    "scratch": ("the model starts from scratch", "from random weights"),
+    "lora": ("LoRA", "with LoRA"),
+    "full": ("all weights of a pretrained model", "with all weights trained"),
 }
 
 
-def learning_rate(loaded: LoadedConfig, rows: int | None = None) -> Planned[float]:
-    """`rows`: behind a step, where a plan knows them: among how many processes may be up to the machine."""
+def learning_rate(loaded: LoadedConfig, parameters: int, rows: int | None = None) -> Planned[float]:
+    """Return the peak rate for a model of so many parameters.
+
+    `rows` are those behind a step, where a plan knows them: among how many processes may be up to the machine.
+    """
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
-        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), rows)
-    reasons = (_words(config)[0], OPTIMIZERS[config.training.optim].learning_rate_reason)
-    reason = f"auto: {'; '.join(filter(None, reasons))}"
-    return _scaled(loaded, exact(peak_rate(config).auto, reason), rows)
+        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), parameters, rows)
+    sized = f"{_words(config)[0]}, {format_count(parameters)} parameters"
+    reason = f"auto: {'; '.join(filter(None, (sized, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
+    return _scaled(loaded, exact(peak_rate(config, parameters).auto, reason), parameters, rows)
 
 
 def scaling_of(loaded: LoadedConfig) -> Literal["none", "sqrt", "linear"]:
@@ -51,7 +56,7 @@ def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int,
     return float(f"{rate * factor:.3g}")
 
 
-def _scaled(loaded: LoadedConfig, rate: Planned[float], rows: int | None) -> Planned[float]:
+def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: int | None) -> Planned[float]:
     """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
     scaling = scaling_of(loaded)
     if scaling == "none":
@@ -63,22 +68,24 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], rows: int | None) -> Pla
     if before == now:
         return rate.model_copy(update={"reason": f"{rate.reason}; it is for {now} rows, and not scaled"})
     value, most = scaled(rate.value, scaling, before, now), ""
-    highest = max(peak_rate(loaded.config).most, rate.value)
+    highest = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and value > highest:
-        value, most = highest, f", above which {what_trains(loaded.config)} tends to diverge"
+        value, most = highest, f", above which {what_trains(loaded.config, parameters)} tends to diverge"
     how = f"{scaling} scaling from {before} rows ({where}) to {now}: {rate.value:g} -> {value:g}{most}"
     return exact(value, f"{rate.reason}; {how}")
 
 
-def peak_rate(config: Config) -> PeakRate:
-    """Of its optimizer and method."""
-    return OPTIMIZERS[config.training.optim].learning_rates[_start(config)]
+def peak_rate(config: Config, parameters: int) -> PeakRate:
+    """Return the rates of its optimizer and method for a model of so many parameters."""
+    return rate_of_size(OPTIMIZERS[config.training.optim].learning_rates, _start(config), parameters)
 
 
-def what_trains(config: Config) -> str:
-    """In words that a range is given for."""
+def what_trains(config: Config, parameters: int) -> str:
+    """Return the words that a range is given for: `a model of 82 M parameters with LoRA, by SGD`."""
     optimizer = OPTIMIZERS[config.training.optim]
-    return _words(config)[1] + ("" if optimizer.learning_rates is ADAPTIVE else f" with {optimizer.label}")
+    return f"a model of {format_count(parameters)} parameters {_words(config)[1]}" + (
+        "" if optimizer.learning_rates is ADAPTIVE else f", by {optimizer.label}"
+    )
 
 
 def _start(config: Config) -> Start:
@@ -89,10 +96,10 @@ def _start(config: Config) -> Start:
 
 def _words(config: Config) -> tuple[str, str]:
     pissa = "adapters that begin as the largest part of the weights"
-    return (pissa, pissa) if _is_pissa(config) else _WORDS[_start(config)]
+    return (pissa, f"with {pissa}") if _is_pissa(config) else _WORDS[_start(config)]
 
 
 def _is_pissa(config: Config) -> bool:
-    """What then trains are pretrained weights: PiSSA's own rate is 2e-5 (arXiv:2404.02948, section 5.1). That of OLoRA
-    is LoRA's."""
+    """What then trains are pretrained weights: PiSSA's own rate for 7 B is that of all weights, 2e-5 (arXiv:2404.02948,
+    section 5.1). OLoRA's is LoRA's."""
     return config.tuning.mutates_weights and config.tuning.init_lora_weights != "olora"

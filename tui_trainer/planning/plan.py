@@ -39,6 +39,7 @@ from tui_trainer.planning.batch_cut import (
     packing,
     packing_problems,
 )
+from tui_trainer.planning.batch_cut import KEY as PACKING
 from tui_trainer.planning.conflicts import (
     disk_problems,
     expert_problems,
@@ -46,7 +47,7 @@ from tui_trainer.planning.conflicts import (
     memory_problem,
     setting_problems,
 )
-from tui_trainer.planning.duration import SAMPLE_TOKENS
+from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, SAMPLE_TOKENS, times_of_packing
 from tui_trainer.planning.effective_batch import decided, is_automatic, resolved, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
@@ -257,7 +258,7 @@ def _make(
     numbers = assemble(hardware, facts, decisions)
     plan = Plan(
         **numbers,
-        learning_rate=learning_rate(asked, decisions.cut.effective),
+        learning_rate=learning_rate(asked, numbers["parameters"].value, decisions.cut.effective),
         effective_batch_is_auto=is_automatic(asked),
         data_key=data_key,
         data_fingerprint=data_fingerprint,
@@ -312,7 +313,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     micro = config.training.per_device_train_batch_size
     pass_rows = micro if isinstance(micro, int) else -(-step_rows(config) // processes)
     grouped = grouping(loaded, facts, packed.value, pass_rows)
-    loaded = resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -326,6 +327,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         fused_loss=fuses_loss(loaded, hardware, target, shape),
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
+    times = times_of_packing(config, facts, shape, setup) if packed.value and setup.device == "cpu" else 0.0
+    if asked.config.data.packing == "auto" and times > MOST_TIMES_OF_PACKING:
+        reason = f"auto: packed rows with a mask would compute {times:.1f} times what rows drawn by length do"
+        unpacked = resolved(decided(asked, PACKING, value=False, reason=reason))
+        return decide(unpacked, hardware, facts, chosen_gpu)
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)

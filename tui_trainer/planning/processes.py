@@ -226,7 +226,7 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
         return ON_THE_CARDS
     reason = f"from {loaded.where(OFFLOAD)}"
     if on_card:
-        return exact(True, f"{reason}: weights go to the card in each pass, and the CPU updates them")
+        return exact(True, reason)
     return exact(strategy in (*SPLITTING, *ZERO_STAGES), f"{reason}, which changes nothing on a CPU")
 
 

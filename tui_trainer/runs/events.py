@@ -136,6 +136,8 @@ class PlanMade(Event):
     logging_steps: int | None = None
     empty_cache_steps: int | None = None
     learning_rate: float | None = None
+    usual_learning_rate: float | None = None
+    """What `auto` takes for this method and size of model."""
     most_learning_rate: float | None = None
     memory_budget_bytes: int | None = None
     kernel_bytes: int | None = None
@@ -355,6 +357,9 @@ class RunProblem(Event):
     hint: str = ""
 
 
+ATTENTION_CHANGED: Final = "attention changed"
+PACKED_WITH_MASK: Final = "packed rows are masked"
+"""Kinds of the problems that another kernel of attention than planned computes; the second for packed rows."""
 NO_GRADIENT: Final = "no gradient"
 """The kind of the problem that weights which should learn have a gradient of 0."""
 

@@ -29,6 +29,7 @@ from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.fused_kernels import Kernels, adapters_apart
 from tui_trainer.planning.processes import SPLITTING, ZERO_STAGES
+from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task
 from tui_trainer.training import varlen
 from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
@@ -401,7 +402,7 @@ class Components:
         if reasons:
             because = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             message = f"attention by lengths is not used because {because}"
-            tell("attention changed", message, "packed rows have a mask of documents instead, which is slower")
+            tell(PACKED_WITH_MASK, message, "packed rows have a mask of documents instead, which is slower")
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False

@@ -18,6 +18,7 @@ from tui_trainer.losses.fused_cross_entropy import find_kernel
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
+from tui_trainer.runs.events import ATTENTION_CHANGED
 from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
 from tui_trainer.training.job import Tell
@@ -69,7 +70,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tel
     if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own)
         hint = 'model.attn_implementation = "auto" takes it from the start'
-        tell("attention changed", f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
+        tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
 
 
 def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell) -> Kernels:

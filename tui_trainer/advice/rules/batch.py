@@ -118,9 +118,9 @@ def _larger_batch(context: Context) -> Verdict | None:
     if times < _FASTER:
         return None
     optim = context.config.training.optim
-    before = context.learning_rate.value
+    before = plan.learning_rate.value
     rate = scaled(before, usual_scaling(optim), now, rows)
-    rate = min(rate, max(before, peak_rate(context.config).most))
+    rate = min(rate, max(before, peak_rate(context.config, plan.parameters.value).most))
     advice = f"the learning rate grows with it, {usual_scaling(optim)} scaling: {before:g} -> {rate:g}"
     sentence = f"{now} rows a step; {rows} are {times:.2f} times as fast a row ({how})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)

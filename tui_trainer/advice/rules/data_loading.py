@@ -87,21 +87,24 @@ class DataLoading(Rule):
     def before(self, context: Context) -> Verdict:
         earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
         how, most = _how(context), _most_workers(context.hardware.usable_cores, on_gpu=on_gpu)
+        switch = f"non-blocking copies{_copies(context)}"
         if workers.value == 0 and on_gpu:
-            return warned(f"{how}, while the GPU waits: num_workers is 0, {workers.reason}", fix={_WORKERS: "auto"})
+            sentence = f"{how}, while the GPU waits: num_workers is 0, {workers.reason}"
+            return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
         if workers.value > most and not on_gpu:
             sentence = f"{how}, on the cores that train: num_workers is {workers.value}, {workers.reason}"
-            return warned(sentence, fix={_WORKERS: "auto"})
+            return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
         other = {_WORKERS: 0 if workers.value else _SOME_WORKERS}
         if earlier is None or earlier.data_share is None:
-            return not_applicable(f"{how}; the wait is measured by the first run of this kind", opposite=other)
+            sentence = f"{how}; the wait is measured by the first run of this kind"
+            return not_applicable(sentence, opposite=other, switch=switch)
         sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
         if earlier.data_share <= _MOST_FETCHING_SHARE:
-            return passed(f"{sentence}; {how}", opposite=other)
+            return passed(f"{sentence}; {how}", opposite=other, switch=switch)
         sentence = f"{sentence}, at most {_MOST_FETCHING_SHARE:.0%} is good"
         if 0 < workers.value < most:
-            return warned(sentence, fix={_WORKERS: most}, advice=f"or {_FASTER_DISK}")
-        return warned(sentence, advice=_FASTER_DISK)
+            return warned(sentence, fix={_WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
+        return warned(sentence, advice=_FASTER_DISK, switch=switch)
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
@@ -114,9 +117,23 @@ def _how(context: Context) -> str:
     source = "batches are cut from a memory-mapped file"
     if not workers:
         return f"{source} between steps"
-    pinned = ", in pinned memory" if loader.pin_memory and context.basis.target.gpu else ""
+    pinned = ", in pinned memory" if _is_pinned(context) else ""
     threads = "1 thread" if workers == 1 else f"{workers} threads"
     return f"{source} by {threads}, {workers * loader.prefetch_factor} steps ahead{pinned}"
+
+
+def _is_pinned(context: Context) -> bool:
+    """Whether batches are made in memory that a card copies from by itself, as `Prefetcher` does."""
+    loader = context.config.dataloader
+    return bool(context.planned.loader_workers.value and loader.pin_memory and context.basis.target.gpu)
+
+
+def _copies(context: Context) -> str:
+    """Whether a step waits for its batch to be copied to the card: torch copies beside the work from pinned memory
+    only, whatever `non_blocking` says."""
+    if context.basis.target.gpu is None:
+        return ": no GPU"
+    return " on, from pinned memory" if _is_pinned(context) else ": off, batches are not in pinned memory"
 
 
 def _disk_bytes_per_second(view: RunView) -> float | None:

@@ -25,7 +25,7 @@ from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import value_of
-from tui_trainer.models.writing import NO_SAMPLING, TEMPERATURE
+from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
@@ -469,6 +469,7 @@ class BatchedWriting(Rule):
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
         sentence = f"tui-trainer predict writes for batches of rows of similar length, an evaluation for {rows} at once"
+        sentence += f"; both greedily, {NO_SAMPLING.num_beams} beam"
         if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
             return passed(sentence, "tui-trainer bench RUN compares one by one with batches, on this machine")
         sentence += f", of {answered} that are answered each time"
@@ -480,26 +481,6 @@ class BatchedWriting(Rule):
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         if basis.config.evaluation.per_device_eval_batch_size != "auto":
             yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
-
-
-class GreedyWriting(Rule):
-    """Each beam is a text of its own that is written as well; bench RUN measures both."""
-
-    name, title, order = "greedy_writing", "Greedy decoding", 520
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        task, rows = find_task(context.config.task.type), context.config.evaluation.generate_rows
-        if task.labels_rows:
-            return not_applicable("a model that labels texts writes none")
-        if task.answers_in_evaluations:
-            beams = NO_SAMPLING.num_beams
-            return passed(
-                f"answers of evaluations are greedy, {beams} beam, {rows} of them; predict --beams N takes more"
-            )
-        return passed(
-            f"text samples are drawn at temperature {TEMPERATURE:g}, one at a time; predict is greedy unless told"
-        )
 
 
 class QuantizedModel(Rule):

@@ -38,13 +38,16 @@ _RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
 _CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
-_MOST_RATE = 1e-2
 _SCHEDULE = "training.lr_scheduler_type"
 _DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
 _WARMUP, _GOOD_WARMUP, _MOST_WARMUP = "training.warmup_steps", 0.05, 0.2
 _MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
 _RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
-_LADDER = (1e-4, 2e-4, 3e-4, 5e-4)
+# Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
+# with LoRA's usual 2e-4, then 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
+_RUNGS = (0.5, 1.0, 1.5, 2.5)
+# A rate that differs by less makes no other run.
+_LEAST_STEP = 1.4
 # A spike: so many times the median of the steps around, and beyond their noise.
 _SPIKE, _AROUND, _DEVIATIONS, _LEAST_SPIKES, _SHOWN_SPIKES = 1.5, 10, 8.0, 3, 5
 _EARLY_SHARE = 0.2
@@ -68,18 +71,19 @@ class Optimizer(Rule):
     def before(self, context: Context) -> Verdict:
         plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
         name = optimizer.label
+        switch = f"{name} on, gradients set to None"
         state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
         sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
         if optimizer.warning:
             fix = {OPTIMIZER: DEFAULT} | _rate_for_adamw(context)
-            return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=f"{name} on")
+            return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
         if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER)):
             sentence += f", and memory is short: {OPTIMIZERS[other].label} keeps less"
-            return warned(sentence, fix={OPTIMIZER: other}, switch=f"{name} on")
+            return warned(sentence, fix={OPTIMIZER: other}, switch=switch)
         details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
         sentence += "; gradients are set to None, not to zero"
         other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-        return passed(sentence, *details, switch=f"{name} on", opposite={OPTIMIZER: other})
+        return passed(sentence, *details, switch=switch, opposite={OPTIMIZER: other})
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
@@ -96,7 +100,7 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}))
+    known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}), context.planned.parameters.value)
     return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
 
 
@@ -269,13 +273,12 @@ def learning_rate_high(view: RunView) -> Cause | None:
     rate = rate or max(view.state.lrs, default=0.0)
     curve = f"{first:.3g} at first, {best:.3g} at step {best_step:,}, {last:.3g} now, at step {last_step:,}"
     limit = f", and {most:g} is where training tends to diverge" if above and most is not None else ""
-    lower = most / 3 if above and most is not None and most < rate / 3 else _rung(plan, rate, -1) or rate / 10
     return Cause(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
         share=1.0,
         is_fault=True,
-        fix=_learning_rate(lower),
+        fix=_learning_rate(_lower(plan, rate)),
         advice="or more training.warmup_steps",
     )
 
@@ -294,7 +297,7 @@ def not_finite(view: RunView) -> Cause | None:
     if not (in_training or held_out):
         return None
     rate = plan.learning_rate if plan else None
-    lower = _learning_rate(rate / 10) if rate else None
+    lower = _learning_rate(_lower(plan, rate)) if rate else None
     return Cause(
         cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is not finite, and nothing learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
@@ -316,24 +319,30 @@ def loss_flat(view: RunView) -> Cause | None:
     has_fallen = begin - end > _CLEARLY * view.loss_error * math.sqrt(1 + 1 / 3)
     if begin <= 0 or has_fallen or abs(begin - end) >= _LEAST_FALL * begin:
         return None
-    rate = plan.learning_rate if plan else None
+    rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
+    higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
+    can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
+    rates = f"; learning rate {rate:g}" + (f", {usual:g} is usual for a model of this size" if usual else "")
     return Cause(
         cause="The loss does not move: the run learns nothing.",
-        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}",
+        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}"
+        + (rates if rate else ""),
         share=1.0,
         is_fault=True,
-        fix=_learning_rate(_rung(plan, rate, 1) or 3 * rate) if rate else None,
+        fix=_learning_rate(higher) if higher and can_rise else None,
         advice="look at what is learned: tui-trainer preview; labels that do not belong to their rows teach nothing",
     )
 
 
 @symptom("Learning rate could rise", least_share=0)
 def rate_could_rise(view: RunView) -> Cause | None:
-    """Adapters begin at zero and take higher rates than weights: one rung up is worth a run where all went well."""
+    """One rung up is worth a run where all went well. Adapters begin at zero and take more than the usual rate."""
     blocks, plan = view.losses, view.plan
-    if not (view.is_over and view.state.failed is None and plan and plan.lora_rank and plan.learning_rate):
+    if not (view.is_over and view.state.failed is None and plan and plan.learning_rate and plan.usual_learning_rate):
         return None
     higher = _rung(plan, plan.learning_rate, 1)
+    if higher and not plan.lora_rank and higher > plan.usual_learning_rate:
+        return None
     falls = len(blocks) >= 6 and all(after < before for (_, before), (_, after) in pairwise(_thirds(blocks)))
     evals = [done.loss for done in view.state.evals]
     is_best = not evals or evals[-1] <= min(evals)
@@ -342,7 +351,8 @@ def rate_could_rise(view: RunView) -> Cause | None:
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may get further.",
-        evidence=f"loss {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}",
+        evidence=f"loss {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
+        f"{plan.usual_learning_rate:g} is usual for a model of this size",
         share=0.0,
         fix=_learning_rate(higher),
     )
@@ -354,14 +364,21 @@ def _thirds(blocks: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
-    """The next of the rates that LoRA is tuned by, below or above; None beyond them, and where all weights train.
-
-    Source: ModelForge's guide on performance: begin with 2e-4, 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
-    """
-    if plan is None or not plan.lora_rank or rate > _LADDER[-1] * _LEAST_RATIO:
+    """Return the next rate that is usual for the method and the size of the model, below or above; None beyond them."""
+    if plan is None or plan.usual_learning_rate is None:
         return None
-    found = [rung for rung in _LADDER if (rung > 1.01 * rate if up > 0 else rung < 0.99 * rate)]
-    return (min(found) if up > 0 else max(found)) if found else None
+    rungs = [share * plan.usual_learning_rate for share in _RUNGS]
+    if up > 0:
+        return next((rung for rung in rungs if rung >= _LEAST_STEP * rate), None)
+    return next((rung for rung in reversed(rungs) if _LEAST_STEP * rung <= rate), None)
+
+
+def _lower(plan: PlanMade | None, rate: float) -> float:
+    """Return the rate to try where this one is too high: the usual one, or from there down a rung, then a third."""
+    usual = plan.usual_learning_rate if plan else None
+    if usual and rate >= _LEAST_STEP * usual:
+        return usual
+    return _rung(plan, rate, -1) or rate / 3
 
 
 class LearningRate(Rule):
@@ -369,11 +386,11 @@ class LearningRate(Rule):
 
     name, title, order = "learning_rate", "Learning rate in range", 420
     settings = (LEARNING_RATE, MIXED)
-    needs_plan = False
     during = (learning_rate_high, not_finite, loss_flat, rate_could_rise)
 
     def before(self, context: Context) -> Verdict:
-        rate, known, what = context.learning_rate, peak_rate(context.config), what_trains(context.config)
+        rate, parameters = context.planned.learning_rate, context.planned.parameters.value
+        known, what = peak_rate(context.config, parameters), what_trains(context.config, parameters)
         sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
         if rate.value > known.most:
             return warned(
@@ -409,17 +426,19 @@ class LrScaling(Rule):
             return not_applicable("no recipe says for which batch its learning rate was chosen")
         effective = context.planned.effective_batch_size.value
         if rate == "auto":
-            now = context.learning_rate.value
+            now = context.planned.learning_rate.value
             return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
         if scaling_of(loaded) != "none":
-            return passed(f"learning rate {context.learning_rate.value:g}: {context.learning_rate.reason}")
+            planned = context.planned.learning_rate
+            return passed(f"learning rate {planned.value:g}: {planned.reason}")
         sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
         if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; {context.learning_rate.value:g} is your own")
+            return passed(f"{sentence}; {context.planned.learning_rate.value:g} is your own")
         ratio = effective / rows
         if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
             return passed(sentence)
-        scaled = float(f"{min(rate * math.sqrt(ratio), _MOST_RATE):.3g}")
+        most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
+        scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
         advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
         return warned(
             sentence, fix={LEARNING_RATE: scaled}, advice=f"{advice}. Set it yourself to keep it: {EFFECTIVE} stays"
@@ -435,23 +454,20 @@ class Schedule(Rule):
 
     name, title, order = "schedule", "Learning rate goes down", 440
     settings = (_SCHEDULE, _DECAY)
-    needs_plan = False
 
     def before(self, context: Context) -> Verdict:
-        training, rate = context.config.training, context.learning_rate.value
-        name = training.lr_scheduler_type
+        training, plan = context.config.training, context.planned
+        name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
         stays = f"{name}: the learning rate stays at {rate:g} to the end"
         if not LR_SCHEDULES[name].goes_down:
             return warned(stays, fix={_SCHEDULE: "cosine"})
         if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
             return warned(stays, fix={_DECAY: _GOOD_DECAY})
-        if context.plan and (decay := context.plan.decay_steps):
-            total = context.plan.total_steps.value
+        if decay := plan.decay_steps:
             if 0 < decay.value < every(training.num_decay_steps, total):
                 return warned(f"{name}: goes down from {rate:g} in {decay.reason}", fix={_DECAY: _GOOD_DECAY})
             return passed(f"{name}: goes down from {rate:g} in the last {decay.value:,} of {total:,} steps")
-        steps = f" over {context.plan.total_steps.value:,} steps" if context.plan else ""
-        return passed(f"{name}: goes down from {rate:g}{steps}")
+        return passed(f"{name}: goes down from {rate:g} over {total:,} steps")
 
 
 class Warmup(Rule):
@@ -470,7 +486,7 @@ class Warmup(Rule):
             return not_applicable(f"the {scheduler} schedule has no warm-up")
         steps, total = plan.warmup_steps.value, plan.total_steps.value
         if steps == 0 and total > 1:
-            rate = context.learning_rate.value
+            rate = plan.learning_rate.value
             return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_WARMUP: _GOOD_WARMUP})
         sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
         if steps >= total or steps > max(1, _MOST_WARMUP * total):
@@ -495,7 +511,7 @@ def gradients_exploding(view: RunView) -> Cause | None:
         ),
         share=1.0,
         is_fault=True,
-        fix={**_learning_rate(_rung(view.plan, rate, -1) or rate / 3), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
+        fix={**_learning_rate(_lower(view.plan, rate)), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
     )
 
 
@@ -527,7 +543,7 @@ def loss_spikes(view: RunView) -> Cause | None:
     elif plan.precision == "fp16" and plan.best_precision == "bf16":
         fix = {MIXED: "bf16"}
     elif rate:
-        fix = _learning_rate(_rung(plan, rate, -1) or rate / 3)
+        fix = _learning_rate(_lower(plan, rate))
     return Cause(
         cause="Training is unstable: the loss jumps again and again.",
         evidence=evidence + ("; they come with no row in particular" if _is_told_by_rows(view) else ""),

@@ -406,7 +406,9 @@ class SplitModel(Rule):
         strategy, offloads = plan.strategy.value, plan.cpu_offload.value
         if not offloads and strategy == "ddp":
             return not_applicable("all weights are where they are computed with")
-        how = "weights, gradients and optimizer state are on the host" if offloads else f"split by {strategy}"
+        how = f"split by {strategy}"
+        if offloads:
+            how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
         switch = "offloaded" if offloads else strategy
         whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
         needed = memory_with(context, setup=whole)

@@ -24,6 +24,11 @@ _EXPERTS = (
     "products of experts are in bf16 then; in fp32 weights they stay fp32, as grouped_mm is no autocast operation"
 )
 _TF32 = "training.tf32"
+# Families of transformers with convolutions among their layers, as their modelling files have them.
+_CONVOLVING = frozenset(
+    """bamba canine convbert falcon_h1 falcon_mamba funnel jamba lfm2 mamba mamba2 nemotron_h qwen3_next squeezebert
+    zamba zamba2""".split()
+)
 
 
 @symptom("fp32 where 16 bits are native", least_share=0)
@@ -153,21 +158,31 @@ class Tf32(Rule):
 
     def before(self, context: Context) -> Verdict:
         gpu, precision = context.basis.target.gpu, context.planned.precision.value
+        autotune = why_no_autotune(context.basis.shape.model_type)
+
+        def switch(words: str) -> str:
+            return f"TF32{words}; cuDNN autotune: {autotune}"
+
         if gpu is None:
-            sentence = (
-                "TF32 needs a GPU, and this run uses none; cuDNN tunes convolutions, of which these layers have none"
-            )
-            return not_applicable(sentence, switch="TF32: no GPU")
+            sentence = f"TF32 needs a GPU, and this run uses none; cuDNN autotune: {autotune}"
+            return not_applicable(sentence, switch=switch(": no GPU"))
         can = gpu.abilities
         if can is None or gpu.capability is None:
-            return not_applicable("whether the card has TF32 is not reported", switch="TF32: not reported")
+            return not_applicable("whether the card has TF32 is not reported", switch=switch(": not reported"))
         if not can.tf32:
             sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it comes with 8.0"
-            return not_applicable(sentence, switch="TF32: not on this card")
+            return not_applicable(sentence, switch=switch(": not on this card"))
         rest = "all matmuls are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
         if context.config.training.tf32:
-            return passed(f"on, {rest}", switch="TF32 on", opposite={_TF32: False})
+            return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
         if precision == "fp32":
-            return warned("off, and all matmuls are in fp32", fix={_TF32: True})
+            return warned("off, and all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
         sentence = f"off; matmuls are in {precision}, so that little would change"
-        return passed(sentence, switch="TF32: off", opposite={_TF32: True})
+        return passed(sentence, switch=switch(": off"), opposite={_TF32: True})
+
+
+def why_no_autotune(model_type: str) -> str:
+    """Return why this program never lets cuDNN try out kernels (`torch.backends.cudnn.benchmark`) for such a model."""
+    if model_type in _CONVOLVING:
+        return "off, as it measures anew for each width of rows, of which there are many"
+    return "n/a, as it tunes convolutions, and the layers of this model have none"

@@ -19,9 +19,12 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
+from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import KEY as PACKING
 from tui_trainer.planning.batch_cut import LEAST_SAVING, against_packing, spares_padding
+from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packing
+from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
 
@@ -34,8 +37,7 @@ _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
 _MOST_CUT = 0.01
 _ROUND = 8
 _GROUPED = "data.group_by_length"
-# Where the longest document is twice the mean, half of a row may be padding.
-# As in the plan: below this saving rows are nearly full as they are.
+_UNPACKED = {PACKING: False, _GROUPED: True}
 
 
 class SequenceLength(Rule):
@@ -190,6 +192,22 @@ def padding(view: RunView) -> Cause | None:
     )
 
 
+@symptom("Packed rows are masked", needs_steps=False, least_share=0)
+def packed_with_mask(view: RunView) -> Cause | None:
+    """A mask computes the attention of a whole packed row, and throws away what lies between documents."""
+    told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
+    if not told or not (view.plan and view.plan.packing):
+        return None
+    return Cause(
+        cause="Packed rows have a mask of documents, and may be slower than rows of their own.",
+        evidence=told[-1],
+        # Which of both is faster goes by the length of rows and documents: nobody has measured it here.
+        share=0.0,
+        fix=_UNPACKED,
+        advice="measure it: tui-trainer check --measure padding",
+    )
+
+
 class Padding(Rule):
     """Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.
 
@@ -200,7 +218,7 @@ class Padding(Rule):
     settings = (PACKING, _GROUPED)
     fallback = "auto"
     is_for_speed = True
-    during = (padding,)
+    during = (padding, packed_with_mask)
 
     def before(self, context: Context) -> Verdict:
         facts, packing = context.facts, context.planned.packing
@@ -209,15 +227,28 @@ class Padding(Rule):
         if facts.is_stream:
             return _stream(context)
         if packing.value:
+            if (times := _times_of_packing(context, facts)) > MOST_TIMES_OF_PACKING:
+                sentence = f"packed rows with a mask compute at least {times:.1f} times what grouped ones would"
+                return warned(f"{sentence} (reckoned): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
         if facts.packed_rows is None:
             return _padded(context, facts, "this task has one row for each example")
         rows = min(context.planned.effective_batch_size.value, facts.rows)
         fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
         can_pack = not against_packing(context.basis.shape.model_type)
-        if can_pack and context.config.data.packing is False and 1 - facts.packed_rows / rows >= LEAST_SAVING:
+        saves = (
+            1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
+        )
+        if can_pack and context.config.data.packing is False and saves:
             return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
         return _padded(context, facts, "not packed" if can_pack else packing.reason)
+
+
+def _times_of_packing(context: Context, facts: DataFacts) -> float:
+    plan, basis = context.planned, context.basis
+    if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
+        return 1.0
+    return times_of_packing(basis.loaded.config, facts, basis.shape, basis.setup)
 
 
 def _stream(context: Context) -> Verdict:
