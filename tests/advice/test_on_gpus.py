@@ -25,6 +25,7 @@ from tui_trainer.advice.context import Context, EarlierRun
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.remedies import remedy_sentences
 from tui_trainer.config.load import LoadedConfig, Origin, Request
+from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.hardware.facts import Hardware, with_cards
 from tui_trainer.hardware.gpu_models import CARDS
 from tui_trainer.launching.open_run import load_config
@@ -150,11 +151,14 @@ def test_rows_of_a_model_that_packing_would_mix_are_grouped_by_length(recipe):
         update={"value": False, "reason": "Bloom: packed documents would mix"}
     )
     bloom = replace(bloom, plan=context.planned.model_copy(update={"packing": unpacked}))
-    uneven = replace(bloom.facts, row_tokens=100.0, longest_row=900)
+    shares = {
+        name: PaddingShares(padded=share, grouped=0.05, packed=None) for name, share in (("uneven", 0.6), ("even", 0.1))
+    }
+    uneven = replace(bloom.facts, padding=lambda *_: shares["uneven"])
     finding = finding_of("padding", replace(bloom, facts=uneven))
-    assert finding.fix == {"data.group_by_length": True}
-    assert "up to 89% of a pass is padding" in finding.verdict.evidence
-    even = replace(bloom.facts, row_tokens=100.0, longest_row=150)
+    assert finding.fix == {"data.group_by_length": "auto"}
+    assert "60% padding in batches as they come" in finding.verdict.evidence
+    even = replace(bloom.facts, padding=lambda *_: shares["even"])
     assert finding_of("padding", replace(bloom, facts=even)).status == "pass"
 
 

@@ -16,6 +16,7 @@ from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather, measured_in, newest_measured
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.data.batching.pack import PaddingShares
 from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.hardware.diagnosis import diagnose
 from tui_trainer.hardware.facts import Driver, Gpu, Hardware
@@ -323,15 +324,21 @@ def with_micro_batch(context: Context, rows: int) -> Context:
     return replace(context, plan=context.planned.model_copy(update={"per_device_train_batch_size": micro}))
 
 
+def half_is_padding(step_rows: int, pass_rows: int) -> PaddingShares:
+    return PaddingShares(padded=0.5, grouped=0.1, packed=None)
+
+
 def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtests):
     assert "one stream" in verdict_of("padding", with_counts(quickstart, rows_read=0)).evidence
     for more in ({"classes": 2}, {"target_tokens": 30}):
         with subtests.test(str(more)):
-            table = with_counts(quickstart, facts={**more, "longest_row": 128, "row_tokens": 40.0})
+            table = with_counts(
+                quickstart, facts={**more, "longest_row": 128, "row_tokens": 40.0, "padding": half_is_padding}
+            )
             context = with_micro_batch(table, 8)
             padding, length = (verdict_of(name, context) for name in ("padding", "sequence_length"))
             assert "documents of about 40 tokens, the longest 128" in padding.evidence
-            assert padding.fix == {"data.group_by_length": True}
+            assert padding.fix == {"data.group_by_length": "auto"}
             assert length.status == "pass" and "900 of them, 40 tokens on average" in length.evidence
 
 

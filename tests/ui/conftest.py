@@ -77,10 +77,10 @@ class Terminal:
         os.close(slave)
 
     def read(self, seconds: float = 0.05) -> None:
-        """Take in what was drawn within so many seconds."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0 and not self.hung_up:
-            if not select.select([self.master], [], [], left)[0]:
+        """Take in what was drawn within so many seconds; of a program that has ended, all that is left."""
+        has_ended, until = not self.alive, time.monotonic() + seconds
+        while not self.hung_up and (has_ended or time.monotonic() < until):
+            if not select.select([self.master], [], [], 0 if has_ended else max(until - time.monotonic(), 0))[0]:
                 return
             try:
                 data = os.read(self.master, 65536)

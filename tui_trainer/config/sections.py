@@ -24,7 +24,6 @@ from tui_trainer.config.fields import (
 )
 from tui_trainer.config.mixture import Paths, paths_in
 from tui_trainer.config.token_list import Tokens
-from tui_trainer.methods.learning_rates import usual_rates_words
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
@@ -395,9 +394,7 @@ class TrainingSection(SettingsSection):
     """Micro-batches behind one optimizer step; auto: effective batch / micro-batch."""
     learning_rate: PositiveRate | Auto = option(
         "auto",
-        f"Peak learning rate; auto with AdamW goes by the model's size, small to large: {usual_rates_words('scratch')} "
-        f"from scratch, {usual_rates_words('lora')} with LoRA, {usual_rates_words('full')} for all of a pretrained "
-        "model; lr_scaling fits it to the batch.",
+        "Peak learning rate; auto: by method and size of the model, as published; lr_scaling fits it to the batch.",
     )
     lr_scaling: Literal["auto", "none", "sqrt", "linear"] = option("auto", advanced=True)
     """How a learning rate that is not your own grows with the effective batch; auto: with its root (SGD: in proportion)

@@ -77,8 +77,3 @@ PLAIN = (
 def rate_of_size(table: tuple[RatesOfSize, ...], start: Start, parameters: int) -> PeakRate:
     """Return the peak rates for a model of so many parameters."""
     return next(row.rates[start] for row in table if parameters <= row.most_parameters)
-
-
-def usual_rates_words(start: Start) -> str:
-    """Return what `auto` takes for the smallest and the largest models: `0.001 to 6e-05`."""
-    return f"{ADAPTIVE[0].rates[start].auto:g} to {ADAPTIVE[-1].rates[start].auto:g}"
