@@ -45,9 +45,9 @@ from tui_trainer.tuning.some_layers import planned_part
 MIXED = "training.mixed_precision"
 DTYPE = "model.dtype"
 INIT_KEY = "tuning.init_lora_weights"
-# Autocast costs a copy of each weight and input. Measured as CPU time on one core with avx512_bf16 (torch 2.15, whole
-# steps with AdamW): 0.8 times as fast as fp32 at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768.
-CPU_BF16_LEAST_WIDTH = 256
+# Autocast costs a copy of each weight and input. From here on bf16 was faster on both CPUs that were measured
+# (`duration.BF16_GAIN`), and kernels that oneDNN compiles for each size are a small part of the memory.
+CPU_BF16_LEAST_WIDTH = 512
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

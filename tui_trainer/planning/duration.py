@@ -33,9 +33,11 @@ from tui_trainer.units import format_bytes, format_seconds
 # time on one core (AMD EPYC, torch 2.15): a share of 0.46 at width 128, 0.58 at 192, 0.65 at 256, 0.76 at 512; 0.44
 # at 192 with dropout, 0.57 at 512 where 128 tokens make a step and the optimizer takes a part of it.
 HALF_RATE_WIDTH = 150
-# How much faster whole steps are in bf16 on a CPU that has it (avx512_bf16, one core of an AMD EPYC, torch 2.15): 0.8
-# times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; these two give 0.87, 1.23, 1.55, 1.79, 1.88.
-BF16_GAIN, BF16_HALF_GAIN_WIDTH = 2.1, 90
+# How much faster whole steps are in bf16 on a CPU that has it. On one core of an AMD EPYC with avx512_bf16 (torch 2.15)
+# 0.8 times at width 64, 1.3 at 128, 1.5 at 256, 1.7 at 512, 1.9 at 768; on two cores with amx_bf16 0.5 at 128, 0.9 to
+# 1.1 at 256, 1.2 to 1.4 at 512 (`tui-trainer --no-ui` with training.mixed_precision "no" and "bf16"). These two lie
+# between: 0.9 at 128, 1.2 at 256, 1.5 at 512, 1.6 at 768.
+BF16_GAIN, BF16_HALF_GAIN_WIDTH = 1.9, 140
 # The share of a card's rate that training reaches. These two give 0.37 at width 1536, 0.40 at 2048, 0.45 at 4096.
 # Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
 # at 2048, torchtitan 0.33 to 0.39 for 8B.

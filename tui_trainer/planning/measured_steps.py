@@ -303,7 +303,7 @@ LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")
 NOT_ALLOCATED = ("pieces", "context")
 # The same whatever goes through the model: what a measurement corrects is the rest.
 _FIXED_BYTES = 128 * MIB
-_CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries", "kernels")
+_CONSTANT = (*LASTING, *NOT_ALLOCATED, "libraries")
 # Of what passes of another size had more or less: what a CPU's allocator holds differs from size to size. By the
 # figures of `memory_grid.py --calibrate`, which goes from half of the rows to all, 38 of 41 plans lie within 10 % with
 # none of it, 40 with half, 37 with all.

@@ -315,6 +315,10 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     grouped = grouping(loaded, facts, packed.value, pass_rows)
     asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
+    narrowest = 0
+    if facts.padding and not packed.value:
+        shares = facts.padding(min(step_rows(config), facts.rows), pass_rows)
+        narrowest = shares.narrowest_grouped if grouped.value else shares.narrowest
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
@@ -322,6 +326,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         most_rows=-(-most_rows(config, facts, packed.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packed.value else facts.document_tokens,
+        narrowest_pass=narrowest,
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),

@@ -108,6 +108,8 @@ class TrainingSetup:
     """Rows that a step can have at the most; 0: those of the effective batch."""
     document_tokens: float = 0.0
     """Mean labels of a document where rows are padded; 0: they are full."""
+    narrowest_pass: int = 0
+    """Tokens of the narrowest pass where rows are padded; 0: not known."""
     label_share: float = 1.0
     """Of what a causal model reads, the share that is learnt: of a chat the assistant's turns."""
     head: Head = CAUSAL

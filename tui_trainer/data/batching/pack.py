@@ -151,11 +151,16 @@ def pack_batch(documents: Sequence[D], capacity: int) -> list[list[D]]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PaddingShares:
-    """Expected shares of a batch that are padding: as it comes, drawn by length, and packed (None: never packed)."""
+    """Expected shares of a batch that are padding: as it comes, drawn by length, and packed (None: never packed).
+
+    `narrowest` and `narrowest_grouped`: inputs of the narrowest pass, as it comes and drawn by length.
+    """
 
     padded: float
     grouped: float
     packed: float | None
+    narrowest: int = 0
+    narrowest_grouped: int = 0
 
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
@@ -194,7 +199,16 @@ def padding_shares(
         padded=1 - used / _padded(batches, micro_batch, rounding, capacity),
         grouped=1 - used / _padded(by_length, micro_batch, rounding, capacity),
         packed=1 - used / packed if packs else None,
+        narrowest=_narrowest(batches, micro_batch),
+        narrowest_grouped=_narrowest(by_length, micro_batch),
     )
+
+
+def _narrowest(batches: NDArray[np.int64], micro_batch: int) -> int:
+    """Of passes that are whole: a last one of fewer rows may be narrower."""
+    longest_first = -np.sort(-batches, axis=1)
+    whole = max(batches.shape[1] // micro_batch, 1)
+    return int(longest_first[:, (whole - 1) * micro_batch].min())
 
 
 def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int) -> int:

@@ -180,7 +180,8 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     each = _ATTENTION_KERNELS + own * len(layers) + 2 * _TRAINED_KERNELS * len(adapters)
     head = _TRAINED_KERNELS if trains or setup.saves_head else _FROZEN_KERNELS
     of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
-    count = min(each * (coarse_sizes(batch.row_tokens) - 1) + of_head, KERNELS_KEPT)
+    sizes = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
+    count = min(each * sizes + of_head, KERNELS_KEPT)
     formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for the sizes of passes"
     return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
 
