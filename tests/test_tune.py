@@ -42,7 +42,7 @@ def settings(tmp_path) -> tuple[str, ...]:
     values = {
         **SETTINGS, "task.type": "causal_lm", "data.max_length": 90, "training.effective_batch_size": EFFECTIVE,
         "training.max_steps": 20, "output.runs_dir": tmp_path / "runs", "data.packing": "false",
-        "data.path": write_rows(tmp_path / "rows.jsonl", rows),
+        "data.group_by_length": "false", "data.path": write_rows(tmp_path / "rows.jsonl", rows),
     }  # fmt: skip
     return tuple(f"{key}={value}" for key, value in values.items())
 

@@ -164,7 +164,7 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": CANNOT_BE_PLANNED,
     },
     "precision": {
-        "pass": [FINE_TUNING, given(hardware=V100), given(hardware=CPU_WITH_BF16, recipe="char-lm")],
+        "pass": [FINE_TUNING, given(hardware=V100), given(hardware=CPU_WITH_BF16, recipe="distilgpt2-full")],
         "warn": [
             given({"training.mixed_precision": "no"}, RTX_4090, fix=("training.mixed_precision",)),
             given({"training.mixed_precision": "no"}, T4, "tinyllama-lora", fix=("training.mixed_precision",)),

@@ -102,7 +102,17 @@ def test_the_line_of_an_epoch_has_grade_and_planned_time():
 def test_the_end_shows_throughput_time_and_use():
     reading = GaugesRead(process_cpu_share=0.5, usable_cores=2.0, machine_cpu_share=0.9)
     before = LibrariesLoaded(resident_bytes=0)
-    state = fold([start(10), replace(ON_A_CPU, total_steps=10), before, *steps(1, 10), reading, EPOCH, end(10)])
+    state = fold(
+        [
+            start(10),
+            replace(ON_A_CPU, total_steps=10, memory_bytes=1024),
+            before,
+            *steps(1, 10),
+            reading,
+            EPOCH,
+            end(10),
+        ]
+    )
     shown = dict(speed_rows(state))
     assert (
         shown["throughput"].startswith("others used 0.8 of 2 cores; excellent, 100 % of what is usual")
@@ -111,7 +121,7 @@ def test_the_end_shows_throughput_time_and_use():
     assert shown["time"] == (
         "5.0 s, 2.5 s planned; a step takes 500 ms, planned 250 ms: numpy multiplies here; others used 0.8 of 2 cores"
     )
-    assert shown["in use"] == "memory 1.0 of 0.0 KiB planned, CPU 1.0 of 2 threads planned"
+    assert shown["in use"] == "memory 1.0 of 1.0 KiB planned, CPU 1.0 of 2 threads planned"
     printed = "\n".join(lines.end_lines(state, "a", "a"))
     assert all(words in printed for words in shown.values())
 
