@@ -21,8 +21,8 @@ _NO_VALUE, _MAY_BE_EMPTY, _TAKES_TEXT = re.compile(r"--[a-z-]+="), ("--tags", "-
 # How the threads of torch's CPU kernels wait for one another (GNU's OpenMP, which torch brings). By default they spin,
 # which is fastest while nobody else wants the cores, and slow as soon as somebody does: a thread that has lost its core
 # is waited for by one that burns the other. Measured on two cores: a packed Llama of 5.5 M trains 1,585 tokens a second
-# alone with 3,000 turns, 1,895 with GNU's own 300,000; beside one busy process 800 and 605 (30,000 turns: 336). A step of
-# the quickstart recipe takes 140 and 137 ms alone, 340 and 3,465 beside one busy process.
+# alone with 3,000 turns, 1,895 with GNU's own 300,000; beside one busy process 800 and 605 (30,000 turns: 336). A step
+# of the quickstart recipe takes 140 and 137 ms alone, 340 and 3,465 beside one busy process.
 _SPIN, _WAIT_POLICY = "GOMP_SPINCOUNT", "OMP_WAIT_POLICY"
 _TURNS, _TURNS_ALONE = "3000", "300000"
 # The values with which cuBLAS gives the same bits each time. Source: NVIDIA, cuBLAS, "Results Reproducibility"; torch
