@@ -383,16 +383,24 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "n/a": [QUICKSTART, rows(rows_read=0)],
     },
     "padding": {
-        "pass": [QUICKSTART, FINE_TUNING, given({"data.max_length": 2048}, recipe="chat-scratch")],
+        "pass": [
+            QUICKSTART,
+            FINE_TUNING,
+            given({"data.max_length": 2048, "data.group_by_length": "auto"}, recipe="chat-scratch"),
+        ],
         "warn": [
             given({"data.packing": False}, RTX_4090, fix=("data.packing",)),
             given(
-                {"data.max_length": 2048, "data.packing": True},
+                {"data.max_length": 2048},
                 recipe="chat-scratch",
                 fix=("data.packing", "data.group_by_length"),
             ),
         ],
-        "fail": given({"data.packing": True, "model.provider": "unsloth"}, RTX_4090, fix=("data.packing",)),
+        "fail": given(
+            {"data.packing": True, "data.group_by_length": True, "model.provider": "unsloth"},
+            RTX_4090,
+            fix=("data.packing",),
+        ),
         "n/a": given(gathered={"facts": None}),
     },
     "data_size": {

@@ -334,7 +334,7 @@ class DataSection(SettingsSection):
     """Tokens in a row."""
     packing: Literal["auto"] | bool = option("auto", speed="no time for padding")
     """Several documents of a batch in one row, without attention between them; auto: where that saves padding."""
-    group_by_length: Literal["auto"] | bool = option("auto", speed="less padding", advanced=True)
+    group_by_length: Literal["auto"] | bool = option(False, speed="less padding", advanced=True)
     """Draw batches from documents of similar length where they are not packed; auto: above 10 % of padding."""
     on_bad_rows: Literal["stop", "skip"] = option("stop")
     """Rows that cannot be used: stop and list them, or skip and count them."""

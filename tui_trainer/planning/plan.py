@@ -333,7 +333,8 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
     times = times_of_packing(config, facts, shape, setup) if packed.value and setup.device == "cpu" else 0.0
-    if asked.config.data.packing == "auto" and times > MOST_TIMES_OF_PACKING:
+    groups = asked.config.data.group_by_length is not False
+    if groups and asked.config.data.packing == "auto" and times > MOST_TIMES_OF_PACKING:
         reason = f"auto: packed rows with a mask would compute {times:.1f} times what rows drawn by length do"
         unpacked = resolved(decided(asked, PACKING, value=False, reason=reason))
         return decide(unpacked, hardware, facts, chosen_gpu)
