@@ -211,8 +211,10 @@ def test_target_rate_of_a_run_is_compared_with_the_measured_one(here, capsys, tm
     (tmp_path / "other").mkdir()
     other = train(tmp_path / "other", "sequence_classification")
     assert main(["compare", str(run.root), str(other.root)]) == 0
-    printed = capsys.readouterr().out
-    assert "inference samples/s" in printed and "--" in printed
+    assert "inference samples/s" in capsys.readouterr().out
+    assert main(["compare", str(run.root), str(other.root), "--json"]) == 0
+    speeds = [one["inference_samples_per_second"] for one in json.loads(capsys.readouterr().out)["runs"]]
+    assert speeds == [report["inference"]["samples_per_second"], None]
     with RunLock(run.lock):
         assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
     assert "the speed is not kept with the run" in capsys.readouterr().err

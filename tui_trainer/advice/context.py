@@ -103,7 +103,7 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """What was counted, for rules with `counted`: they are not asked without."""
+        """What was counted. Only rules with `counted` may read it. Raises LookupError where nothing was."""
         if self.counted is None or self.counted.counts is None:
             raise LookupError("nothing was counted")
         return self.counted.counts

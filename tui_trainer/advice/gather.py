@@ -73,8 +73,10 @@ def gather(
     gpu: GpuChoice = None,
     counts: bool = False,
 ) -> Context:
-    """Everything that rules need. A plan that was made already is taken as it is. With `counts`, it is counted what is
-    left out of the data and what is cut: data that is small is prepared, of other data the first rows are read.
+    """Return everything that rules need. A plan that was made already stays as it is.
+
+    With `counts`, what is left out of the data and what is cut is counted as well: small data is prepared for that, and
+    of other data the first rows are read.
 
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """

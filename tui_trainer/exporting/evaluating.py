@@ -33,6 +33,7 @@ from tui_trainer.files.local_paths import at_home, is_here
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.heads import CLASSIFYING
+from tui_trainer.planning.duration import SAMPLE_TOKENS
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import find_run
 
@@ -106,8 +107,8 @@ class Evaluator:
             if not file and data.eval_path is None:
                 self.notes.append("the run held no rows out: these are rows that it learnt from")
             limit = trained.config.evaluation.max_eval_rows
-            rows = rows or (0 if limit == "auto" else limit)
-            chosen = evenly_spaced(len(found), rows or len(found))
+            most = rows or (0 if limit == "auto" else limit)
+            chosen = evenly_spaced(len(found), most or len(found))
             look = _Look(trained, data, found, chosen, self.device, self.progress)
             compares = reference is not None and changed > 0
             before = look.measure(reference, keeps=compares) if reference else None
@@ -210,15 +211,12 @@ class _Look:
 
     def _samples(self, candidate: Candidate, places: Sequence[int]) -> list[tuple[str, str]]:
         model, tokenizer = self._load(candidate), load_tokenizer(self.trained)
-        found = []
+        sample, found = self.trained.task.sample, []
         with torch.inference_mode():
             for at in places:
                 torch.manual_seed(_SEED)
                 row = self.rows.example(self.chosen[at])
-                settings = {"new_tokens": self.trained.plan.sample_tokens.value}
-                found.append(
-                    self.trained.task.sample(self.trained.config, self.data, model, tokenizer, row, **settings)
-                )
+                found.append(sample(self.trained.config, self.data, model, tokenizer, row, new_tokens=SAMPLE_TOKENS))
         return found
 
     def _load(self, candidate: Candidate) -> Any:

@@ -8,7 +8,8 @@ set stays.
 import os
 import pwd
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 
@@ -43,7 +44,8 @@ _FOLDERS = (
 
 def prepare_environment() -> None:
     """To be called before torch is loaded."""
-    let_threads_spin(alone=False)
+    if _WAIT_POLICY not in os.environ:
+        os.environ.setdefault(_SPIN, _TURNS)
     os.environ.setdefault(_WORKSPACE, _DETERMINISTIC[0])
     os.environ.setdefault(_ORDER, "PCI_BUS_ID")
     for name in _KERNEL_CACHES:
@@ -56,10 +58,23 @@ def prepare_environment() -> None:
             os.environ["LOGNAME"] = f"user-{os.getuid()}"
 
 
-def let_threads_spin(*, alone: bool) -> None:
-    """How long threads spin before they sleep, where the user has not set it. It holds from when torch is loaded."""
-    if _WAIT_POLICY not in os.environ and os.environ.get(_SPIN, "") in ("", _TURNS, _TURNS_ALONE):
-        os.environ[_SPIN] = _TURNS_ALONE if alone else _TURNS
+def spins_by_load() -> bool:
+    """Return whether the program decides how long threads spin: the user has set nothing else."""
+    return _WAIT_POLICY not in os.environ and os.environ.get(_SPIN) == _TURNS
+
+
+@contextmanager
+def threads_spinning(*, alone: bool) -> Iterator[None]:
+    """Where nobody else needs the cores, let the threads of a torch that is loaded meanwhile spin longer, here and in
+    child processes."""
+    decides = alone and spins_by_load()
+    if decides:
+        os.environ[_SPIN] = _TURNS_ALONE
+    try:
+        yield
+    finally:
+        if decides:
+            os.environ[_SPIN] = _TURNS
 
 
 def check_environment(arguments: Sequence[str]) -> None:

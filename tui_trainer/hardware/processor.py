@@ -73,10 +73,10 @@ _LITTLE_LOAD, _LOOKS, _LOOK_SECONDS = 0.25, 5, 0.004
 
 
 def load_of_others(own: float | None = None) -> float | None:
-    """Runnable tasks of other processes, as the mean of the last minute, but no more than there are now: a run that has
-    just ended is in the mean. None where the system reports no load.
+    """Return the runnable tasks of other processes; None where the system reports no load.
 
-    `own`: what this process has added, where that is known better than `own_load` measures it; then it is the mean.
+    It is the mean of the last minute, but no more than there are now: the mean still has a run that has just ended.
+    With `own`, which is what this process has added to the mean, it is the mean alone.
     """
     if not hasattr(os, "getloadavg"):
         return None
@@ -85,7 +85,10 @@ def load_of_others(own: float | None = None) -> float | None:
 
 
 def others_running(proc: Path = Path("/proc")) -> float:
-    """The most in a few looks; infinite where the system does not tell. Source: proc(5), /proc/loadavg."""
+    """Return the most runnable tasks of other processes in a few looks; infinite where the system does not tell.
+
+    Source: proc(5), /proc/loadavg.
+    """
     most = 0
     for look in range(_LOOKS):
         time.sleep(_LOOK_SECONDS if look else 0)
@@ -98,11 +101,16 @@ def others_running(proc: Path = Path("/proc")) -> float:
 
 
 def _own_running(tasks: Path) -> int:
-    states = []
-    for task in tasks.iterdir():
-        with suppress(OSError):  # a thread may have ended since
-            states.append((task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0])
-    return states.count("R")
+    return sum(stat.rpartition(")")[2].split()[0] == "R" for stat in _stats(tasks).values())
+
+
+def _stats(tasks: Path) -> dict[str, str]:
+    """Return what the system tells of each thread, by its number."""
+    stats: dict[str, str] = {}
+    for task in tasks.iterdir() if tasks.is_dir() else ():
+        with suppress(OSError):  # it may have ended since
+            stats[task.name] = (task / "stat").read_text(errors="replace")
+    return stats
 
 
 def load_of_threads(threads: int, seconds: float) -> float:
@@ -116,12 +124,7 @@ def own_load(tasks: Path = Path("/proc/self/task")) -> float:
     One that runs now counts as if it always had. Of the others, which may be between two products or waiting for this
     very thread, the mean of their life counts.
     """
-    stats: dict[str, str] = {}
-    for task in tasks.iterdir() if tasks.is_dir() else ():
-        # A thread may have ended since.
-        with suppress(OSError):
-            stats[task.name] = (task / "stat").read_text(errors="replace")
-    if not stats:
+    if not (stats := _stats(tasks)):
         return 0.0
     asking = str(threading.get_native_id())
     now = time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -31,7 +31,7 @@ from tui_trainer.errors import (
     RunError,
     system_reason,
 )
-from tui_trainer.hardware.environment import let_threads_spin
+from tui_trainer.hardware.environment import threads_spinning
 from tui_trainer.hardware.processor import load_of_others, load_of_threads
 from tui_trainer.launching import prepare
 from tui_trainer.launching.gauge_writer import GaugeWriter
@@ -228,10 +228,8 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
     started = monotonic()
     # On a CPU, what an earlier run has left in the heap of this process is there before, and taken again.
     is_first = next(_EARLIER_RUNS) == 0
-    if plan.device == "cpu":
-        threads = plan.threads.value * plan.processes_per_node
-        let_threads_spin(alone=not is_busy(load_of_others(), threads))
-    with shapes_worker.giving_way():
+    alone = plan.device == "cpu" and not is_busy(load_of_others(), plan.threads.value * plan.processes_per_node)
+    with shapes_worker.giving_way(), threads_spinning(alone=alone):
         if trains_apart(plan):
             # The first of them writes the journal, readings of the machine included.
             gauges.stop()

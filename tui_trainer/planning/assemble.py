@@ -9,6 +9,7 @@ from tui_trainer.config.fields import Auto
 from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded, all_settings
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.hardware.describe import full_name
+from tui_trainer.hardware.environment import spins_by_load
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
@@ -191,13 +192,12 @@ def _place(loaded: LoadedConfig, hardware: Hardware, made: Decisions) -> dict[st
 
 
 def _threads(hardware: Hardware, made: Decisions) -> Planned[int]:
-    if made.setup.device != "cpu":
+    if made.setup.device != "cpu" or not spins_by_load():
         return made.threads
     busy = is_busy(hardware.load_of_others, made.threads.value * made.group.per_node)
-    how = "not for long, as others need the cores" if busy else "as others leave the cores free"
-    return made.threads.model_copy(
-        update={"reason": f"{made.threads.reason}; they wait for each other spinning, {how}"}
-    )
+    how = "sleep while they wait for each other" if busy else "do not sleep while they wait for each other"
+    why = "need the cores" if busy else "leave the cores free"
+    return exact(made.threads.value, f"{made.threads.reason}; they {how}, as others {why}")
 
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:

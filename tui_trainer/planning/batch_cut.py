@@ -206,22 +206,20 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     return Planned(value=True, exact=facts.exact, reason=fill)
 
 
-def grouping(loaded: ResolvedLoaded, facts: DataFacts, packed: bool, pass_rows: int) -> Planned[bool]:
-    """Whether batches are drawn by length: where that spares much of what as many rows in a pass have of padding."""
+def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bool) -> Planned[bool]:
+    """Return whether batches are drawn by length. `shares` is None where rows have no padding."""
     requested = loaded.config.data.group_by_length
     if requested != "auto":
-        return exact(
-            requested, f"data.group_by_length = {str(requested).lower()}, from {loaded.where(GROUP_BY_LENGTH)}"
-        )
-    if packed or facts.padding is None or pass_rows == 1:
-        return exact(False, "documents share rows" if packed else "there is no padding")
-    shares = facts.padding(min(step_rows(loaded.config), facts.rows), pass_rows)
+        where = loaded.where(GROUP_BY_LENGTH)
+        return exact(requested, f"data.group_by_length = {str(requested).lower()}, from {where}")
+    if shares is None:
+        return exact(False, "there is no padding")
     reason = f"{shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in batches drawn by length"
-    return Planned(value=spares_padding(shares), exact=facts.exact, reason=reason)
+    return Planned(value=spares_padding(shares), exact=is_exact, reason=reason)
 
 
 def spares_padding(shares: PaddingShares) -> bool:
-    """Whether it is worth it to draw batches by length."""
+    """Return whether drawing batches by length is worth it."""
     return shares.padded > LEAST_SAVING and shares.grouped <= shares.padded - LEAST_SAVING / 2
 
 

@@ -312,12 +312,13 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     packed = packing(loaded, facts, shape, step_rows(config))
     micro = config.training.per_device_train_batch_size
     pass_rows = micro if isinstance(micro, int) else -(-step_rows(config) // processes)
-    grouped = grouping(loaded, facts, packed.value, pass_rows)
-    asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
-    config = loaded.config
-    narrowest = 0
-    if facts.padding and not packed.value:
+    shares = None
+    if facts.padding and not packed.value and pass_rows > 1:
         shares = facts.padding(min(step_rows(config), facts.rows), pass_rows)
+    grouped = grouping(loaded, shares, is_exact=facts.exact)
+    asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
+    config, narrowest = loaded.config, 0
+    if shares:
         narrowest = shares.narrowest_grouped if grouped.value else shares.narrowest
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
@@ -332,12 +333,13 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         fused_loss=fuses_loss(loaded, hardware, target, shape),
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    times = times_of_packing(config, facts, shape, setup) if packed.value and setup.device == "cpu" else 0.0
-    groups = asked.config.data.group_by_length is not False
-    if groups and asked.config.data.packing == "auto" and times > MOST_TIMES_OF_PACKING:
-        reason = f"auto: packed rows with a mask would compute {times:.1f} times what rows drawn by length do"
-        unpacked = resolved(decided(asked, PACKING, value=False, reason=reason))
-        return decide(unpacked, hardware, facts, chosen_gpu)
+    may_group = asked.config.data.packing == "auto" and asked.config.data.group_by_length is not False
+    if packed.value and may_group and setup.device == "cpu":
+        times = times_of_packing(config, facts, shape, setup)
+        if times > MOST_TIMES_OF_PACKING:
+            reason = f"auto: packed rows with a mask would compute {times:.1f} times what rows drawn by length do"
+            unpacked = resolved(decided(asked, PACKING, value=False, reason=reason))
+            return decide(unpacked, hardware, facts, chosen_gpu)
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)

@@ -21,9 +21,9 @@ from tui_trainer.training.components import Components
 
 def write_text(components: Components, row: TokenRow, *, seed: int, new_tokens: int) -> tuple[str, str]:
     """(what was given, what the model makes of it), as its task shows a row."""
-    one = components
-    with answering(one, seed):
-        return one.task.sample(one.config, one.data, one.model, one.tokenizer, row, new_tokens=new_tokens)
+    config, data, model = components.config, components.data, components.model
+    with answering(components, seed):
+        return components.task.sample(config, data, model, components.tokenizer, row, new_tokens=new_tokens)
 
 
 @contextmanager

@@ -46,7 +46,7 @@ _SHOWN_SHARE = 0.001
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
 _EVAL, _EVAL_ROWS = "evaluation.eval_steps", "evaluation.max_eval_rows"
 # What the plan keeps short where the user wrote none of these settings.
-_BY_DEFAULT = {_EVAL: (_EVAL_ROWS,), _SAMPLE: ()}
+_BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
 # Behind the middle, however steps are rounded: so often is once on the way.
 _LONGEST_SAVE_SHARE = 0.6
 # Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
@@ -219,7 +219,7 @@ def cache_emptied(view: RunView) -> Cause | None:
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
-    if not seconds or view.is_by_default(_EVAL, _EVAL_ROWS):
+    if not seconds or view.is_by_default(*_BY_DEFAULT[_EVAL]):
         return None
     share, each = view.share(view.evaluation_seconds), fmean(seconds)
     every = view.plan.eval_every_steps if view.plan else None
@@ -252,7 +252,7 @@ def checkpoints(view: RunView) -> Cause | None:
 @symptom("Many text samples")
 def text_samples(view: RunView) -> Cause | None:
     """A text takes one pass of the model for each of its tokens."""
-    if not view.state.samples or view.is_by_default(_SAMPLE):
+    if not view.state.samples or view.is_by_default(*_BY_DEFAULT[_SAMPLE]):
         return None
     share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
     every = view.plan.sample_every_steps if view.plan else None
@@ -316,13 +316,13 @@ class Interruptions(Rule):
             f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
             for part in parts
         ]
-        by_default = {key for key, others in _BY_DEFAULT.items() if not _is_written(context, key, *others)}
-        judged = [part for part in parts if part.key not in by_default]
+        judged = [part for part in parts if not _is_by_default(context, part.key)]
         if _share(judged, training) <= _MOST_SHARE:
-            kept = ""
             if share > _MOST_SHARE:
-                kept = "; by default evaluations read few rows, texts are short, and one checkpoint is worth its time"
-            return passed(sentence + kept, *details)
+                sentence += (
+                    "; by default evaluations read few rows, texts are short, and one checkpoint is worth its time"
+                )
+            return passed(sentence, *details)
         fix = _fewer(context, judged, training)
         after = training + sum(part.seconds for part in _under(context, parts, fix))
         measured = context.earlier.name if context.earlier else ""
@@ -331,8 +331,8 @@ class Interruptions(Rule):
         return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
 
 
-def _is_written(context: Context, *keys: str) -> bool:
-    return any(context.loaded.origin(key).by_user for key in keys)
+def _is_by_default(context: Context, key: str) -> bool:
+    return key in _BY_DEFAULT and not any(context.loaded.origin(one).by_user for one in _BY_DEFAULT[key])
 
 
 def _share(parts: list[_Overhead], training: float) -> float:
@@ -405,10 +405,8 @@ def _overheads(context: Context) -> list[_Overhead]:
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
     save_source = measured if rate else "at 400 MB/s, not measured here yet"
     sample_source = measured if sample else f"{1000 * token_seconds:.1f} ms a token, not measured here yet"
-    sample_seconds, logging_steps = (
-        sample or token_seconds * plan.sample_tokens.value,
-        context.config.logging.logging_steps,
-    )
+    sample_seconds = sample or token_seconds * plan.sample_tokens.value
+    logging_steps = context.config.logging.logging_steps
     return [
         evaluations if plan.eval_rows.value else replace(evaluations, count=0),
         kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),

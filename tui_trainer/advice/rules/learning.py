@@ -34,7 +34,7 @@ _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
 _RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
-# A difference of two stretches is no chance from so many standard errors on.
+# Two stretches differ by more than chance when so many standard errors lie between them.
 _CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0

@@ -184,5 +184,5 @@ class Tf32(Rule):
 def why_no_autotune(model_type: str) -> str:
     """Return why this program never lets cuDNN try out kernels (`torch.backends.cudnn.benchmark`) for such a model."""
     if model_type in _CONVOLVING:
-        return "off, as it measures anew for each width of rows, of which there are many"
+        return "off, as it would measure again for each width of rows, and there are many widths"
     return "n/a, as it tunes convolutions, and the layers of this model have none"

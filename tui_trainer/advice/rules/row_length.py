@@ -75,7 +75,7 @@ class SequenceLength(Rule):
 
 
 def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
-    """Each document is a row of its own. `ends`: what becomes of a longer one."""
+    """Each document is a row of its own; `ends` says what becomes of a longer one."""
     sentence = f"rows of up to {length:,} tokens, {facts.rows:,} of them, {facts.row_tokens:.0f} tokens on average"
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
         return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={LENGTH: _FIX_TOKENS})
@@ -156,7 +156,7 @@ class Truncation(Rule):
 
 
 def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
-    """Those of a language model are cut into several rows, of which none is lost."""
+    """Documents of a language model are cut into several rows, and none of them is lost."""
     if facts is None or facts.is_stream:
         return not_applicable("rows are cut from one stream of text: none loses its end")
     documents = counts.train_documents + counts.eval_documents
@@ -194,7 +194,7 @@ def padding(view: RunView) -> Cause | None:
 
 @symptom("Packed rows are masked", needs_steps=False, least_share=0)
 def packed_with_mask(view: RunView) -> Cause | None:
-    """A mask computes the attention of a whole packed row, and throws away what lies between documents."""
+    """With a mask, attention is computed over the whole packed row, and what lies between documents is thrown away."""
     told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
     if not told or not (view.plan and view.plan.packing):
         return None

@@ -195,31 +195,30 @@ def padding_shares(
     packed = sum(len(pack_rows(batch, width)) * width for batch, width in zip(batches, widths, strict=True))
     used = int(batches.sum())
     by_length = np.sort(batches.ravel()).reshape(batches.shape)
+    padded, narrowest = _padded(batches, micro_batch, rounding, capacity)
+    grouped, narrowest_grouped = _padded(by_length, micro_batch, rounding, capacity)
     return PaddingShares(
-        padded=1 - used / _padded(batches, micro_batch, rounding, capacity),
-        grouped=1 - used / _padded(by_length, micro_batch, rounding, capacity),
+        padded=1 - used / padded,
+        grouped=1 - used / grouped,
         packed=1 - used / packed if packs else None,
-        narrowest=_narrowest(batches, micro_batch),
-        narrowest_grouped=_narrowest(by_length, micro_batch),
+        narrowest=narrowest,
+        narrowest_grouped=narrowest_grouped,
     )
 
 
-def _narrowest(batches: NDArray[np.int64], micro_batch: int) -> int:
-    """Of passes that are whole: a last one of fewer rows may be narrower."""
-    longest_first = -np.sort(-batches, axis=1)
-    whole = max(batches.shape[1] // micro_batch, 1)
-    return int(longest_first[:, (whole - 1) * micro_batch].min())
+def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int) -> tuple[int, int]:
+    """Return the inputs of all passes, padding included, and the width of the narrowest whole pass.
 
-
-def _padded(batches: NDArray[np.int64], micro_batch: int, rounding: Rounding | None, capacity: int) -> int:
-    """Inputs of all passes, padding included."""
+    The last pass of a step may have fewer rows and be narrower.
+    """
     longest_first = -np.sort(-batches, axis=1)
     starts = np.arange(0, batches.shape[1], micro_batch)
     sizes = np.diff(np.append(starts, batches.shape[1]))
     widths = longest_first[:, starts]
+    narrowest = int(widths[:, max(batches.shape[1] // micro_batch, 1) - 1].min())
     if rounding:
         widths = np.array([rounding(int(width), capacity) for width in widths.flat]).reshape(widths.shape)
-    return int((widths * sizes).sum())
+    return int((widths * sizes).sum()), narrowest
 
 
 def _drawn(lengths: Lengths, capacity: int, documents: int) -> NDArray[np.int64]:

@@ -81,7 +81,7 @@ def visible_parts(scene: TrainScene) -> frozenset[str]:
 
 
 def _memory(scene: TrainScene) -> str:
-    words = memory_words(scene.run) if scene.run.steps else ""
+    words = memory_words(scene.run, view.screens_bytes(scene.run)) if scene.run.steps else ""
     targets = targets_summary(scene.run).partition(",")[0]
     parts = [f"targets {targets}" if targets else "", f"memory {words}" if words else ""]
     return ", ".join(filter(None, parts))

@@ -52,7 +52,6 @@ _PARTS: Final[dict[str, Role]] = {
     "data": "warn", "forward": "chart_smooth", "backward": "accent", "optimizer": "chart_eval", "rest": "dim",
 }  # fmt: skip
 _SHORTEST_STACK: Final = 6
-# On a CPU what the screens draw is in the same process, and not in the plan.
 _SCREENS_BYTES: Final = 32 * MIB
 _MOST_EPOCHS: Final = 7
 _SAMPLE_LINES: Final = 24
@@ -365,9 +364,8 @@ class TrainScene:
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
         ]
-        beside_bytes = 0 if state.device.startswith("cuda") else _SCREENS_BYTES
-        role: Role = "warn" if memory_above_plan(state, beside_bytes) else "text"
-        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state, beside_bytes), role)
+        role: Role = "warn" if memory_above_plan(state, screens_bytes(state)) else "text"
+        memory = _field(f"{'memory':<{_LABEL}}", memory_words(state, screens_bytes(state)), role)
         time = self.labelled("time", time_words(state), width, _LABEL)
         return [*(_field(f"{name:<{_LABEL}}", text) for name, text in rows), memory, *time]
 
@@ -428,6 +426,11 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
         spans.append((sign * (end - begin), role))
         begin = max(begin, end)
     return [span for span in spans if span[0]]
+
+
+def screens_bytes(state: RunState) -> int:
+    """What the screens take of the memory that is measured: on a CPU they are in the same process, and in no plan."""
+    return 0 if state.device.startswith("cuda") else _SCREENS_BYTES
 
 
 def is_tuned(plan: PlanMade | None) -> bool:
