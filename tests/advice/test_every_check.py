@@ -386,12 +386,13 @@ TABLE: dict[str, dict[str, Input | list[Input]]] = {
         "pass": [
             QUICKSTART,
             FINE_TUNING,
+            given({"data.max_length": 2048}, recipe="chat-scratch"),
             given({"data.max_length": 2048, "data.group_by_length": "auto"}, recipe="chat-scratch"),
         ],
         "warn": [
             given({"data.packing": False}, RTX_4090, fix=("data.packing",)),
             given(
-                {"data.max_length": 2048},
+                {"data.max_length": 2048, "data.packing": True},
                 recipe="chat-scratch",
                 fix=("data.packing", "data.group_by_length"),
             ),

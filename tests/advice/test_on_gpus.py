@@ -144,7 +144,7 @@ def test_packed_rows_are_not_counted_as_documents(recipe):
     assert padded.row_tokens < context.row_tokens and padded.step_rows == plan.effective_batch_size.value
 
 
-def test_rows_of_a_model_that_packing_would_mix_are_grouped_by_length(recipe):
+def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
     context = context_on(recipe("qwen-lora"), RTX_4090)
     bloom = replace(context, plan_basis=replace(context.basis, shape=replace(context.basis.shape, model_type="bloom")))
     unpacked = context.planned.packing.model_copy(
@@ -156,7 +156,7 @@ def test_rows_of_a_model_that_packing_would_mix_are_grouped_by_length(recipe):
     }
     uneven = replace(bloom.facts, padding=lambda *_: shares["uneven"])
     finding = finding_of("padding", replace(bloom, facts=uneven))
-    assert finding.fix == {"data.group_by_length": "auto"}
+    assert finding.status == "pass" and finding.verdict.opposite == {"data.group_by_length": "auto"}
     assert "60% padding in batches as they come" in finding.verdict.evidence
     even = replace(bloom.facts, padding=lambda *_: shares["even"])
     assert finding_of("padding", replace(bloom, facts=even)).status == "pass"

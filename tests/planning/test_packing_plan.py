@@ -7,10 +7,19 @@ import numpy as np
 import pytest
 
 from tui_trainer.config.load import Request
-from tui_trainer.data.batching.pack import pack_batch
+from tui_trainer.data.batching.pack import pack_batch, padding_shares
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.planning.batch_cut import cut_batch, longest_row, most_rows, packed_cut, packing, packing_problems
+from tui_trainer.planning.batch_cut import (
+    cut_batch,
+    cut_by_length,
+    longest_row,
+    most_rows,
+    packed_cut,
+    packing,
+    packing_problems,
+)
 from tui_trainer.planning.fit import most_labels, most_passes, parts_of_run, row_tokens
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
@@ -63,6 +72,28 @@ CUTS = [
     (("training.gradient_accumulation_steps=4",), 100, 2, 4),
     (("training.gradient_accumulation_steps=16",), 100, 1, 8),
 ]
+
+
+def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_passes_cost(subtests):
+    uneven, even = [10, 12, 14, 200] * 250, [50] * 1000
+    for lengths, starting_tokens, micro in ((uneven, 1.0, 1), (uneven, 150.0, 8), (uneven, 1e6, 16), (even, 1.0, 16)):
+        with subtests.test(f"{set(lengths)}, starting a pass costs {starting_tokens} tokens"):
+
+            def padding(rows: int, lengths: list[int] = lengths) -> float:
+                return padding_shares(lengths, capacity=256, documents=32, micro_batch=rows).padded
+
+            whole = cut_batch(loaded(), lambda limit: limit)
+            cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
+            assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
+            assert cut == whole or "rows of similar length in one pass have" in cut.micro_reason
+
+
+def test_a_written_micro_batch_is_not_cut_by_length():
+    written = load_config(Request(profile="docstring-topics", assignments=("training.per_device_train_batch_size=16",)))
+    assert estimated_plan(written).per_device_train_batch_size.value == 16
+    free = estimated_plan(load_config(Request(profile="docstring-topics")))
+    assert (free.per_device_train_batch_size.value, free.gradient_accumulation_steps.value) == (8, 4)
+    assert free.step_flops < estimated_plan(written).step_flops, "padding is computed, and counts"
 
 
 def test_a_micro_batch_counts_packed_rows(subtests):

@@ -74,6 +74,8 @@ class Decisions:
     chosen: dict[str, Any]
     packing: Planned[bool]
     grouping: Planned[bool]
+    padding: float
+    """Its share of what is computed, where rows are padded."""
     threads: Planned[int]
     memory_reason: str
     memory_key: Key
@@ -326,9 +328,10 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     longest = row_tokens(loaded.config, setup)
     # Of one process: all compute at the same time.
     rows = -(-min(cut.effective, facts.rows) // cut.processes)
-    # Attention sees full rows where they are packed, else rows as long as their documents.
+    # Attention sees full rows where they are packed, else rows as long as their documents, padding included.
+    computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
     as_documents = facts.row_tokens and not setup.packed
-    row_width = max(1, round(facts.document_tokens)) if as_documents else longest
+    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if as_documents else longest
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
     card = gpu.card if gpu else None
 
@@ -337,7 +340,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         flops = training_flops(
             shape,
             setup,
-            tokens=round(rows * (facts.row_tokens or longest)),
+            tokens=round(rows * computed_tokens),
             row_tokens=row_width,
             document_tokens=facts.document_tokens or None,
         )

@@ -157,6 +157,39 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
     )
 
 
+def is_cut_freely(loaded: LoadedConfig) -> bool:
+    """Return whether nobody says how many rows a pass has; a hardware profile says how many at the most."""
+    training = loaded.config.training
+    is_written = any(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    return (
+        training.gradient_accumulation_steps == "auto"
+        and training.per_device_train_batch_size != TUNE
+        and not is_written
+    )
+
+
+def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
+    """Return a cut into more passes where that computes clearly less: rows of one pass are then of similar length.
+
+    `padding` is its share with so many rows in a pass. Starting a pass takes as long as computing `starting_tokens`.
+    """
+    rows = -(-min(cut.effective, facts.rows) // cut.processes)
+
+    def tokens(micro: int) -> float:
+        return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * starting_tokens
+
+    halves = [min(cut.micro, rows)]
+    while halves[-1] > 1:
+        halves.append(-(-halves[-1] // 2))
+    costs = {micro: tokens(micro) for micro in halves}
+    fastest = min(costs, key=lambda micro: costs[micro])
+    if costs[fastest] > (1 - LEAST_SAVING) * costs[halves[0]]:
+        return cut
+    shares = f"{padding(fastest):.0%} padding, and {padding(halves[0]):.0%} with {halves[0]}"
+    reason = f"rows of similar length in one pass have {shares}"
+    return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
+
+
 # Whether documents share rows, and how many rows a step then has.
 #
 # A step learns from the same documents either way, so neither the gradient nor the number of steps depends on it; only

@@ -63,6 +63,8 @@ OPERATIONS_OF_LAYER = 80
 # time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. On a card the processor
 # starts them as well, while the card computes; nobody has measured it on one.
 OPERATION_SECONDS, NUMPY_OPERATION_SECONDS = 11.5e-6, 0.39e-6
+# Of fp32 matmuls on that core.
+CORE_FLOPS_PER_SECOND = 1e11
 
 
 def offload_words(
@@ -164,21 +166,21 @@ def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> floa
     return found
 
 
-# Padding that is left in rows drawn by length, and from where on packing costs more than it saves. Measured for
-# chat-scratch with rows of 2048 tokens on a CPU: 142 ms of CPU time a step packed and 66 ms grouped, where 1.7 times
-# are reckoned; with its own rows of 192 there is no difference.
-_LEFT_PADDING, MOST_TIMES_OF_PACKING = 0.1, 1.2
+# From where on packing costs more than it saves. Measured for chat-scratch with rows of 2048 tokens on a CPU: 142 ms of
+# CPU time a step packed and 66 ms grouped, where 1.9 times are reckoned; with its own rows of 192 there is no
+# difference.
+MOST_TIMES_OF_PACKING = 1.2
 
 
 def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return how many times the operations of rows drawn by length packed rows with a mask take, at the least.
+    """Return how many times the operations of rows without padding packed rows with a mask take, at the least.
 
     A mask makes attention compute all of a packed row, most of it between documents.
     """
     # How long the documents are in which most tokens stand is not known: no longer than the longest.
     widths = (longest_row(config, facts, is_packed) for is_packed in (True, False))
     packed, alone = (training_flops(shape, setup, tokens=1, row_tokens=width) for width in widths)
-    return packed * (1 - _LEFT_PADDING) / alone
+    return packed / alone
 
 
 def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
@@ -189,6 +191,16 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
     operations = 0 if setup.compiled else (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER
     slower = 1.0 if setup.device == "cuda" else _numpy_operation_seconds() / NUMPY_OPERATION_SECONDS
     return operations * OPERATION_SECONDS * slower
+
+
+def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
+    """Return how many tokens a CPU computes while it starts one pass.
+
+    It goes by no measured rate, so that a run is cut in the same way each time.
+    """
+    seconds = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER * OPERATION_SECONDS
+    rate = threads * CORE_FLOPS_PER_SECOND * usual_share(shape.hidden_size, setup)
+    return seconds * rate / training_flops(shape, setup, tokens=1, row_tokens=row_tokens)
 
 
 # A text that shows what a model has learnt, and one that still does where the run is over in seconds.

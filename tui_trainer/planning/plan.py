@@ -6,6 +6,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,7 +33,9 @@ from tui_trainer.planning.batch_cut import (
     GROUP_BY_LENGTH,
     TUNE,
     cut_batch,
+    cut_by_length,
     grouping,
+    is_cut_freely,
     longest_row,
     most_rows,
     packed_cut,
@@ -47,7 +50,7 @@ from tui_trainer.planning.conflicts import (
     memory_problem,
     setting_problems,
 )
-from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, SAMPLE_TOKENS, times_of_packing
+from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, SAMPLE_TOKENS, starting_tokens, times_of_packing
 from tui_trainer.planning.effective_batch import decided, is_automatic, resolved, with_rows, with_rows_of_step
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
 from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
@@ -317,9 +320,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         shares = facts.padding(min(step_rows(config), facts.rows), pass_rows)
     grouped = grouping(loaded, shares, is_exact=facts.exact)
     asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
-    config, narrowest = loaded.config, 0
-    if shares:
-        narrowest = shares.narrowest_grouped if grouped.value else shares.narrowest
+    config = loaded.config
     widest = longest_row(config, facts, packed.value)
     rows_of_data = TrainingSetup(
         packed=packed.value,
@@ -327,19 +328,19 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         most_rows=-(-most_rows(config, facts, packed.value, step_rows(config)) // processes),
         row_documents=facts.row_documents,
         document_tokens=0.0 if packed.value else facts.document_tokens,
-        narrowest_pass=narrowest,
+        narrowest_pass=shares.of(is_grouped=grouped.value)[1] if shares else 0,
         label_share=_label_share(facts) if shape.head == CAUSAL else 1.0,
         target_tokens=facts.target_tokens,
         fused_loss=fuses_loss(loaded, hardware, target, shape),
     )
     setup, chosen = choices.choose(loaded, hardware, target, shape, rows_of_data)
-    may_group = asked.config.data.packing == "auto" and asked.config.data.group_by_length is not False
-    if packed.value and may_group and setup.device == "cpu":
+    if packed.value and asked.config.data.packing == "auto" and setup.device == "cpu":
         times = times_of_packing(config, facts, shape, setup)
         if times > MOST_TIMES_OF_PACKING:
-            reason = f"auto: packed rows with a mask would compute {times:.1f} times what rows drawn by length do"
-            unpacked = resolved(decided(asked, PACKING, value=False, reason=reason))
-            return decide(unpacked, hardware, facts, chosen_gpu)
+            reason = "auto: packed rows with a mask would compute more than rows of their own"
+            alone = decide(resolved(decided(asked, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
+            if times * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
+                return alone
     setup, memory_reason = with_dry_run(config, shape, setup)
     if problems := four_bit_problems(loaded, hardware, target, shape, setup):
         raise ConfigError(problems)
@@ -380,6 +381,16 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         raise ConfigError(problems)
     if packed.value and facts.packed_rows is not None:
         cut = packed_cut(loaded, cut, facts, widest, largest_fit)
+    padding = 0.0
+    if facts.padding and not packed.value:
+        of_rows = partial(facts.padding, -(-min(cut.effective, facts.rows) // processes))
+        # Compiled passes all have one width, and routers are balanced over the rows of a pass.
+        is_bound = setup.compiled or setup.router_logits or grouped.value
+        if is_cut_freely(loaded) and setup.device == "cpu" and not is_bound:
+            tokens = starting_tokens(shape, setup, threads.value, round(facts.document_tokens))
+            cut = cut_by_length(cut, facts, lambda rows: of_rows(rows).padded, tokens)
+        padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
+        setup = replace(setup, narrowest_pass=narrowest)
     if tunes:
         words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
         cut = replace(cut, micro_reason=words)
@@ -398,6 +409,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         chosen=chosen,
         packing=packed,
         grouping=grouped,
+        padding=padding,
         threads=threads,
         memory_key=key,
         is_untuned=tunes and not kept,

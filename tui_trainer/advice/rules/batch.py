@@ -19,7 +19,7 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, is_cut_freely
 from tui_trainer.planning.duration import roofline_seconds
 from tui_trainer.planning.effective_batch import most_rows_of_step, rows_of_profile
 from tui_trainer.planning.fit import largest_micro_batch
@@ -45,6 +45,9 @@ def small_batch(view: RunView) -> Cause | None:
     if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
         return None
     passes = max(plan.gradient_accumulation_steps, 1)
+    if passes > 1 and view.is_by_default(MICRO, ACCUMULATION):
+        # As many rows as fit, or rows of similar length.
+        return None
     positions, fixed = sums.positions / sums.steps / passes, view.fixed_compute_seconds
     if passes > 1:  # the same rows behind a step in fewer passes
         fix: Patch = {ACCUMULATION: "auto"}
@@ -81,7 +84,8 @@ class BatchSize(Rule):
         busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
         kind = "packed rows" if plan.packing.value else "rows"
         sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
-        if micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value):
+        is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
+        if is_full or is_cut_freely(context.loaded):
             if larger := _larger_batch(context):
                 return larger
             half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None

@@ -179,8 +179,8 @@ def padding(view: RunView) -> Cause | None:
         return None
     can_pack = view.state.task in task_names() and find_task(view.state.task).packs
     is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
-    if is_grouped and not can_pack:
-        # What is left between rows of about one length cannot be spared.
+    if (is_grouped and not can_pack) or view.is_by_default(PACKING, _GROUPED):
+        # What is left between rows of about one length cannot be spared, and a plan weighs what it decides itself.
         return None
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
@@ -196,7 +196,7 @@ def padding(view: RunView) -> Cause | None:
 def packed_with_mask(view: RunView) -> Cause | None:
     """With a mask, attention is computed over the whole packed row, and what lies between documents is thrown away."""
     told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
-    if not told or not (view.plan and view.plan.packing):
+    if not told or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
         return None
     return Cause(
         cause="Packed rows have a mask of documents, and may be slower than rows of their own.",
@@ -227,7 +227,10 @@ class Padding(Rule):
         if facts.is_stream:
             return _stream(context)
         if packing.value:
-            if (times := _times_of_packing(context, facts)) > MOST_TIMES_OF_PACKING:
+            if (
+                context.config.data.packing is True
+                and (times := _times_of_packing(context, facts)) > MOST_TIMES_OF_PACKING
+            ):
                 sentence = f"packed rows with a mask compute at least {times:.1f} times what grouped ones would"
                 return warned(f"{sentence} (reckoned): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
@@ -270,8 +273,11 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
         return passed(sentence, switch="packing: off")
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows)
     sentence += f"; {shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in those drawn by length"
+    how = ", as here" if grouping.value else "; one row in a pass needs none" if pass_rows == 1 else ""
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
-        how = ", as here" if grouping.value else "; one row in a pass needs none" if pass_rows == 1 else ""
         other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
+    if not any(context.loaded.origin(key).by_user for key in (PACKING, _GROUPED)):
+        learns = "batches drawn by length are faster, and some models learn less from them"
+        return passed(f"{sentence}; {learns}", switch="packing: off", opposite={_GROUPED: "auto"})
     return warned(sentence, fix={_GROUPED: "auto"}, switch="packing: off")

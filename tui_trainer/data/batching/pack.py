@@ -162,6 +162,10 @@ class PaddingShares:
     narrowest: int = 0
     narrowest_grouped: int = 0
 
+    def of(self, *, is_grouped: bool) -> tuple[float, int]:
+        """Return the share of batches that are drawn by length or come as they are, and their narrowest pass."""
+        return (self.grouped, self.narrowest_grouped) if is_grouped else (self.padded, self.narrowest)
+
 
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
     """Rows of `capacity` inputs that `documents` documents fill when packed, on average.
