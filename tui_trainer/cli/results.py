@@ -1,6 +1,8 @@
 """Commands for what came of a run: what ailed it, a report, its model elsewhere, and its metrics in trackers."""
 
 import json
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -100,7 +102,8 @@ def export(
             seconds = expected_seconds(trained, one)
             takes = f", about {format_seconds(seconds)} as earlier exports took here" if seconds else ""
             print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
-        place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
+        with redirect_stdout(sys.stderr):  # for what libraries print
+            place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
         is_good &= not certificate.faults
         if as_json:
             found = json.loads(certificate.text())

@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic
@@ -157,7 +157,8 @@ def evaluate(
             run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
-    found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
+    with redirect_stdout(sys.stderr):  # for what libraries print
+        found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in found.notes:
         tell(note)
     if as_json:
@@ -220,7 +221,8 @@ def predict(
         overwrite=overwrite,
     )
     try:
-        done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then(as_json))
+        with redirect_stdout(sys.stderr):
+            done = predict_file(trained, asked, lambda: inference_device(gpu), _told_now_and_then(as_json))
     except DataError as error:
         named = (replace(one, hint=one.hint.replace("data.text_column", "--column")) for one in error.problems)
         raise DataError(named) from None
