@@ -315,7 +315,9 @@ def test_guide_of_keyboards_lists_every_action_with_its_keys():
     """Moves through a list (up, down, first ...) are named once for all screens."""
     rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", (FOLDER / "keyboards.md").read_text("utf-8"), re.M)
     listed = {
-        f"{place}.{name}": keys for place, cell in rows for name, keys in re.findall(r"`(\w+)` (.+?)(?:, (?=`)|$)", cell)
+        f"{place}.{name}": keys
+        for place, cell in rows
+        for name, keys in re.findall(r"`(\w+)` (.+?)(?:, (?=`)|$)", cell)
     }
     moves = {"up", "down", "page_up", "page_down", "first", "last"}
     assert listed == {
