@@ -32,7 +32,7 @@ from tui_trainer.config.removed import REMOVED
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.errors import InputError
 from tui_trainer.lines.guides import FOLDER
-from tui_trainer.ui.keymap import ACTIONS
+from tui_trainer.ui.keymap import ACTIONS, key_sign
 
 for module in pkgutil.iter_modules(cli.__path__):
     import_module(f"{cli.__name__}.{module.name}")  # adds its commands to `app`
@@ -308,7 +308,23 @@ def test_every_figure_has_its_command():
 def test_readme_is_short_and_counts_the_checks():
     text = README.read_text("utf-8")
     assert len(text.splitlines()) <= LONGEST_README_LINES
-    assert f"over {len(all_checks()) // 10 * 10} checks" in text
+    assert f"about {len(all_checks()) // 10 * 10} checks" in text
+
+
+def test_guide_of_keyboards_lists_every_action_with_its_keys():
+    """Moves through a list (up, down, first ...) are named once for all screens."""
+    rows = re.findall(r"^\| `(\w+)` \| (.+) \|$", (FOLDER / "keyboards.md").read_text("utf-8"), re.M)
+    listed = {
+        f"{place}.{name}": keys
+        for place, cell in rows
+        for name, keys in re.findall(r"`(\w+)` (.+?)(?:, (?=`)|$)", cell)
+    }
+    moves = {"up", "down", "page_up", "page_down", "first", "last"}
+    assert listed == {
+        action.id: " ".join(key_sign(key, ascii_only=True) for key in action.keys)
+        for action in ACTIONS
+        if action.name not in moves
+    }
 
 
 def test_guides_are_listed_with_their_titles(capsys):

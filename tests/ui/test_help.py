@@ -32,10 +32,10 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.press("3", "?")
         await screens.shows("Keys", "Change the config as this check proposes.", "Esc close")
         await screens.press("G")
-        await screens.shows("Over 50 checks of this machine and this config")
+        await screens.shows("About 60 checks of this machine and config")
         shown = screens.app.screen
         await screens.press("right")
-        await screens.shows("The loss as it falls", gone="Change the config")
+        await screens.shows("The loss curve, the time of each part of a step", gone="Change the config")
         assert len(shown.query(Markdown)) == 1 and len(list(shown.walk_children())) < 40
         await screens.press("left")
         await screens.shows("Change the config as this check proposes.")
