@@ -1,5 +1,6 @@
 """The first commands of a new user, and the lines that commands print."""
 
+import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +17,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines import plan_and_events as lines
+from tui_trainer.lines.guides import FOLDER
 from tui_trainer.planning import plan as planning
 from tui_trainer.runs.events import DataPrepared, EvalDone, RunFinished
 from tui_trainer.runs.overview import RunOverview
@@ -48,7 +50,7 @@ def test_help_lists_every_command_once_with_its_whole_first_sentence(capsys):
     shown = capsys.readouterr().out
     below = shown[shown.index("To train:") :]
     listed = [line.split()[0] for line in below.splitlines() if line.startswith("  ") and line[2] != " "]
-    assert len(listed) == 34 and sorted(listed) == sorted(typer.main.get_command(app).commands)
+    assert len(listed) == 35 and sorted(listed) == sorted(typer.main.get_command(app).commands)
     assert "..." not in below and max(map(len, below.splitlines())) <= 80
 
 
@@ -193,3 +195,24 @@ def test_full_disk_under_standard_output_is_reported(monkeypatch, capsys):
 def test_output_file_in_a_missing_folder_is_refused_before_the_work(tmp_path):
     with pytest.raises(InputError, match="its folder does not exist"):
         refuse_existing(tmp_path / "nothing" / "tuned.toml", "--write")
+
+
+def test_where_lists_each_place_with_its_size_and_the_guide_explains_it(tmp_path, capsys, monkeypatch):
+    home, settings, hub = tmp_path / "home", tmp_path / "settings", tmp_path / "hub"
+    for name, folder in (("TUI_TRAINER_HOME", home), ("XDG_CONFIG_HOME", settings), ("HF_HUB_CACHE", hub)):
+        monkeypatch.setenv(name, str(folder))
+    monkeypatch.chdir(tmp_path)
+    (home / "cache/rows").mkdir(parents=True)
+    (home / "cache/rows/tokens").write_bytes(bytes(2048))
+    (home / "measured.sqlite3").write_bytes(bytes(700))
+    assert main(["where"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"prepared data     2.0 KiB  {home}/cache" in lines
+    assert f"measurements        700 B  {home}/measured.sqlite3" in lines
+    assert f"own keys        not there  {settings}/tui-trainer/keys.toml" in lines
+    assert main(["where", "--json"]) == 0
+    found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
+    assert found["hub cache"] == {"name": "hub cache", "path": str(hub), "exists": False, "bytes": None}
+    assert (found["prepared data"]["bytes"], found["runs"]["path"]) == (2048, str(tmp_path / "runs"))
+    page = (FOLDER / "files.md").read_text(encoding="utf-8")
+    assert [name for name in found if f"| {name} |" not in page] == [] and len(lines) == len(found)

@@ -63,6 +63,7 @@ COMMANDS: Mapping[str, list[str]] = {
     "explain": ["training.seed"],
     "guide": [],
     "diagnose": [],
+    "where": [],
     "import": ["other.yaml", "--to", "imported.toml"],
     "download": ["nobody/nothing", "--yes"],
     "install": [],

@@ -66,7 +66,7 @@ async def test_settings_actions_recipes_runs_themes_and_guides_are_found_and_lea
             ("checklist only open", "Checklist: only open", "only open"),
             ("chat-2026", "Run: chat-20261120", "chat-20261120  finished"),
             ("theme dracula", "Theme: dracula"),
-            ("guide exit codes", "Guide: While it runs: Exit codes", "Esc close", "While it runs"),
+            ("guide exit codes", "Guide: For scripts: Exit codes", "Esc close", "For scripts"),
         ):
             await screens.press("1")
             await screens.shows("computes")

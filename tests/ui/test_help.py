@@ -40,9 +40,9 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.press("left")
         await screens.shows("Change the config as this check proposes.")
         await screens.press("/", *"exit codes")
-        await screens.shows("Guide: While it runs: Exit codes")
+        await screens.shows("Guide: For scripts: Exit codes")
         await screens.press("enter")
-        text = await screens.shows("While it runs: attach, pause, stop, resume", "Exit codes")
+        text = await screens.shows("For scripts: JSON output, exit codes, signals", "Exit codes")
         assert screens.app.screen is shown and text.isascii() and "?" not in text
         await screens.press("?")
         await screens.shows("3 Checklist", gone="Esc close")
@@ -57,7 +57,7 @@ async def test_a_link_of_a_guide_leads_to_its_section_and_one_elsewhere_does_not
         for href, section in (
             ("running.md#when-the-connection-drops", "When the connection drops"),
             ("https://example.org/", "When the connection drops"),
-            ("#exit-codes", "Exit codes"),
+            ("#the-run-folder", "The run folder"),
             ("memory.md", ""),
         ):
             dialog.on_markdown_link_clicked(Markdown.LinkClicked(dialog.query_one(Markdown), href))

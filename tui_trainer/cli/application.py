@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DEFAULT_COMMAND = "train"
 _SLOW_SECONDS = 5.0
 _SECTIONS = {
-    "To train": "train plan check preview rehearse tune profiles explain guide diagnose import download install",
+    "To train": "train plan check preview rehearse tune profiles explain guide diagnose where import download install",
     "Runs": "runs attach ask stop resume doctor report compare label rename delete submit join track",
     "Trained models": "generate chat predict evaluate export bench publish",
 }

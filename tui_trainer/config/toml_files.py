@@ -140,12 +140,17 @@ class Profile:
     batches: tuple[BatchSize, ...] = ()
 
 
+def own_profiles() -> Path:
+    """The folder of the user's own `recipes` and `hardware` profiles."""
+    config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    return config_home / "tui-trainer" / "profiles"
+
+
 def _files(kind: Kind) -> dict[str, Path]:
     """Profiles by name, from the installed package, a checkout, and the user's own. Later ones win."""
     package = Path(__file__).resolve().parent.parent
-    config_home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
     checkout = [package.parent / "profiles"] if (package.parent / "pyproject.toml").is_file() else []
-    folders = [package / "_profiles", *checkout, config_home / "tui-trainer" / "profiles"]
+    folders = [package / "_profiles", *checkout, own_profiles()]
     return {path.stem: path for folder in folders for path in sorted((folder / kind).glob("*.toml"))}
 
 

@@ -94,9 +94,13 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
     return keep_or_say
 
 
+def drafts_folder() -> Path:
+    return state_folder() / "drafts"
+
+
 def _path(config_file: Path | None, request: Request) -> Path:
     whole = ", ".join(f"{kind} {_whole(kind, name)}" for kind, name in _subject(config_file, request).items())
-    return state_folder() / "drafts" / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
+    return drafts_folder() / f"{hashlib.sha256(whole.encode()).hexdigest()[:32]}.json"
 
 
 def _subject(config_file: Path | None, request: Request) -> dict[str, str]:

@@ -148,6 +148,10 @@ def clear_records(kinds: Collection[str]) -> int:
     return _carry_out(clear, 0)
 
 
+def records_file() -> Path:
+    return state_folder() / FILE
+
+
 def set_aside() -> list[Path]:
     """Files that were damaged."""
     return sorted(state_folder().glob(_ASIDE.format("*")))
@@ -180,7 +184,7 @@ def _insert(db: "Connection", record: tuple[str, Key, str, str, dict[str, Any]])
 def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
     """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
     into it."""
-    path = state_folder() / FILE
+    path = records_file()
     if not (makes_file or path.exists() or any((path.parent / name).exists() for name in _READERS)):
         return otherwise
     try:

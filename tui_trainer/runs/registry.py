@@ -33,6 +33,15 @@ def state_folder() -> Path:
     return Path("~/.local/state/tui-trainer").expanduser()
 
 
+def index_file() -> Path:
+    return state_folder() / "runs.jsonl"
+
+
+def logs_folder() -> Path:
+    """What the screens log: warnings of libraries, and reports of crashes."""
+    return state_folder() / "logs"
+
+
 def remember(root: Path) -> Problem | None:
     """Makes the folder known as the newest run. The problem that it could not be noted down stops no run."""
     return _note({"run": str(root.absolute()), "at": utc_now()})
@@ -93,8 +102,8 @@ def _note(entry: dict[str, str]) -> Problem | None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with folder_lock(folder):
-            _append_line(folder / "runs.jsonl", json.dumps(entry))
-            _compact(folder / "runs.jsonl")
+            _append_line(index_file(), json.dumps(entry))
+            _compact(index_file())
     except OSError as error:
         hint = "the run goes on; it can be named by its path. Set TUI_TRAINER_HOME to a folder that can be written to"
         message = f"the list of runs cannot be written: {system_reason(error)}"
@@ -126,7 +135,7 @@ def _compact(path: Path) -> None:
 
 def _index_lines() -> list[bytes]:
     try:
-        content = read_plain_file(state_folder() / "runs.jsonl", _INDEX_LIMIT_BYTES)
+        content = read_plain_file(index_file(), _INDEX_LIMIT_BYTES)
     except OSError:
         return []
     return [line for line in content.split(b"\n") if line]

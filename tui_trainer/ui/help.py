@@ -79,7 +79,7 @@ class HelpDialog(Dialog):
         return key != "enter" and (found is None or found.id != "app.help")
 
     def on_markdown_link_clicked(self, event: Markdown.LinkClicked) -> None:
-        """A link to another guide, as the guides have them: `running.md#exit-codes`."""
+        """A link to another guide, as the guides have them: `scripts.md#exit-codes`."""
         guide, _, anchor = event.href.removesuffix("/").partition("#")
         name = guide.removesuffix(".md") or self.section.guide
         if name in guides():

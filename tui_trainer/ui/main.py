@@ -64,7 +64,7 @@ def run_screens(
             for name in ("COLUMNS", "LINES"):
                 os.environ.pop(name, None)
     from tui_trainer.hardware.probe import probe
-    from tui_trainer.runs.registry import state_folder
+    from tui_trainer.runs.registry import logs_folder
     from tui_trainer.ui.app import TrainerApp
     from tui_trainer.ui.keymap import load_keymap
     from tui_trainer.ui.spans import ASCII, UNICODE
@@ -73,7 +73,7 @@ def run_screens(
     glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
     bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
     app = TrainerApp(bench, load_keymap())
-    logs = state_folder() / "logs"
+    logs = logs_folder()
 
     def show_run() -> None:
         gc.freeze()

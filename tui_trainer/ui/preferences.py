@@ -24,7 +24,7 @@ class Preferences:
     @classmethod
     def load(cls) -> "Preferences":
         """The defaults where nothing was kept, or what was kept cannot be understood."""
-        kept, plain = read_fields(_file()), asdict(cls())
+        kept, plain = read_fields(preferences_file()), asdict(cls())
         return cls(**{name: kept[name] for name, value in plain.items() if type(kept.get(name)) is type(value)})
 
     def curves_of(self, task: str) -> list[str]:
@@ -34,9 +34,9 @@ class Preferences:
     def save(self) -> None:
         """A state folder that cannot be written keeps nothing, and stops nothing."""
         with suppress(OSError):
-            _file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            write_atomically(_file(), json.dumps(asdict(self)).encode(), durable=False)
+            preferences_file().parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_atomically(preferences_file(), json.dumps(asdict(self)).encode(), durable=False)
 
 
-def _file() -> Path:
+def preferences_file() -> Path:
     return state_folder() / "screens.json"

@@ -1,0 +1,77 @@
+"""The command that prints where files are kept."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tui_trainer.cli.application import AsJson, app
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes
+
+# A file server that is gone does not answer, and the cache of the hub may have many files.
+_DEADLINE_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFile:
+    """A file or folder of this program. `exists` and `bytes` are None if the disk did not answer in time."""
+
+    name: str
+    path: str
+    exists: bool | None
+    bytes: int | None
+
+
+def paths() -> Mapping[str, Path]:
+    """Return where each kind of file is kept, as the rooms that write it say."""
+    from tui_trainer.config.sections import OutputSection
+    from tui_trainer.config.toml_files import own_profiles
+    from tui_trainer.files.hub_layout import cache_folder
+    from tui_trainer.files.local_paths import from_the_root
+    from tui_trainer.hardware.storage import prepared_data_folder
+    from tui_trainer.launching.drafts import drafts_folder
+    from tui_trainer.models.unsloth import environment_folder
+    from tui_trainer.planning.records import records_file
+    from tui_trainer.runs.registry import index_file, logs_folder
+    from tui_trainer.ui.keymap import keys_file
+    from tui_trainer.ui.preferences import preferences_file
+
+    return {
+        "runs": from_the_root(OutputSection().runs_dir),
+        "list of runs": index_file(),
+        "measurements": records_file(),
+        "logs": logs_folder(),
+        "unsaved edits": drafts_folder(),
+        "preferences": preferences_file(),
+        "Unsloth": environment_folder(),
+        "prepared data": prepared_data_folder(),
+        "hub cache": cache_folder(),
+        "own keys": keys_file(),
+        "own profiles": own_profiles(),
+    }
+
+
+def look_at(name: str, path: Path) -> KeptFile:
+    """Return whether the path exists, and its size."""
+    from tui_trainer.hardware.storage import is_there, within
+    from tui_trainer.runs.folder import folder_size
+
+    def look() -> tuple[bool, int | None]:
+        if not is_there(path):
+            return False, None
+        return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
+
+    return KeptFile(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, look) or (None, None)))
+
+
+@app.command()
+def where(as_json: AsJson = False) -> None:
+    """Show where files are kept: runs, measurements, logs, caches, your own keys and profiles."""
+    found = [look_at(name, path) for name, path in paths().items()]
+    if as_json:
+        print(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    for one in found:
+        size = format_bytes(one.bytes) if one.exists else "no answer" if one.exists is None else "not there"
+        print(f"{one.name:<13}  {size:>10}  {one_line(one.path)}")
