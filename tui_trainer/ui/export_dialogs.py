@@ -253,7 +253,7 @@ class ExportMarkedDialog(FormatsDialog):
         refused = dict(self._without)
         if self._form:
             refused |= {folder: one.refusal for folder, one in self._choices[self._form].items() if one.refusal}
-        lines = paragraph("Exports run in the background, one after another. Each is compared with its trained model.", width)
+        lines = paragraph("Exports run in the background, one by one. Each is compared with its trained model.", width)
         for folder, why in refused.items():
             lines += paragraph(f"{one_line(folder.name)} is skipped: {why}", width, "warn")
         return lines

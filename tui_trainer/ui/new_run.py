@@ -178,7 +178,7 @@ class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set. Type to search or enter a path."
+        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set. Type to search or give a path."
         super().__init__(bench, DATA, words, data_here)
 
     def look(self, value: str) -> FirstRows:
@@ -199,7 +199,7 @@ class ModelDialog(ChoiceOfPath):
     heading = "New run, 2 of 2: the model"
 
     def __init__(self, bench: Workbench, data: str) -> None:
-        words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, previous run, or from scratch."
+        words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
         super().__init__(bench, MODEL_KEY, words, models_here)
         self._data = data
         self._columns: dict[str, str] = {}

@@ -285,7 +285,9 @@ class ProcessesDialog(Dialog):
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
-            rows.append((f"It is still running {format_seconds(monotonic() - asked)} after it was asked to end.", "warn"))
+            rows.append(
+                (f"It was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.", "warn")
+            )
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)
 

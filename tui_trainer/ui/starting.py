@@ -247,10 +247,8 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = (
-            "Detach: training continues in a background process and frees this terminal. Without the screens, training "
-        )
-        words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run again."
+        words = "Detach: training continues in a background process and frees this terminal. Without the screens, it "
+        words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
@@ -293,7 +291,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 
 def offer_detach(bench: Workbench) -> None:
-    rows: list[Row] = ["The run saves after this step and continues in a background process, exactly as if it had never stopped."]
+    rows: list[Row] = ["The run saves after this step and continues exactly in a background process."]
     rows.append("You can then quit or update this program or lose the terminal: the run needs neither.")
     rows.append(("`tui-trainer attach` shows it again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])

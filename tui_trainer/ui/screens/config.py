@@ -331,7 +331,9 @@ class ConfigPage(ListPage):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        self.bench.tell("only settings that differ from the recipe" if self.model.only_changed else "unchanged settings as well")
+        self.bench.tell(
+            "only what differs from the recipe" if self.model.only_changed else "unchanged settings as well"
+        )
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all

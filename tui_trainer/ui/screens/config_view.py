@@ -255,12 +255,12 @@ class ConfigModel:
         new = bump(setting, old, direction)
         if new == old:
             known = {int, float} & set(setting.kinds)
-            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if known else "press Enter to edit it"
+            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if known else _EDIT_IT
         problem = self.document.set(key, new)
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
-        return self.bump(key, 1) if choices(all_settings()[key]) else "press Enter to edit it"
+        return self.bump(key, 1) if choices(all_settings()[key]) else _EDIT_IT
 
     def reset(self, key: str) -> str:
         setting, document = all_settings()[key], self.document
@@ -351,7 +351,7 @@ LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
-_NO_PLAN = "no plan: fix the problems first"
+_NO_PLAN, _EDIT_IT = "no plan: fix the problems first", "press Enter to edit it"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 _PLAN_ROWS = 7

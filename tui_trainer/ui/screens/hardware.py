@@ -97,7 +97,7 @@ class Machine:
         trial = self.trial
         if trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
-            return self.titled("benchmarks", self.hanging(start, "runs them: computing, disks, libraries; a few seconds", "dim"))
+            return self.titled("benchmarks", self.hanging(start, "tests computing, disks, libraries (seconds)", "dim"))
         lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
         return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(trial_problems(trial))])
 
@@ -389,7 +389,7 @@ class HardwarePage(ListPage):
         if chosen == self.bench.chosen_gpu:
             self._trial = trial
         count = len(trial["problems"])
-        self.bench.tell(f"benchmarks: {count} problems" if count else "benchmarks: no problems found", "warn" if count else "good")
+        self.bench.tell(f"benchmarks: {count or 'no'} problems found", "warn" if count else "good")
         self.bench.app.draw()
 
     def action_look_again(self) -> None:

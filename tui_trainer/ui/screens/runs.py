@@ -498,9 +498,7 @@ class RunsPage(FilteredPage, ListPage):
             rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
             shown = {one.path for one in self.model.shown}
             if hidden := sum(one.path not in shown for one in runs):
-                rows.append(
-                    (f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn")
-                )
+                rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
             rows += [(one_line(why), "warn") for why in refused]
             heading = f"Delete {len(runs)} {'run' if len(runs) == 1 else 'runs'}?"
             answer = "delete" if len(runs) == 1 else f"delete {len(runs)}"
