@@ -179,7 +179,7 @@ def tune(
         from tui_trainer.launching.open_run import load_config
 
         write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
-        tell(f"wrote {write}: try tui-trainer plan {write}")
+        tell(f"wrote {write}; next: tui-trainer plan {write}")
     _end(result["sizes" if effective else "variants"], found.cut_short)
 
 

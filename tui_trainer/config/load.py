@@ -115,7 +115,7 @@ class LoadedConfig:
             self,
             config=with_changes(self.config, {key: value}),
             layers={**self.layers, key: layer},
-            notes=(*self.notes, f"{key} is {value} and not {before if before != '' else 'empty'} ({origin}): {why}"),
+            notes=(*self.notes, f"{key} is {value} instead of {before if before != '' else 'empty'} ({origin}): {why}"),
         )
 
 
@@ -195,8 +195,8 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     layers = []
     path = request.config_file
     if path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
-        hint = f"write --data {path}"
-        problems.append(Problem(message="looks like data, not like settings", where=str(path), hint=hint))
+        hint = f"use --data {path}"
+        problems.append(Problem(message="is data, not a config file", where=str(path), hint=hint))
     elif path is not None:
         try:
             raw = read_toml(path)
@@ -211,7 +211,7 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     assigned = _assignments(request.assignments, problems, notes)
     for key, value in request.shortcuts.items():
         if assigned.get(key, value) != value:
-            notes.append(f"{OPTIONS[key]} {one_line(value, 60)} does not count beside --set {key}")
+            notes.append(f"{OPTIONS[key]} {one_line(value, 60)} is ignored, because --set {key} is given")
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned, notes=tuple(notes)))
     return [*layers, _option("profile", request.profile)] if request.profile else layers
 
@@ -277,14 +277,16 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         key = key.strip()
         if not equals:
             hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
-            problems.append(Problem(message=f"{one_line(assignment, 60)!r} is no KEY=VALUE", where="--set", hint=hint))
+            problems.append(
+                Problem(message=f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE", where="--set", hint=hint)
+            )
         elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
             value = _value(key, text.strip())
             if key in values and values[key] != value:
                 before = one_line(str(values[key]), 60)
-                notes.append(f"{key} is given twice with --set: the last one counts, and {before} does not")
+                notes.append(f"{key} is given twice with --set: the last value is used, {before} is ignored")
             values[key] = value
     return flatten(nest(values), "--set", problems, notes)
 
@@ -354,7 +356,7 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
             # A value inside a union fails once for each member: one sentence from the declaration says it all.
             wrong = values.get(key)
             shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
-            message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
+            message = f"{shown} is not valid; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 
