@@ -71,10 +71,18 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")
 RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the start of a name, or last.")]
 
 
-def _refuse_repeated_options(command: Any, args: list[str]) -> None:
-    """Raise InputError if an option that takes one value is given several times. The parser would keep the last one."""
+def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
+    """Raise InputError if an option that takes one value is given several times, as the parser would keep the last one,
+    or if a setting or a recipe is given without its option."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
-    for parameter, times in Counter(parser.parse_args(list(args))[2]).items():
+    values, extra, parameters = parser.parse_args(list(args))
+    if extra and any("--set" in one.opts for one in command.params):
+        from tui_trainer.config.load import option_for
+
+        words = " ".join(one_line(word, 60) for word in extra)
+        if meant := " ".join(filter(None, map(option_for, (values.get("config") or "", *extra)))):
+            raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=f"write {meant}")
+    for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
         if times > 1 and not is_repeatable:
             raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it can be given only once")
@@ -96,7 +104,7 @@ class _TrainByDefault(TyperGroup):
                 )
             args = [_DEFAULT_COMMAND, *args]
         if command := self.commands.get(args[0]):
-            _refuse_repeated_options(command, args[1:])
+            _refuse_wrong_arguments(command, args[1:])
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]

@@ -3,6 +3,7 @@
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,10 +19,10 @@ from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths, with_paths_beside
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import Config, ResolvedConfig
-from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, read_toml
+from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
@@ -194,7 +195,9 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     """What the user wrote, the weakest layer first. Mistakes are added to `problems`."""
     layers = []
     path = request.config_file
-    if path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
+    if path is not None and (option := option_for(str(path))):
+        problems.append(Problem(message="is not a config file", where=str(path), hint=f"write {option}"))
+    elif path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
         hint = f"use --data {path}"
         problems.append(Problem(message="is data, not a config file", where=str(path), hint=hint))
     elif path is not None:
@@ -338,6 +341,16 @@ def did_you_mean(key: str) -> str:
     """A sentence that names the nearest setting, or where to find them all."""
     near = nearest_setting(key, all_settings())
     return f"did you mean {near}?" if near else "`tui-trainer explain` lists all settings"
+
+
+def option_for(word: str) -> str:
+    """Return what was meant by a word without an option: `--set KEY=VALUE`, `--profile NAME`, or nothing."""
+    if is_here(word):
+        return ""
+    key, equals, _ = word.partition("=")
+    if equals and (key in all_settings() or re.fullmatch(r"\w+(\.\w+)+", key)):
+        return f"--set {shell_word(word)}"
+    return f"--profile {word}" if word in profile_names("recipes") else ""
 
 
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:

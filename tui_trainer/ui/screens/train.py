@@ -125,7 +125,7 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
-    "times": (TrainScene.parts_rows, _only("time of a step")),
+    "times": (TrainScene.parts_rows, _only("step time")),
     "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
     "epochs": (TrainScene.epoch_rows, _only("epochs")),
     "samples": (TrainScene.sample_rows, _only("samples")),
