@@ -143,7 +143,7 @@ def download(bench: Workbench, kind: str, name: str = "") -> None:
         open_tool(bench, tool, f"Download the {kind} {one_line(name, 60)}", show=lambda found, _: found["words"])
         return ""
 
-    rows: list[Row] = [("A name on the hub, such as owner/name. You see its size before the download starts.", "dim")]
+    rows: list[Row] = [("A name on the hub, such as owner/name. Its size is shown before the download.", "dim")]
     bench.app.open_next(TextDialog(f"Download a {kind}", [*rows, ""], name, begin))
 
 
