@@ -170,7 +170,7 @@ def test_an_action_that_lost_its_last_key_is_still_found_among_the_commands():
 async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is_pressed():
     keymap = written('"config.undoo" = "z"\n"config.redoo" = "z"\n')
     async with open_canned(keymap=keymap) as screens:
-        await screens.shows("1 of 2: keys.toml: there is no action config.undoo")
+        await screens.shows("1 of 2: keys.toml: unknown action config.undoo")
         await screens.press("down")
         await screens.shows("processor", gone="there is no action")
 

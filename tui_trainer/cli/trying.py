@@ -192,7 +192,7 @@ def predict(
         str, option("--field", "NAME", "Field name for the prediction.", show_default=True)
     ] = "prediction",
     on_bad_rows: Annotated[
-        Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")
+        Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with invalid rows.")
     ] = "stop",
     overwrite: Annotated[bool, option("--overwrite", None, "Replace the file or an unfinished one.")] = False,
     gpu: GpuName = None,

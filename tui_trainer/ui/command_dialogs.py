@@ -90,7 +90,7 @@ class OwnProcessDialog(Dialog):
         if process.is_cancelled or not total:
             far = f" {done:,.0f} {one_line(unit)}" if done else ""
             now: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
-            return beside(now, [(f"  {round_seconds(process.seconds)} so far", "dim")], width)
+            return beside(now, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
         amount = (format_bytes(done), format_bytes(total)) if unit == "bytes" else (f"{done:,.0f}", f"{total:,.0f}")
         words = (
             f" {one_line(process.part)}, {amount[0]} of {amount[1]}{'' if unit == 'bytes' else f' {one_line(unit)}'}"

@@ -336,7 +336,7 @@ def load_keymap() -> Keymap:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            problems.append(f"keys.toml: there is no action {one_line(name, 40)}{meant}")
+            problems.append(f"keys.toml: unknown action {one_line(name, 40)}{meant}")
         elif not isinstance(listed, list) or not listed or not all(isinstance(key, str) and key for key in listed):
             problems.append(f"keys.toml: {name} must be a key or a list of keys")
         else:

@@ -215,10 +215,10 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
         bench.tell("discarded")
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    subject = f"{count} edits of {when} UTC were" if count > 1 else f"One edit of {when} UTC was"
+    subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
     rows: list[Row] = [f"{subject} not saved."]
     rows.append(("Recovered from your last session.", "dim"))
-    rows += paragraph(f"Made in {one_line(draft.subject)}.", 70, "dim")
+    rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
         rows.append(("The config file has changed since: review the edits before you save.", "warn"))
     bench.app.ask("Unsaved edits", rows, [("r", "restore", restore), ("d", "discard", discard)])
