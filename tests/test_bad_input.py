@@ -128,16 +128,16 @@ CONFIG_CASES = [
         toml="schema_version = 2\n" + GOOD),
     Case("section that is no table", ("my.toml: data", "must be a table", "write [data]"), toml="data = 3\n"),
     Case("table for a setting", ("my.toml: training.seed", "a whole number"), toml=GOOD + "[training.seed]\na = 1\n"),
-    Case("set without =", ("--set", "'training.seed' is no KEY=VALUE", "training.seed=VALUE"), sets=("training.seed",)),
+    Case("set without =", ("--set", "'training.seed' is not of the form KEY=VALUE", "training.seed=VALUE"), sets=("training.seed",)),
     Case("set without key", ("--set", "unknown setting"), sets=("=4",)),
-    Case("set with a table behind the value", ("training.learning_rate: \"1e-3\\n[output]", "does not fit"),
+    Case("set with a table behind the value", ("training.learning_rate: \"1e-3\\n[output]", "is not valid"),
         sets=("training.learning_rate=1e-3\n[output]\nname = 'x'",)),
-    Case("set with a setting behind the value", ("data.seed: '1\\nseed = 2' does not fit",),
+    Case("set with a setting behind the value", ("data.seed: '1\\nseed = 2' is not valid",),
         sets=("data.seed=1\nseed = 2",)),
-    Case("set with a comment behind the value", ("data.seed: '1 # two' does not fit",), sets=("data.seed=1 # two",)),
-    Case("set that closes the list around it", ("data.seed: '1]\\nx = [2' does not fit",),
+    Case("set with a comment behind the value", ("data.seed: '1 # two' is not valid",), sets=("data.seed=1 # two",)),
+    Case("set that closes the list around it", ("data.seed: '1]\\nx = [2' is not valid",),
         sets=("data.seed=1]\nx = [2",)),
-    Case("set of two values", ("data.seed: '1, 2' does not fit",), sets=("data.seed=1, 2",)),
+    Case("set of two values", ("data.seed: '1, 2' is not valid",), sets=("data.seed=1, 2",)),
     Case("set of a name with a table behind it", ("output.name", "cannot be the name of a run"),
         sets=("output.name=a\n[data]\nseed = 1",)),
     *(
@@ -150,9 +150,9 @@ CONFIG_CASES = [
     Case("profile that is missing", ("no/such.toml", "does not exist"), sets=("profile=no/such.toml",)),
     Case("unknown hardware profile", ("--set: hardware_profile: there is no hardware profile named 'cpuu'", "cpu"),
         sets=("hardware_profile=cpuu",)),
-    weights("weights for other sources", "1,2", "has 2 numbers, and data.path names 1 source"),
-    weights("weight of zero", "0", "'0' is not above 0"),
-    weights("negative weight", "-0.5", "'-0.5' is not above 0"),
+    weights("weights for other sources", "1,2", "has 2 numbers, but data.path has 1 source"),
+    weights("weight of zero", "0", "'0' must be above 0"),
+    weights("negative weight", "-0.5", "'-0.5' must be above 0"),
     weights("weight that is none", "often", "'often' is no number"),
     weights("weight that fills the disk", "1e9", "at most 1,000"),
     weights("truth for weights", "[true]", "does not fit"),
@@ -266,7 +266,7 @@ ARGUMENT_CASES = [
         "hello")),
     Case("RUN that is a folder of another kind", ("not the folder of a run", "tui-trainer runs"), arguments=("resume",
         "./folder")),
-    Case("unknown request", ("'jump' is no request", "pause, resume"), arguments=("ask", "taken", "jump")),
+    Case("unknown request", ("'jump' is not a valid action", "pause, resume"), arguments=("ask", "taken", "jump")),
     Case("unknown setting", ("'learning_rat'", "did you mean training.learning_rate, the check learning_rate or"),
         arguments=("explain", "learning_rat")),
     Case("unknown preset", ("'quick'", "quickstart"), arguments=("profiles", "quick")),
@@ -442,8 +442,8 @@ def test_setting_that_is_given_twice_is_noted(place, capsys):
     sets = ("data.path=other.txt", "data.seed=1", "data.seed=2", "data.seed=2")
     assert main(["plan", "my.toml", "--data", "data.txt", *(part for text in sets for part in ("--set", text))]) == 0
     printed = " ".join(capsys.readouterr().out.split())
-    assert "--data data.txt does not count beside --set data.path" in printed
-    assert printed.count("data.seed is given twice with --set: the last one counts, and 1 does not") == 1
+    assert "--data data.txt is ignored, because --set data.path is given" in printed
+    assert printed.count("data.seed is given twice with --set: the last value is used, 1 is ignored") == 1
 
 
 def test_plan_reports_a_missing_column_of_the_data(place, capsys):

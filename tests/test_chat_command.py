@@ -120,7 +120,7 @@ def test_lines_of_a_pipe_are_questions_and_only_answers_are_printed(finished, mo
     assert main(["chat", str(run.root), "--max-new-tokens", "6", "--gpu", "none"]) == 0
     shown = capsys.readouterr()
     assert shown.out == "6 new\n1 new\n"
-    assert "Ctrl+D leaves" in shown.err and "at the most" in shown.err
+    assert "Ctrl+D quits" in shown.err and "at the most" in shown.err
 
 
 def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
@@ -136,7 +136,7 @@ def test_ctrl_c_at_the_prompt_names_the_way_to_leave(monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", typed)
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     hold(ChatSession({"tuned": FakeWriter()}, SAMPLING, show=lambda piece: None, tell=lambda words: None))
-    assert "/quit or Ctrl+D leaves" in capsys.readouterr().err
+    assert "/quit or Ctrl+D quits" in capsys.readouterr().err
 
 
 def test_long_conversation_loses_its_oldest_turns_and_keeps_the_system_prompt(finished):
@@ -163,9 +163,9 @@ def test_base_model_answers_before_the_tuned_one(adapted_run, monkeypatch, capsy
 
 def test_runs_without_conversations_are_refused_in_one_sentence(finished, capsys):
     for arguments, words in [
-        ((finished("sequence_classification").root,), "which holds no conversation"),
+        ((finished("sequence_classification").root,), "cannot hold a conversation"),
         ((finished("chat").root, "--against", "base"), "trained from scratch: it has no base model"),
-        ((finished("chat").root, "--against", "other"), "--against takes base"),
+        ((finished("chat").root, "--against", "other"), "--against takes only base"),
         (("nobody",), "nobody"),
     ]:
         assert main(["chat", *map(str, arguments)]) == 2

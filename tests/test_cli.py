@@ -48,7 +48,7 @@ def test_help_is_printed_for_every_way_of_asking(capsys):
 def test_help_lists_every_command_once_with_its_whole_first_sentence(capsys):
     assert main(["--help"]) == 0
     shown = capsys.readouterr().out
-    below = shown[shown.index("To train:") :]
+    below = shown[shown.index("Training:") :]
     listed = [line.split()[0] for line in below.splitlines() if line.startswith("  ") and line[2] != " "]
     assert len(listed) == 35 and sorted(listed) == sorted(typer.main.get_command(app).commands)
     assert "..." not in below and max(map(len, below.splitlines())) <= 80
@@ -62,6 +62,20 @@ def test_unknown_option_names_the_help_of_its_command(capsys):
     ):
         assert main(words) == 2
         assert hint in capsys.readouterr().err
+
+
+def test_setting_or_recipe_without_its_option_names_the_option(tmp_path, capsys):
+    (tmp_path / "char-lm").write_text("")
+    for words, told in (
+        (["quickstart", "training.max_steps=20"], "argument training.max_steps=20; write --profile quickstart --set tr"),
+        (["--no-ui", "a.toml", "x.y=1 2", "char-rnn"], "unexpected arguments x.y=1 2 char-rnn; write --set 'x.y=1 2'\n"),
+        (["plan", "a.toml", "finetune"], "unexpected argument finetune; write --profile finetune\n"),
+        (["plan", "a.toml", "char-lm"], "Got unexpected extra argument(s) (char-lm)"),
+        (["--no-ui", "quickstart"], "quickstart: is not a config file; write --profile quickstart\n"),
+        (["plan", "hardware_profile=none"], "none: is not a config file; write --set hardware_profile=none\n"),
+    ):
+        assert main(words) == 2
+        assert told in capsys.readouterr().err
 
 
 def test_version_is_printed(capsys):
@@ -158,18 +172,18 @@ def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
     on_cpu = lines.plan_lines(planned("quickstart", MACHINE))
     choices = {
         "packing": "yes ~",
-        "trained parameters": "12.6 M = 1.15% of the model",
+        "trainable": "12.6 M = 1.15% of the model",
         "precision": "fp16 = compute capability 7.5",
         "weights": "float16 = they are frozen",
         "learning rate": "0.0002 = ",
-        "tokens of a loss": "2,048 = ",
+        "tokens per loss": "2,048 = ",
         "loader threads": "1 = ",
     }
     for label, shown in choices.items():
         (line,) = [line for line in on_card if line.startswith(f"{label} ")]
         assert shown in line
-    assert on_card[-1].endswith("memory is that of the card") and "with its libraries loaded" in on_cpu[-1]
-    for label in ("trained parameters", "tokens of a loss", "loader threads"):
+    assert on_card[-1].endswith("memory is that of the GPU") and "has loaded its libraries" in on_cpu[-1]
+    for label in ("trainable", "tokens per loss", "loader threads"):
         assert not any(line.startswith(label) for line in on_cpu)
 
 

@@ -74,7 +74,7 @@ def test_adapter_is_compared_with_its_base_and_the_rows_that_changed_most(adapte
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "4 rows: held out by causal_lm" and lines[1].split() == ["loss"]
     assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
-    assert lines[4].split()[1].startswith("-") and lines[6] == "changed most from base to causal_lm:"
+    assert lines[4].split()[1].startswith("-") and lines[6] == "largest changes from base to causal_lm:"
     assert len(lines) == 7 + 2 * 3
 
 

@@ -205,7 +205,7 @@ def test_impossible_export_is_refused_in_one_sentence_and_leaves_nothing(adapted
     full.write_text("a file")
     before = sorted(path.name for path in adapted.run.root.iterdir())
     cases = {
-        ("export", name): "no format is named",
+        ("export", name): "no format was given",
         ("export", name, "--to", "mergd"): "did you mean merged?",
         ("export", "nobody", "--to", "merged"): "nobody",
         ("export", name, "--to", "merged", "--to", "adapter", "--out", str(tmp_path / "x")): "one format",

@@ -97,8 +97,8 @@ def test_beams_that_have_no_use_are_refused_with_the_reason(finished, tmp_path, 
     data, out = write_rows(tmp_path / "rows.jsonl", [{"text": "a hen"}]), tmp_path / "out.jsonl"
     inputs = {"generate": ("a hen",), "predict": ("--data", str(data), "--out", str(out))}
     for task, options, reason in (
-        ("causal_lm", ("--temperature", "0.5"), "--beams takes the likeliest text, and --temperature draws one"),
-        ("sequence_classification", (), "learnt sequence_classification, which writes no text"),
+        ("causal_lm", ("--temperature", "0.5"), "--beams cannot be combined with --temperature above 0"),
+        ("sequence_classification", (), "was trained for sequence_classification and generates no text"),
     ):
         for command, asked in inputs.items():
             with subtests.test(f"{command}, {task}"):

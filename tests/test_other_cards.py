@@ -58,7 +58,7 @@ def test_cards_are_planned_side_by_side(tmp_path, capsys, monkeypatch):
     assert main([*words, "--set", "distributed.processes=2"]) == 0
     assert "2 x H100 SXM" in capsys.readouterr().out
     assert main([*words, "--gpu", "none"]) == 2
-    assert "--gpu is a card that is here" in capsys.readouterr().err
+    assert "--gpu cannot be combined with --cards" in capsys.readouterr().err
 
 
 def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, monkeypatch):
@@ -72,6 +72,6 @@ def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, mon
     assert main([*words, "llama-8b-qlora"]) == 0
     told = capsys.readouterr().out
     assert "smallest that fits: RTX 3060" in told
-    assert told.endswith("assumed to be installed there, and not here: bitsandbytes, peft\n")
+    assert told.endswith("assumed to be installed there, but not installed here: bitsandbytes, peft\n")
     assert main([*words, "scratch-llama", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cards"][0]["assumed_libraries"] == []

@@ -99,7 +99,7 @@ def test_failed_or_missing_export_is_not_uploaded(trained):
 def test_impossible_upload_is_refused_in_one_sentence(trained, tmp_path, capsys):
     run_of(tmp_path / "runs", "none", start())
     for words, message in (
-        (["a"], "to where?"),
+        (["a"], "no repository was given"),
         (["a", "--to", "name"], "is no name on the hub"),
         (["a", "--to", "../x"], "is no name on the hub"),
         (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
@@ -137,7 +137,7 @@ def test_nothing_is_uploaded_before_a_yes(trained, monkeypatch, capsys, answer, 
     assert main(["publish", "a", "--to", "me/model"]) == code
     files = ["README.md", "adapter_config.json", "model.safetensors"]
     assert api.calls == ([("create", "me/model", True), ("commit", "me/model", files)] if answer == "y" else [])
-    assert "you and those you allow (private)" in capsys.readouterr().out
+    assert "you and people you give access (private)" in capsys.readouterr().out
 
 
 def test_public_repository_needs_the_option_public(trained, monkeypatch, capsys):
@@ -160,7 +160,7 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         environment["HF_TOKEN"] = "secret"
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
-        assert "you and those you allow (private)" in asked.stdout and "adapter_config.json" in asked.stdout
+        assert "you and people you give access (private)" in asked.stdout and "adapter_config.json" in asked.stdout
         assert "licence  not known" in asked.stdout and "note     README.md names /data/shared/x.txt" in asked.stdout
         wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
         assert wrong.returncode == 2 and "this account may not write to me/model" in wrong.stderr

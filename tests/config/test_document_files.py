@@ -141,7 +141,7 @@ def test_reload_keeps_the_edits():
 def test_saving_makes_no_folder_and_never_replaces_a_file_with_mistakes(subtests):
     document = opened()
     document.set(SEED, 5)
-    refused(document, Path("nowhere/my.toml"), "nowhere does not exist; make the folder first")
+    refused(document, Path("nowhere/my.toml"), "nowhere does not exist; create the folder first")
     Path("folder").mkdir()
     refused(document, Path("folder"), "cannot be written|Is a directory", force=True)
     assert not Path("nowhere").exists()
@@ -151,7 +151,7 @@ def test_saving_makes_no_folder_and_never_replaces_a_file_with_mistakes(subtests
             path = own_file(text)
             document = opened(path)
             document.set(SEED, 5)
-            refused(document, path, "cannot be changed in place|unknown setting")
+            refused(document, path, "cannot be updated|unknown setting")
             Path("other.toml").unlink(missing_ok=True)
             save(document, Path("other.toml"))
             assert "seed = 5" in Path("other.toml").read_text()

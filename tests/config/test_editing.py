@@ -66,16 +66,16 @@ def test_values_are_parsed_as_people_write_them(subtests):
 
 REFUSED = [
     ("training.max_steps", "2.5", "no whole number"),
-    ("training.max_steps", "", "nothing was typed"),
+    ("training.max_steps", "", "no value was entered"),
     ("training.max_steps", "1__0", "does not fit"),
-    ("training.max_steps", "-1", "below 0, the smallest allowed"),
-    ("training.learning_rate", "11", "above 10, the largest allowed"),
+    ("training.max_steps", "-1", "below the minimum of 0"),
+    ("training.learning_rate", "11", "above the maximum of 10"),
     ("training.learning_rate", "0", "must be above 0"),
     ("training.learning_rate", "nan", "does not fit"),
     ("training.learning_rate", "1e999", "does not fit"),
     ("training.adam_beta1", "1", "must be below 1"),
     ("training.lr_scheduler_type", "cosin", "does not fit"),
-    ("data.text_column", "", "cannot be empty"),
+    ("data.text_column", "", "must not be empty"),
     ("training.learning_rate", "\x1b[2J", "does not fit"),
 ]
 

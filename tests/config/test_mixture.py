@@ -91,8 +91,8 @@ def test_weights_are_read_as_people_write_them(subtests):
 
 # `tests/test_bad_input.py` has the common mistakes.
 WRONG_WEIGHTS = [
-    ("2", "has 1 number, and data.path names 2 sources"), ("1,2,3", "has 3 numbers, and data.path names 2 sources"),
-    ("nan, 1", "'nan' is not above 0"), ("inf, 1", "at most 1,000"),
+    ("2", "has 1 number, but data.path has 2 sources"), ("1,2,3", "has 3 numbers, but data.path has 2 sources"),
+    ("nan, 1", "'nan' must be above 0"), ("inf, 1", "at most 1,000"),
 ]  # fmt: skip
 
 

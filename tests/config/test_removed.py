@@ -19,14 +19,14 @@ from tui_trainer.planning import plan as planning
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.tasks.contract import DataFacts
 
-STRATEGY = "tensor parallelism was removed; set it to fsdp, which splits each layer's weights over the cards"
-LANGUAGE = "is no setting any more; name src_lang and tgt_lang in the tokenizer_config.json of the model"
-NO_DEADLINE = "is not used: a run has no deadline any more; `tui-trainer plan` says how long it takes"
+STRATEGY = "tensor parallelism was removed; set it to fsdp, which splits each layer's weights over the GPUs"
+LANGUAGE = "is no longer a setting; set src_lang and tgt_lang in the tokenizer_config.json of the model"
+NO_DEADLINE = "is ignored: runs no longer have a deadline; `tui-trainer plan` shows how long one takes"
 # Key, old value as TOML, what replaces it, and the note.
 DROPPED = [
     ("targets.deadline", "'3h'", None, f"targets.deadline = '3h' {NO_DEADLINE}"),
-    ("model.kernels", "'hub'", "auto", "'auto' is: kernels of the hub are not taken any more"),
-    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "is: the same search for kernels"),
+    ("model.kernels", "'hub'", "auto", "'auto' is used instead: kernels from the hub are no longer supported"),
+    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "is used instead: the search for kernels is the same"),
 ]
 REFUSED = [
     ("distributed.strategy", "'tp'", STRATEGY),
@@ -90,7 +90,7 @@ def test_the_config_of_a_finished_run_is_never_refused():
         "task": {"type": "chat"}, "targets": {}, "distributed": {"strategy": "fsdp"},
     }  # fmt: skip
     assert notes == [
-        "task.source_language = 'x' is not used: the language of the texts is no setting any more",
+        "task.source_language = 'x' is ignored: the language of the texts is no longer a setting",
         "distributed.strategy = 'tp' is not used, 'fsdp' is: tensor parallelism was removed",
     ]
     assert not problems

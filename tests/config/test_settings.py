@@ -76,7 +76,7 @@ def test_explain_prints_every_setting(capsys, tmp_path, monkeypatch):
     assert main(["explain"]) == 0
     printed = capsys.readouterr().out
     for setting in all_settings().values():
-        assert f"{setting.key}\n  {setting.help}\n  takes:   {setting.expected}\n" in printed
+        assert f"{setting.key}\n  {setting.help}\n  type:    {setting.expected}\n" in printed
         assert not setting.memory or f"  memory:  {setting.memory}\n" in printed
         assert not setting.speed or f"  speed:   {setting.speed}\n" in printed
     assert printed.count("  now:     ") == len(all_settings())

@@ -156,7 +156,7 @@ def test_without_sbatch_the_script_is_written_and_its_command_shown(tmp_path, ca
     assert submit(tmp_path) == 0
     root = tmp_path / "runs" / "job"
     told = capsys.readouterr()
-    assert f"sbatch is not on this machine: `sbatch {root}/job.sh` submits it where it is" in told.err
+    assert f"sbatch is not available on this machine: submit it with `sbatch {root}/job.sh` where it is" in told.err
     assert (root / "job.sh").read_text() == told.out and (root / "config.toml").exists()
 
 
@@ -186,13 +186,13 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     watched = WatchedRun(folder)
     wait_until(lambda: watched.poll() and watched.events)
     assert watched.alive and list(watched.events) == [("job 1: pending (Resources)", "text")]
-    assert "it can be stopped" in watched.ask("pause")
+    assert "it can only be stopped" in watched.ask("pause")
     assert main(["ask", "job", "save"]) == 2
     assert watched.ask("stop") == ""
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
     wait_until(lambda: watched.look() or not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
-    assert "job: job 1: cancelled; `tui-trainer resume job` goes on" in capsys.readouterr().err
+    assert "job: job 1: cancelled; resume it with `tui-trainer resume job`" in capsys.readouterr().err
     assert main(["stop", "job"]) == 2
 
 
@@ -296,7 +296,7 @@ def test_a_run_that_is_queued_again_ends_as_one_that_was_not(tmp_path, cluster, 
     job.limit()
     code, output = job.end()
     assert code == 0, output
-    assert output.count("is near: saved at step") == 1 and "job 1: running" in output
+    assert output.count("is near its time limit: saved at step") == 1 and "job 1: running" in output
     assert job.starts()[0].resumed_from_step is None and len(job.starts()) == 2
     mine, theirs = (folder.model / "model.safetensors" for folder in (job.folder, RunFolder(tmp_path / "runs/whole")))
     assert mine.read_bytes() == theirs.read_bytes()

@@ -88,10 +88,10 @@ def commands(llama_folder, tmp_path_factory):
 def test_nothing_is_fetched_without_yes_or_a_terminal(commands):
     _, _, results = commands
     assert results["no terminal"].returncode == 2
-    assert "there is no terminal to ask on; add --yes" in results["no terminal"].stderr
+    assert "cannot ask for confirmation without a terminal; add --yes" in results["no terminal"].stderr
     assert "size" in results["no terminal"].stdout
     offered = json.loads(results["offer"].stdout)
-    assert results["offer"].returncode == 3 and any("are free there" in line for line in offered["offer"])
+    assert results["offer"].returncode == 3 and any(line.startswith("disk") and line.endswith(" free") for line in offered["offer"])
     assert results["yes"].returncode == 0, results["yes"].stderr
     assert json.loads(results["yes"].stdout)["words"][0].startswith("org/tiny is in ")
     assert json.loads(results["yes"].stderr.splitlines()[-1])["unit"] == "bytes"
@@ -246,5 +246,5 @@ def test_the_offer_names_size_licence_and_folder():
         target=Path("/cache/m"),
     )
     text = "\n".join(offer_lines(offer))
-    assert "4.0 GiB in 2 files, 1.0 GiB still missing" in text
+    assert "4.0 GiB in 2 files, 1.0 GiB still to download" in text
     assert "only for accounts that accepted it" in text and "/cache/m" in text and "\x1b" not in text

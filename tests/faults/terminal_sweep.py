@@ -204,7 +204,7 @@ def stop_and_continue_in_the_screens(shell: Shell) -> None:
     shell.wait_for_more_steps()
     for key in ("fg", "bg"):
         _ctrl_z(shell)
-        assert "the training with it" in shell.text
+        assert "and training are suspended" in shell.text
         shell.assert_terminal_is_given_back()
         _bring_back(shell, key)
     shell.press("2")

@@ -281,7 +281,7 @@ def test_a_report_without_a_writable_folder_or_a_run_is_refused(tmp_path, capsys
     (tmp_path / "file").write_text("")
     assert main(["report", "a", "--out", str(tmp_path / "file")]) == 2
     assert main(["report", "nothing"]) == 2
-    assert "the report cannot be written" in capsys.readouterr().err
+    assert "could not write the report" in capsys.readouterr().err
 
 
 def test_a_long_sample_is_cut_except_in_json(tmp_path):

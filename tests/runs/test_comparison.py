@@ -111,4 +111,4 @@ def test_control_characters_of_a_config_are_not_printed(tmp_path):
 
 def test_equal_settings_are_reported_as_equal(tmp_path):
     runs = [finished(tmp_path, name, plan={"config": config()}) for name in ("a", "b")]
-    assert comparison_lines(compare(runs), 80)[-1] == "no setting differs"
+    assert comparison_lines(compare(runs), 80)[-1] == "same settings"

@@ -59,7 +59,7 @@ def test_the_lines_of_a_run_show_the_scores_of_its_model():
     assert event_line(events[1], state) == "to beat: accuracy 0.310 and macro F1 0.080 of the most frequent class"
     counted = e.BaselinesMeasured(losses={"counting 1 back": 2.477}, eval_tokens=10, unit="token")
     assert event_line(counted, state) == (
-        "to beat: held-out loss counting 1 back 2.477 nats a token (n-gram models: counts of what follows)"
+        "to beat: held-out loss counting 1 back 2.477 nats/token (n-gram models: counts of what follows)"
     )
     assert "held-out loss 0.6000, accuracy 0.800 (most frequent class 0.310)" in event_line(events[3], state)
     lines = end_lines(state, "docs", "/runs/docs")
@@ -116,9 +116,9 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
                                                        scheduled=False)  # fmt: skip
         state = fold([plan, best, worse])
         assert not kept_weights(state).asked_was_better and "(best so far)" in event_line(best, state)
-        assert "(asked for)" in event_line(worse, state)
+        assert "(requested)" in event_line(worse, state)
         better = done(6, *((0.8, 0.1) if metric == "loss" else (2.0, 0.7)), scheduled=False)
         fold([better], state)
         assert kept_weights(state).best is best and kept_weights(state).best_words.endswith("the scheduled evaluations")
-        assert "(asked for, does not count as the best)" in event_line(better, state)
+        assert "(requested, not counted as the best)" in event_line(better, state)
         assert "(the best of the scheduled ones)" in event_line(best, state)

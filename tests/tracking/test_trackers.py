@@ -247,10 +247,10 @@ def test_a_run_or_tracker_that_cannot_be_used_is_refused(tmp_path, capsys, monke
     monkeypatch.syspath_prepend(str(tmp_path))
     with RunLock(run_of(tmp_path, "alive", start()).lock):
         for words, message in (
-            (["a"], "to which tracker?"),
+            (["a"], "no tracker was given"),
             (["a", "--to", "tensorbord"], "did you mean tensorboard?"),
             (["nothing", "--to", "wandb"], "no run 'nothing'"),
-            (["alive", "--to", "wandb"], "is under way"),
+            (["alive", "--to", "wandb"], "is active"),
         ):
             with subtests.test(" ".join(words)):
                 assert main(["track", *words]) == 2
@@ -274,7 +274,7 @@ def test_an_ended_run_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch)
     shown = capsys.readouterr()
     assert shown.err.count("trackio took nothing: no network") == 1 and not shown.out
     assert main(["track", "a", "--to", "trackio"]) == 0
-    assert "trackio: 4 events handed over" in capsys.readouterr().out
+    assert "trackio: 4 events uploaded" in capsys.readouterr().out
     assert [step for step, values in logged if "train/loss" in values] == [1, 2]
     assert logged[-1] == (None, {"status/finished": 1.0})
     assert main(["track", "a", "--to", "trackio"]) == 0

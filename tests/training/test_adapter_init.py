@@ -148,7 +148,7 @@ def test_the_plan_counts_the_decomposition(settings, tiny_config):
         estimated_plan(tiny_config("planned", settings(init, {"training.weight_decay": 0})))
         for init in ("default", "pissa", "pissa_niter_16", "olora")
     )
-    [line] = [line for line in plan_lines(pissa) if line.startswith("trained parameters")]
+    [line] = [line for line in plan_lines(pissa) if line.startswith("trainable ")]
     assert "they begin by an SVD of each of 14 matrices before the first step" in line
     assert "saved with rank 8" in line
     assert "a fast SVD" in fast.trained_parameters.reason and "a QR" in olora.trained_parameters.reason

@@ -259,7 +259,7 @@ REFUSED = [
     ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from random weights are made of its data"),
     ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from random weights"),
     ({TOKENS: "a b, a b"}, "the token 'a b' is named twice"),
-    ({TOKENS: ","}, "it names no token"),
+    ({TOKENS: ","}, "it has no tokens"),
     ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),
     ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
     ({"model.provider": "unsloth", **LORA}, "does not go with model.provider = unsloth"),

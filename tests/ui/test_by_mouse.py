@@ -59,11 +59,11 @@ def test_a_run_is_set_up_started_read_opened_again_and_left_by_mouse_alone(open_
     mouse.click("3 Checklist")
     first = terminal.wait_for("pass", "\u2500\u2500 finding", " of ").splitlines()[1]
     mouse.turn("\u25b8 ", until=lambda text: text.splitlines()[1] != first)
-    mouse.click("o only open")
-    terminal.wait_for("only open")
+    mouse.click("o open only")
+    terminal.wait_for("open only  ")
 
     mouse.click("? help")
-    terminal.wait_for("Keys", "To the check above.")
+    terminal.wait_for("Keys", "Go to the check above.")
     mouse.click("Esc close")
     terminal.wait_for("finding", gone="Esc close")
 

@@ -73,20 +73,20 @@ async def test_letters_after_a_slash_narrow_the_list_until_escape_and_enter_take
         await settled(screens)
         await screens.press("/", *"sentim", "k")
         await screens.until(lambda: chooser(screens).rows == [])  # letters that are keys elsewhere are letters here
-        await screens.shows("no recipe matches the filter", "Enter done")
+        await screens.shows("no matching recipes", "Enter done")
         await screens.press("enter", "enter")
         assert isinstance(screens.app.screen, RecipeDialog), "there is nothing to take"
         await screens.press("/", "backspace")
         await screens.shows("\u25b8 tweet-sentiment", gone="chat-scratch")
         assert titles(screens) == [LABELS]
         await screens.press("escape")
-        await screens.shows("\u25b8 tweet-sentiment", "docstring-topics", "Enter take it")
+        await screens.shows("\u25b8 tweet-sentiment", "docstring-topics", "Enter select")
         await screens.press("/", *"tags python", "enter", "enter")
         await screens.until(lambda: screens.bench.document.recipe_name == "python-entities")
         document = screens.bench.document
         assert document.plain.config.data.path == "rows.jsonl", "own values stay"
         await screens.press("p", "space")
-        await screens.shows("your own values go")
+        await screens.shows("your own values are dropped")
         await screens.press("enter")
         await screens.until(lambda: document.plain.config.data.path != "rows.jsonl")
 

@@ -40,7 +40,7 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
         assert ids("the settings or the rates or the setting at the end or the start") == []
 
         await screens.press(":", *"recipes")
-        await screens.shows("Choose a recipe; see first what it would change.")
+        await screens.shows("Choose a recipe; you see first what it would change.")
         await screens.press("enter")
         await screens.shows("Choose a recipe", "It changes")
 
@@ -63,7 +63,7 @@ async def test_settings_actions_recipes_runs_themes_and_guides_are_found_and_lea
         for letters, first, *words in (
             ("learning_rate", "Setting: training.learning_rate", "Enter edit", "\u2500\u2500 training.learning_rate"),
             ("recipe topics", "Recipe: ", "Choose a recipe"),
-            ("checklist only open", "Checklist: only open", "only open"),
+            ("checklist open only", "Checklist: open only", "open only"),
             ("chat-2026", "Run: chat-20261120", "chat-20261120  finished"),
             ("theme dracula", "Theme: dracula"),
             ("guide exit codes", "Guide: For scripts: Exit codes", "Esc close", "For scripts"),
@@ -99,7 +99,7 @@ async def test_keys_that_come_at_once_find_and_do_it_and_nothing_is_done_without
             screens.app.simulate_key(key)
         await screens.settled()
         await screens.press("escape", "escape", ":", *"zzqqxx", "pageup", "pagedown", "enter")
-        await screens.shows("nothing has these letters")
+        await screens.shows("No matches")
         await screens.press("escape")
         assert screens.app.dialog is None
 
@@ -127,7 +127,7 @@ async def test_it_opens_while_a_toast_is_shown_which_does_not_lie_on_its_keys(mo
             screens.bench.tell_end(page + 1, f"news {page}", "good")
             await screens.shows(f"news {page}")
             await screens.press("ctrl+p", *"undo")
-            await screens.shows("Find an action", "undo", "Enter do it", gone="news")
+            await screens.shows("Search actions", "undo", "Enter select", gone="news")
             await screens.press("escape")
             await screens.until(lambda: screens.app.dialog is None)
         assert screens.bench.unseen == {2}, "each was seen afterwards but for the last"
@@ -139,7 +139,7 @@ async def test_the_last_news_that_come_while_a_dialog_is_open_are_shown_behind_i
     monkeypatch.setattr(app_module, "_NEWS_SECONDS", 1e6)
     async with open_canned() as screens:
         await screens.press("2", "?")
-        await screens.shows("To the setting above.")
+        await screens.shows("Go to the setting above.")
         for number in range(5):
             screens.bench.tell_end(4, f"chat is evaluated, {number}", "good")
             screens.app.tick()

@@ -63,7 +63,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         assert f"{everyday} of {every}" in screens.text
         rare = sum(one.advanced and one.key not in unread for one in SETTINGS)
         shown = await press("G")
-        assert f"{every - everyday} more: {rare} rarely changed, {len(unread)} not read by this run; + shows" in shown
+        assert f"{every - everyday} more: {rare} rarely changed, {len(unread)} not used by this run; + shows" in shown
         await press("g")
         for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
                               ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip
@@ -76,7 +76,7 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         await press("enter")
         await screens.shows("edit: nothing to do now")
         await press("escape x")
-        await screens.shows("all settings, also those", f"{every} of {every}", gone="more:")
+        await screens.shows("all settings, including those", f"{every} of {every}", gone="more:")
         shown = await press("x c")
         assert "learning_rate" in shown and "max_length" not in shown
 
@@ -96,10 +96,10 @@ async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_
         await press("escape enter enter")
         assert value(RATE) == 2e-3, "who types nothing changes nothing"
         shown = await press("enter ctrl+u 9 9")
-        assert "99 is above 10, the largest allowed" in shown
+        assert "99 is above the maximum of 10" in shown
         await press("enter")
-        await screens.shows("largest allowed", "accept and move")
-        assert "largest allowed" not in await press("backspace")
+        await screens.shows("the maximum of", "accept and move")
+        assert "the maximum of" not in await press("backspace")
         await press("down")
         assert value(RATE) == 9.0 and first_row(screens.text) == "lr_scheduler_type"
         await press("u")
@@ -121,7 +121,7 @@ async def test_a_value_is_edited_in_its_row_refused_taken_back_and_nothing_else_
 async def test_choices_are_picked_from_a_list_by_steps_letters_and_one_key():
     async with opened() as (_, value, press):
         shown = await press("/ =sched enter enter down")
-        assert "[linear " in shown and "\u25b8 linear" in shown and "Enter take it" in shown
+        assert "[linear " in shown and "\u25b8 linear" in shown and "Enter select" in shown
         await press("p right enter")
         assert value(SCHEDULE) == "inverse_sqrt"
         await press("space")
@@ -147,13 +147,13 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("y")
         await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
         await press("R")
-        await screens.shows("reset 3 settings; undo takes it back")
+        await screens.shows("reset 3 settings; undo restores")
         await press("u")
         assert value("checkpoint.save_total_limit") == 1
         await press("R R")
         await screens.shows("nothing to reset")
         await press("escape / =data.path enter space")
-        await screens.shows("Enter edits it")
+        await screens.shows("press Enter to edit it")
 
         screens.bench.document.set(HEADS, 3)
         shown = await press("/ =qqq enter !")
@@ -198,7 +198,7 @@ async def test_the_mouse_chooses_edits_and_ends_an_editor():
 @in_event_loop
 async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_groups_and_the_file():
     async with opened((200, 50)) as (screens, _, press):
-        text = await screens.shows("Saved as", "\u25b8 Start from", "learning_rate = 2e-3")
+        text = await screens.shows("Text to save", "\u25b8 Start from", "learning_rate = 2e-3")
         assert all(f" {title} " in text for _, title, _ in groups())
         for letters, key in (("=max_length", "data.max_length"), ("=learn", RATE)):
             await press(f"/ ctrl+u {letters} enter")
@@ -206,7 +206,7 @@ async def test_all_that_is_known_of_a_setting_is_shown_and_wide_screens_add_grou
             setting = all_settings()[key]
             assert setting.help.split()[0] in words and key in words
         await screens.resize(80, 24)
-        await screens.shows("learning_rate", gone="Saved as")
+        await screens.shows("learning_rate", gone="Text to save")
 
 
 @pytest.mark.full
@@ -228,35 +228,35 @@ async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_wi
         before = document_text(document).split("\n")
         rate, broken = before.index("learning_rate = 2e-3") + 1, len(before)
         await press("e")
-        told = f"line {broken}: is not valid TOML", "[data", "edit it again", "discard it"
-        await screens.shows("not taken: the text from the editor", *told)
+        told = f"line {broken}: is not valid TOML", "[data", "edit again", "discard"
+        await screens.shows("The edited text has errors", *told)
         typed(lambda text: text.replace("[data\n", "[data]\n"))
         await press("e")
         await screens.shows(f"line {rate}: training.learning_rat: unknown", f"line {broken + 4}: evaluation.eval_steps")
-        assert opened_with[-1].split("\n")[broken - 1].startswith("# not taken: is not valid TOML"), "above its line"
+        assert opened_with[-1].split("\n")[broken - 1].startswith("# tui-trainer:  is not valid TOML"), "above its line"
         typed(lambda text: text)
         await press("e")
-        await screens.shows(f"line {rate}: training.learning_rat: unknown", "edit it again")
+        await screens.shows(f"line {rate}: training.learning_rat: unknown", "edit again")
         marked = opened_with[-1].split("\n")
         assert (
-            marked[rate - 1].startswith("# not taken: training.learning_rat") and marked[rate] == "learning_rat = 2e-3"
+            marked[rate - 1].startswith("# tui-trainer:  training.learning_rat") and marked[rate] == "learning_rat = 2e-3"
         )
         assert sum(line.startswith("# not taken") for line in marked) == 2, "marks of before are gone"
         await press("escape")
         assert value(RATE) == 2e-3 and not screens.bench.document.can_undo, "nothing was taken"
         typed(lambda text: text.replace("rat = 2e-3", "rate = 0.5").replace('"often"', "0.25"))
         await press("e")
-        await screens.shows("taken from the editor; u takes it back")
+        await screens.shows("applied from the editor; u to undo")
         assert (value(RATE), value("evaluation.eval_steps"), value("data.max_chars")) == (0.5, 0.25, 77)
         await press("u")
         await screens.shows("undid the text from the editor")
         typed(lambda text: "nonsense = 1\n")
         await press("e")
         await press("d")
-        await screens.shows("discarded; the settings are as before")
+        await screens.shows("discarded; the settings are unchanged")
         typed(lambda text: text)
         await press("e")
-        await screens.shows("nothing was changed in the editor")
+        await screens.shows("nothing changed in the editor")
         assert opened_with[-1] == document_text(document)
 
 
@@ -303,7 +303,7 @@ async def test_where_it_cannot_be_saved_that_is_said_and_a_restored_edit_names_t
         screens.app.keymap = Keymap({"config.undo": ("z",)})
         config_files.offer_draft(screens.bench, screens.bench.document, draft)
         await press("r")
-        await screens.shows("1 edit restored; z takes it back")
+        await screens.shows("1 edit restored; z to undo")
 
 
 @pytest.mark.full
@@ -327,7 +327,7 @@ async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypa
 async def test_what_the_run_does_not_read_is_folded_says_why_and_is_found_and_a_change_brings_it_back():
     async with opened() as (screens, _, press):
         shown = await press("/ =source_prefix enter")
-        assert "source_prefix" in shown and "Not read: the task char_lm does not read it." in shown
+        assert "source_prefix" in shown and "Not used: the task char_lm does not read it." in shown
         shown = await press("escape G")
         assert "source_prefix" not in shown
         await press("/ =source_prefix enter enter x enter escape")

@@ -76,7 +76,7 @@ def test_a_run_goes_on_to_the_bit_whatever_happens_to_who_began_it(open_terminal
     left.start_run()
     left.wait_for_steps(20)
     left.press("q")
-    left.wait_for("detach it, then leave")
+    left.wait_for("detach and quit")
     left.press("d")
     left.hang_up()
     assert left.wait_for_end() == 0
@@ -111,7 +111,7 @@ def test_a_run_is_begun_and_resumed_detached_on_the_command_line(tmp_path, small
     config = small_config(steps=1_000_000)
     begun = run(config, "--detach")
     assert begun.returncode == 0, begun.stderr
-    pid = int(re.search(r"trains in process (\d+)", begun.stdout)[1])
+    pid = int(re.search(r"training in background process (\d+)", begun.stdout)[1])
     assert os.getsid(pid) == pid
     again = run("resume", "last", "--detach")
     assert again.returncode == 2 and f"in use by process {pid}" in again.stderr

@@ -145,7 +145,7 @@ async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monke
         await screens.shows("\u2582\u2582\u2582\u2582", "12.0/64.0 GiB", gone="the last 5 minutes")
         await screens.resize(200, 50)
         await screens.press("c", "c")
-        await screens.shows("GPU 1: the card that you chose", "\u25b8 1 H200", "GPU 1: the last 5 minutes")
+        await screens.shows("GPU 1, chosen by you", "\u25b8 1 H200", "GPU 1: the last 5 minutes")
 
 
 @in_event_loop
@@ -191,7 +191,7 @@ async def test_the_machine_is_tried_with_a_key_and_what_is_wrong_has_its_remedy(
     async with shown(MACHINES["eight"], (200, 50)) as screens:
         await screens.shows("m tries computing")
         await screens.press("m")
-        await screens.shows("tried, not guessed", "TFLOP/s", "tokens/s", "2026-11-23 10:00")
+        await screens.shows("benchmarks: measured here", "TFLOP/s", "tokens/s", "2026-11-23 10:00")
     problem = {"severity": "warn", "sentence": "bf16 matmuls reach 100 of 989", "remedy": "nvidia-smi -q"}
     shows_a_trial(monkeypatch, kept={**GOOD, "problems": [problem]})
     async with shown(MACHINES["eight"], (200, 50)) as screens:
@@ -207,4 +207,4 @@ async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatc
         await screens.press("m", "c")
         go_on.set()
         await screens.settled()
-        await screens.shows("m tries computing", gone="tried, not guessed")
+        await screens.shows("m tests computing", gone="benchmarks: measured here")

@@ -252,7 +252,7 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_term
     terminal.press("L")
     terminal.wait_for("log")
     terminal.resize(200, 50)
-    terminal.wait_for("time of a step", "what it writes")
+    terminal.wait_for("step time", "samples")
     terminal.press("L", "up", "up", "1", "2", "p")
     terminal.wait_for("Choose a recipe")
     terminal.press(*["down"] * (recipes // 2), "escape")

@@ -84,7 +84,7 @@ def bring_back(terminal):
 
 def leave_training(terminal):
     terminal.press("q")
-    terminal.wait_for("Leave?")
+    terminal.wait_for("Quit?")
     terminal.press("l")
     terminal.wait_for("you may close this terminal")
 
@@ -108,7 +108,7 @@ def test_ctrl_z_gives_the_shell_the_terminal_bg_trains_on_and_fg_shows_it_again(
     terminal.start_run()
     terminal.wait_for_steps(5)
     left = stop(terminal, job).decode(errors="replace")
-    assert left.index("\x1b[?1049l") < left.index("and the training with it: `bg` lets it train on")
+    assert left.index("\x1b[?1049l") < left.index("and training are suspended: `bg` continues training")
     made = len(terminal.steps)
     terminal.let_pass(0.5)
     assert len(terminal.steps) == made
@@ -174,10 +174,10 @@ def test_no_byte_of_the_terminal_ends_the_screens(open_terminal, small_config, e
     terminal.wait_for("recipe", "value")
     # Nobody could continue this process: its parent is of another session.
     terminal.send(b"\x1a")
-    terminal.wait_for("no shell would bring this back")
+    terminal.wait_for("there is no shell to resume it")
     terminal.wait_for_steps(len(terminal.steps) + 5)
     terminal.press("4", "q")
-    terminal.wait_for("Leave?")
+    terminal.wait_for("Quit?")
     terminal.press("s")
     assert terminal.wait_for_end() == 3
     assert not [*Path(environment["TUI_TRAINER_HOME"]).rglob("crash-*")]
@@ -209,9 +209,9 @@ start.open_new = waits
         (terminal.cwd / "go").touch()
     else:
         terminal.press("q")
-        terminal.wait_for("A run is just being started")
+        terminal.wait_for("A run is starting")
         (terminal.cwd / "go").touch()
-        terminal.wait_for("A run is alive in this process")
+        terminal.wait_for("A run is active in this process")
         terminal.press("l")
     assert terminal.wait_for_end() == 0
     assert terminal.steps == list(range(1, 301)) and terminal.events[-1]["event"] == "RunFinished"

@@ -57,7 +57,7 @@ async def test_each_sign_in_a_dialogs_last_line_is_the_key_that_it_names():
         await screens.pilot.click(offset=(screens.lines[line].index("\u2191\u2193"), line))
         await screens.until(lambda: inside.scroll_y == 0)
         await screens.click("/ all guides")
-        await screens.shows("Find a page of a guide")
+        await screens.shows("Search the guides")
 
 
 @pytest.mark.full
@@ -67,7 +67,7 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
     async with open_screens(bench=bench()) as screens:
         screens.bench.has_no_runs = True
         screens.app.draw()
-        await screens.click("what every key does")
+        await screens.click("shows the keys and the guides")
         await screens.shows("Read the machine anew")
         await screens.click("Esc close")
         await screens.click("4 Train")
@@ -124,7 +124,7 @@ async def test_what_is_folded_away_and_a_group_of_settings_are_reached_by_a_clic
 async def test_what_is_selected_is_copied_and_without_a_selection_ctrl_c_only_says_how_to_leave():
     async with open_screens(bench=bench()) as screens:
         await screens.press("ctrl+c")
-        await screens.shows("q leaves")
+        await screens.shows("q quits")
         assert not screens.app.clipboard
         await screens.pilot.mouse_down(offset=(0, 2))
         await screens.pilot.hover(offset=(20, 2))

@@ -104,7 +104,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
 async def test_from_scratch_says_which_columns_it_does_not_read(folder):
     async with open_screens(size=(80, 24)) as screens:
         await screens.press("n", *"reviews", "enter", *"scratch")
-        await screens.shows("task char_lm", "columns: text", "not read: label; p on Config has recipes")
+        await screens.shows("task char_lm", "columns: text", "not used: label; p on Config has from-scratch")
 
 
 @pytest.mark.full
@@ -155,7 +155,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
         await screens.press("enter")
         await screens.shows("no column has a usual name of labels", "Ctrl+T columns")
         await screens.press("ctrl+t")
-        await screens.shows("Which column is what", "text         none", "label        none")
+        await screens.shows("Choose the columns", "text         none", "label        none")
         await screens.press("right", "right", "down", "down", *["right"] * 3)
         shown = await screens.shows("text         body", "label        kind", "body of review 0", gone="short 0")
         assert "second text  none" in shown
@@ -178,7 +178,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
 @in_event_loop
 async def test_without_runs_the_first_screen_says_how_to_begin(folder):
     async with open_screens() as screens:
-        await screens.shows("begin here", "t  trains an example", "n  your own data")
+        await screens.shows("start here", "t  trains an example", "n  trains on your own data")
         await screens.press("n")
         await screens.shows("1 of 2")
 

@@ -105,14 +105,14 @@ def test_what_programs_write_goes_to_the_log_pane_and_not_to_the_screen(open_ter
 @pytest.mark.e2e
 def test_every_size_is_the_terminals_and_is_drawn_right_while_it_trains(open_terminal, small_config):
     terminal = open_terminal(small_config(steps=100_000), size=(60, 20), COLUMNS="80", LINES="24")
-    terminal.wait_for("begin here", "? help")
+    terminal.wait_for("start here", "? help")
     assert terminal.lines[-1].endswith("? help"), terminal.text
     terminal.start_run()
     terminal.wait_for("of 100,000")
     for columns, rows in ((80, 24), (59, 20), (200, 50)):
         terminal.resize(columns, rows)
         if columns < 60:
-            terminal.wait_for("needs 60x20", f"this is {columns}x{rows}", "training goes on", gone="events")
+            terminal.wait_for("needs 60x20", f"this is {columns}x{rows}", "training continues", gone="events")
             assert len([line for line in terminal.lines if line.strip()]) == 3
             continue
         terminal.wait_for("4 Train", "step", "events", "machine" if columns == 200 else "speed", gone="needs")
@@ -168,11 +168,11 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("3")
     terminal.wait_for("finding", gone="looking")
     terminal.press(":")
-    terminal.wait_for("Find an action, a setting", "Checklist: up")
+    terminal.wait_for("Search actions, settings", "Checklist: up")
     terminal.press("\u00fc", "q", "z")
-    terminal.wait_for("nothing has these letters")
+    terminal.wait_for("No matches")
     terminal.press("escape")
-    terminal.wait_for("t start", gone="nothing has these letters")
+    terminal.wait_for("t start", gone="No matches")
     terminal.press("?")
     terminal.wait_for("Keys")
     terminal.press("escape")
@@ -182,9 +182,9 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("w")
     terminal.wait_for("Try the model")
     terminal.press("enter")
-    terminal.wait_for("Enter writes another one")
+    terminal.wait_for("Enter to generate again")
     terminal.press("escape")
-    terminal.wait_for("try it", gone="Enter writes another one")
+    terminal.wait_for("try it", gone="Enter to generate again")
     terminal.press("q")
     assert terminal.wait_for_end() == 0
 

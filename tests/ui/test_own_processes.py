@@ -44,7 +44,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
         program.says("a warning of a library", *REHEARSED)
         await screens.press("2", "d")
         await screens.ticks("FAILED: out of memory with 8 rows in a pass, not with 2", "300.0 MiB",
-                            "row 18, which begins 'The sheep'", "typical steps ...", "close, it goes on")  # fmt: skip
+                            "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
         await screens.ticks("cancelled; nothing is left of it")
         await screens.press("enter")
@@ -140,13 +140,13 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         await screens.press("2", "m")
         await screens.ticks("loading libraries ...")
         await screens.press("escape", "M")
-        await screens.shows("tune goes on: each would disturb the other")
+        await screens.shows("tune is still running and would distort the measurement")
         screens.bench.run = CannedRun(trained(60), True)
         await screens.ticks("tune ends: a run trains")
         await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
         for key in "dmMb":
             await screens.press("escape", key)
-            await screens.shows("a run trains: both would be slower")
+            await screens.shows("a run is training, which would distort")
         assert len(program.commands) == 1
 
 
@@ -169,10 +169,10 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         await screens.shows("\u25b8 ")
         await screens.press("M")
         await screens.click("e  evaluate")
-        await screens.shows("Evaluate chat", "Loss and scores of chat", "Enter begin")
+        await screens.shows("Evaluate chat", "Computes loss and scores of chat", "Enter begin")
         assert program.commands == []
         await screens.press("enter")
-        await screens.ticks("downloading a, 5.0 MiB of 10.0 MiB", "close, it goes on")
+        await screens.ticks("downloading a, 5.0 MiB of 10.0 MiB", "close, keep running")
         await screens.press("escape", "M", "e")
         await screens.shows("downloading a, 5.0 MiB of 10.0 MiB")
         await screens.press("c")
@@ -183,7 +183,7 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         await screens.press("escape")
         screens.bench.run = CannedRun(trained(60), True)
         await screens.press("M", "b", "enter")
-        await screens.shows("a run trains: both would be slower", gone="Speed of")
+        await screens.shows("a run is training, which would distort", gone="Speed of")
         await screens.press("M", "e", "enter")
         await screens.ticks("downloading a")
         assert program.commands[1:] == [f"evaluate {chat.root}", f"evaluate {chat.root} --gpu none"]
@@ -207,23 +207,23 @@ async def test_predictions_go_into_a_new_file_beside_the_data(chat, program, tmp
 async def test_what_changes_this_machine_is_shown_first_and_done_after_enter(program):
     async with open_canned(size=(100, 30)) as screens:
         await screens.press("3", "i")
-        await screens.shows("this check names nothing to install")
+        await screens.shows("this check has nothing to install")
         one = finding("four bits", "fail", 1, "no bitsandbytes here")
         advice = "install it: uv pip install bitsandbytes, then try again"
         screens.bench._checked([replace(one, verdict=replace(one.verdict, advice=advice))])
         offered = {"offer": ["into /env:", "  uv pip install bitsandbytes"], "hint": "--yes"}
         program.says("tui-trainer: looking", *json.dumps(offered, indent=1).split("\n"))
         await screens.press("i")
-        await screens.ticks("Install bitsandbytes", "looking ...", gone="Enter do it")
+        await screens.ticks("Install bitsandbytes", "looking ...", gone="Enter confirm")
         program.end("tui-trainer: a note", code=3)
-        await screens.ticks("uv pip install bitsandbytes", "Enter do it", gone="a note")
+        await screens.ticks("uv pip install bitsandbytes", "Enter confirm", gone="a note")
         program.says()
         await screens.press("enter")
         await screens.ticks("loading libraries ...")
         await screens.until(lambda: program.commands == ["install bitsandbytes", "install bitsandbytes --yes"])
         # It goes on, and ends when the screens are left.
         await screens.press("escape", "q")
-        await screens.shows("installing bitsandbytes goes on, and ends when the screens are left")
+        await screens.shows("installing bitsandbytes is running and will end when you quit")
         await screens.press("escape", "i")
         program.end({"words": ["installed", "after a restart"]})
         await screens.ticks("after a restart", gone="c cancel")
@@ -286,7 +286,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("down")
         await screens.shows("llama.cpp's converter is not on this machine", gone="Enter export")
         await screens.press("up", "enter")
-        await screens.ticks("is being written", "writing, 3 of 12 tensors", "Esc close, it goes on")
+        await screens.ticks("exporting", "writing, 3 of 12 tensors", "Esc close, keep exporting")
         await screens.press("c")
         await screens.ticks("cancelled; nothing is left of it", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
@@ -300,8 +300,8 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
     async with open_canned(size=(100, 30)) as screens:
         program.says(WRITING)
         for is_good, told, verdict in (
-            (True, "chat is exported to merged: /data/export/merged", "\u2713 as it was trained"),
-            (False, "chat is not exported to merged", "not as it was trained"),
+            (True, "exported chat to merged: /data/export/merged", "\u2713 matches the trained model"),
+            (False, "could not export chat to merged", "differs from the trained model"),
         ):
             await screens.press("5")
             await screens.shows("\u25b8 chat")
@@ -336,7 +336,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("escape", "down", "x")
         await screens.shows("Export chat", "other is being exported to adapter: one at a time")
         await screens.press("escape", "q")
-        await screens.shows("Leave?", "other is being exported to adapter")
+        await screens.shows("Quit?", "other is being exported to adapter")
         await screens.press("c")
         await screens.until(lambda: screens.ended)
         assert screens.bench.exports.process.is_cancelled
@@ -359,10 +359,10 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_repo
         await screens.press("up", "enter")
         await screens.ticks("exporting 1 of 2: run-b to adapter, 25%")
         program.end(exported())
-        await screens.ticks("run-b is exported to adapter", "exporting 2 of 2: run-a to adapter, 25%")
+        await screens.ticks("exported run-b to adapter", "exporting 2 of 2: run-a to adapter, 25%")
         program.end("tui-trainer: the disk is full", code=1)
         await screens.ticks(
-            "1 of 2 are exported; run-a is not exported to adapter: the disk is full", gone="exporting 2"
+            "1 of 2 runs exported; could not export run-a to adapter: the disk is full", gone="exporting 2"
         )
 
 
@@ -382,11 +382,11 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
         await screens.shows("theirs.yaml", "base_model")
         await screens.press("enter")
         text = await screens.shows("axolotl", "->", "Esc back")
-        if "w without these keys" in text:
+        if "w ignore these keys" in text:
             await screens.press("w")
-        await screens.shows("Enter take it into Config", "left out")
+        await screens.shows("Enter import into Config", "left out")
         await screens.press("enter")
-        await screens.shows("settings of theirs.yaml", "u takes it back")
+        await screens.shows("settings from theirs.yaml", "u to undo")
         assert screens.bench.document.own_values() != before
         await screens.press("u")
         await screens.until(lambda: screens.bench.document.own_values() == before)

@@ -46,7 +46,7 @@ async def _trained(request: Request, *, saves: bool) -> Path:
             await screens.press("s")
             await screens.shows("Save as", "tui-trainer.toml")
             await screens.press("enter")
-            await screens.shows("saved in")
+            await screens.shows("saved to")
         await screens.press("4")
         await screens.shows("Press t to start", "tiny-llama, LoRA r 4: 4.1 k of 30.9 k parameters (13 %) are trainable")
         await screens.press("t")
@@ -122,6 +122,6 @@ async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says
         await screens.press("slash", *"model_name", "enter", "enter", "ctrl+u", *"bert", "enter")
         both = "now recipe finetune and task sequence_classification, as model and x.csv say"
         others = "max_length is now 130; columns: text text, label label"
-        await screens.shows(f"u takes it back; {both}; {others}", "recipe finetune")
+        await screens.shows(f"u to undo;  {both}; {others}", "recipe finetune")
         await screens.press("u")
         await screens.shows("undid model_name_or_path", "the task is now char_lm, as no model is named", "recipe quick")

@@ -64,7 +64,7 @@ async def test_keys_work_while_a_preview_is_made_closing_gives_it_up_and_a_refus
         await screens.press("2", "v")
         await screens.until(began.is_set)
         screens.app.draw()
-        await screens.shows("tokenising, 1 of 4 characters", "give up")
+        await screens.shows("tokenising, 1 of 4 characters", "cancel")
         await screens.press("escape")
         assert not given_up.is_set(), "the key did not wait for the work"
         await screens.press("down")
@@ -113,7 +113,7 @@ async def test_bad_rows_are_reported_in_the_same_words_by_plan_start_preview_and
     async with open_screens(request) as screens:
         await screens.press("2", "!")
         assert words in " ".join((await screens.shows("rows.jsonl, line 4", "Bad.")).split())
-        for key, last in (("t", "to the settings"), ("v", "close")):
+        for key, last in (("t", "open settings"), ("v", "close")):
             await screens.press(key)
             await screens.shows("rows.jsonl, line 4", "Bad.", last)
             assert words in " ".join(text_of(screens.app.screen.lines(70)).split())

@@ -86,7 +86,7 @@ async def test_without_a_card_there_is_no_column_for_it_and_80_columns_hold_the_
     reader = Reader(FIRST, use(1, 0, GIB, command="x" * 300), has_cards=False)
     async with opened(monkeypatch, reader, (80, 24)) as screens:
         text = await screens.shows("4711")
-        assert "on cards" not in text and all(len(line) <= 80 for line in screens.lines) and "xxx\u2026" in text
+        assert "GPU" not in text and all(len(line) <= 80 for line in screens.lines) and "xxx\u2026" in text
 
 
 @in_event_loop
@@ -94,12 +94,12 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
     me = use(os.getpid(), 9.0, GIB, command="tui-trainer job-me")
     child = use(7, 8.0, GIB, parent=os.getpid(), command="worker job-child")
     async with opened(monkeypatch, Reader(me, child, OF_BERT, OUTSIDE)) as screens:
-        for words in ("this is tui-trainer itself: q leaves", "it is a part of tui-trainer", "it belongs to bert"):
+        for words in ("this is tui-trainer itself: q quits", "it is part of tui-trainer", "it belongs to bert"):
             await screens.press("k")
-            await screens.shows("Not ended", words)
+            await screens.shows("Cannot end this process", words)
             await screens.press("escape", "down")
         await screens.press("k")
-        await screens.shows("it is outside this container")
+        await screens.shows("it runs outside this container")
         monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", True)
         await screens.press("escape", "home", "k")
         await screens.shows("S on Train saves and stops the run")
@@ -137,7 +137,7 @@ async def test_an_own_process_is_asked_to_end_and_then_may_be_killed(monkeypatch
         text = await screens.shows("End this process?", f"process {stubborn.pid} of", "k end it (SIGTERM)")
         assert "SIGKILL" not in text and "time.sleep(600)" in text
         await screens.press("k")
-        await screens.shows("Still there", "was asked to end", "K kill it (SIGKILL)")
+        await screens.shows("Still running", "was asked to end", "K kill it (SIGKILL)")
         assert stubborn.poll() is None
         await screens.press("K")
         await screens.shows(f"process {stubborn.pid} was killed")

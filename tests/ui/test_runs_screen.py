@@ -68,7 +68,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
             assert status in rows[name]
         assert "KiB" in rows["copied"] and "KiB" not in rows["thesis"]
         await screens.press("end", "D")
-        await screens.shows("no run made this folder")
+        await screens.shows("not created by a run")
         await screens.press("enter")
         await screens.shows("thesis is no run folder")
 
@@ -78,7 +78,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
-        await screens.shows("only taken off the list")
+        await screens.shows("Only removed from the list")
         await screens.press("D")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"
@@ -110,25 +110,25 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.press("p")
         await screens.shows("finished is finished")
         await screens.press("down", "p")
-        await screens.shows("Go on with stopped?")
+        await screens.shows("Resume stopped?")
         await screens.press("enter")
         await screens.until(lambda: resumed == [stopped])
         monkeypatch.setattr(type(screens.bench), "run_is_ours_and_alive", True)
         await screens.press("p")
         await screens.shows("one at a time")
         await screens.press("enter")
-        await screens.shows("the Train screen stays with it")
+        await screens.shows("the Train screen keeps showing it")
     about = {"path": Path("/runs/a"), "step": 0, "total_steps": 5}
     assert not refusal("resume", RunOverview(name="a", status="finished", **about), "S"), "its model is gone"
     waiting = RunOverview(name="a", status="submitted", **about)
-    assert refusal("stop", waiting, "S") == "a waits in the queue: open it, and stop it there"
+    assert refusal("stop", waiting, "S") == "a is waiting in the queue: open it to stop it"
 
 
 @pytest.mark.full
 @in_event_loop
 async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copied(runs):
     async with opened((120, 24)) as screens:
-        await screens.shows("no run yet; t starts one")
+        await screens.shows("no runs yet; t starts one")
         for number in range(30):
             run_of(runs, f"run-{number:02}", start(100))
         folder = run_of(runs, "Dcyan", start(100), *steps(1, 20))
@@ -145,7 +145,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.shows("\u25b8 run-28")
 
         await screens.press("/", *"5D")
-        await screens.shows("no run matches the filter")
+        await screens.shows("no matching runs")
         await screens.press("backspace", "backspace", *"Dcy")
         await screens.shows("1 with 'dcy'", "Esc clear", gone="run-28")
         await screens.press("enter", "y")
@@ -177,7 +177,7 @@ async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_re
             path = runs / f"run-{name}" / "config.toml"
             path.unlink() if text is None else path.write_bytes(text)
             await screens.press("/", "ctrl+u", *f"run-{name}", "enter", "c")
-            await screens.shows("its config.toml cannot be used", "5 Runs", gone="Enter edit")
+            await screens.shows("could not use its config.toml", "5 Runs", gone="Enter edit")
 
 
 @in_event_loop
@@ -338,13 +338,13 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.press("*")
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
-            text = await screens.shows("Delete 3 runs?", "run-d is running: it stays; S stops it", "D delete 3")
+            text = await screens.shows("Delete 3 runs?", "run-d is running and is kept; S stops it", "D delete 3")
             assert "KiB are freed" in text and "2 of them are not shown" in text
             await screens.press("D")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]
             await screens.press("escape", "D")
-            await screens.shows("run-d is running: it stays")
+            await screens.shows("run-d is running and is kept")
             assert folders[3].journal.exists()
 
 
@@ -391,10 +391,10 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.press("down")
         await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")
         await screens.press("down")
-        await screens.shows("no earlier run of its task to compare")
+        await screens.shows("no earlier run of this task to compare")
         await screens.resize(80, 24)
         await screens.press("v")
-        await screens.shows("the curve of a run stands beside the list from 120 columns on", gone="differs from")
+        await screens.shows("curves are shown beside the list from 120 columns", gone="differs from")
 
 
 def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
@@ -404,4 +404,4 @@ def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
         return lines.partition(" ago, ")[2].partition("\n")[0]
 
     assert size_of(35 << 20) == size_of(None) == "35.0 MiB"
-    assert size_of(34 << 20) == "35.0 MiB, of which deleting it frees 34.0 MiB"
+    assert size_of(34 << 20) == "35.0 MiB (deleting it frees 34.0 MiB)"

@@ -26,14 +26,14 @@ def bench(glyphs=UNICODE) -> CannedBench:
 async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back_when_it_grows():
     async with open_screens(bench=bench()) as screens:
         await screens.press("2", "?")
-        await screens.shows("To the setting above.")
+        await screens.shows("Go to the setting above.")
         for width, height in ((60, 19), (59, 24), (20, 3)):
             await screens.resize(width, height)
             lines = [line for line in (await screens.settled()).splitlines() if line]
             assert lines == ["needs 60x20", f"this is {width}x{height}"]
             await screens.press("1", "t", "escape", "ctrl+p", "x")
         await screens.resize(120, 35)
-        await screens.shows("To the setting above.", gone="needs")
+        await screens.shows("Go to the setting above.", gone="needs")
         await screens.press("escape")
         await screens.shows("max_length", "Enter edit"), "keys went nowhere"
         await screens.resize(60, 19)
@@ -56,15 +56,15 @@ async def test_a_window_that_becomes_too_small_says_so_and_gives_everything_back
 async def test_keys_of_the_screens_do_nothing_below_a_dialog_or_the_commands():
     async with open_screens(bench=bench()) as screens:
         await screens.press("2", "?")
-        await screens.shows("To the setting above.")
+        await screens.shows("Go to the setting above.")
         await screens.press("3", "ctrl+p", ":", "t", "tab", "ctrl+c", "ctrl+l")
-        assert "To the setting above." in await screens.settled()
+        assert "Go to the setting above." in await screens.settled()
         await screens.press("escape", ":")
-        await screens.shows("Find an action, a setting")
+        await screens.shows("Search actions, settings")
         await screens.press("tab", "ctrl+q", "ctrl+p", *"reset")
-        await screens.shows("All settings as the recipe")
+        await screens.shows("Reset all settings to the recipe")
         await screens.press("escape")
-        await screens.shows("Enter edit", gone="All settings as")
+        await screens.shows("Enter edit", gone="Reset all settings")
 
 
 @pytest.mark.full
@@ -77,7 +77,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
             ("2", "hardware_profile"),
             ("3", "finding"),
             ("4", "held out"),
-            ("5", "here"),
+            ("5", " runs"),
         ):
             await screens.press(key)
             text = await screens.shows(words, "? help")
@@ -86,12 +86,12 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
         await screens.press("4")
         await screens.shows("step  60 of 500", "ETA", "loss 2.1", "p pause", "S stop")
         for keys, words in (("S", ("save and stop", "Esc back")), ("D", ("Enter detach", "Esc back")),
-                            ("q", ("d detach", "l leave", "s save, stop", "Esc back"))):  # fmt: skip
+                            ("q", ("d detach", "l close the", "s save, stop", "Esc back"))):  # fmt: skip
             await screens.press(keys)
             await screens.shows(*words)
             await screens.press("escape")
         await screens.press("2", "p")
-        await screens.shows("Choose a recipe", "Enter take it")
+        await screens.shows("Choose a recipe", "Enter select")
 
 
 @in_event_loop
@@ -180,10 +180,10 @@ async def test_a_run_that_ends_while_it_is_asked_how_to_leave_it_is_left_and_wha
         screens.bench.apply({"training.seed": 5}, "")
         screens.app.tick()
         await screens.press("4", "q")
-        await screens.shows("A run is alive in this process.")
+        await screens.shows("A run is active in this process.")
         run.alive = False
         screens.app.tick()
-        await screens.shows("Settings that you changed", gone="A run is alive")
+        await screens.shows("settings that are not saved", gone="A run is active")
         await screens.press("q")
         await screens.until(lambda: screens.ended)
 
@@ -207,13 +207,13 @@ async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
         shown = screens.bench
         monkeypatch.setattr(type(shown), "is_planning", property(lambda _: True))
         await screens.press("t")
-        await screens.shows("making the plan ...")
+        await screens.shows("planning ...")
         for _ in range(20):
             shown.tick()
-        assert shown.notice == ("making the plan ...", "dim"), "it is not there yet"
+        assert shown.notice == ("planning ...", "dim"), "it is not there yet"
         await screens.press("2")
         assert not shown.start_wanted, "the next key ends the wish"
-        await screens.shows("2 Config", gone="making the plan")
+        await screens.shows("2 Config", gone="planning")
 
 
 @pytest.mark.full
@@ -228,13 +228,13 @@ async def test_a_change_beside_a_run_is_for_the_next_one_and_another_start_says_
         screens.app.show_setting("training.learning_rate")
         await screens.shows("training.learning_rate")
         await screens.press("l")
-        await screens.shows("for the next run: the one that trains keeps its settings")
+        await screens.shows("applies to the next run: the active run keeps its settings")
         await screens.press("t")
-        await screens.shows("beside", "quickstart-20261120-180238 trains already: both would be slower", "Enter start")
+        await screens.shows("beside", "quickstart-20261120-180238 is already training: both would be slower", "Enter start")
         await screens.press("escape")
         run.alive = False
         await screens.press("t")
-        await screens.shows("Enter start", gone="trains already")
+        await screens.shows("Enter start", gone="already training")
 
 
 @in_event_loop

@@ -63,7 +63,7 @@ async def test_edits_survive_a_lost_connection_stay_until_somebody_decides_and_c
         await screens.settled()
         assert dict(draft_for(request_of_seconds).edits) == {"training.max_steps": 7, "training.seed": 5}
         await screens.press("q")
-        await screens.shows("Leave?", "s save first")
+        await screens.shows("Quit?", "s save first")
         await screens.press("s")
         await screens.shows("Save as", "2 Config")
         await screens.press("enter")
@@ -115,12 +115,12 @@ async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_n
 async def test_a_question_of_the_program_waits_until_nobody_types():
     async with open_canned() as screens:
         await screens.press("2", "/")
-        screens.bench.ask_when_free(lambda: screens.app.ask("The run was refused", [], []))
+        screens.bench.ask_when_free(lambda: screens.app.ask("The run did not start", [], []))
         await screens.press(*"code")
         screens.app.tick()
-        await screens.shows("/ code", gone="The run was refused")
+        await screens.shows("/ code", gone="The run did not start")
         await screens.press("enter")
-        await screens.ticks("The run was refused")
+        await screens.ticks("The run did not start")
 
 
 @pytest.mark.full
@@ -133,7 +133,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
     async with open_screens(request_of_seconds) as screens:
         bench = screens.bench
         await screens.press("2", "e")
-        await screens.shows("there is no program no-such-edi")
+        await screens.shows("no-such-editor")
         bench.apply({"output.name": "a/b"}, "")
         await screens.until(lambda: [problem.key for problem in bench.document.problems] == ["output.name"])
         bench.apply({"output.name": "", "data.path": str(tmp_path / "nothing-here")}, "")
@@ -143,7 +143,7 @@ async def test_what_cannot_be_used_is_said_beside_its_setting_and_a_run_that_is_
         await screens.shows("no problems", "plan    memory")
         (tmp_path / "sums.txt").unlink()
         starting.start(bench)
-        await screens.shows("The run was refused", "there is no file or folder")
+        await screens.shows("The run did not start", "there is no file or folder")
         assert bench.run is None and not list((tmp_path / "runs").glob("*"))
 
 
@@ -190,11 +190,11 @@ async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the
     async with open_screens(request_of_a_model_elsewhere) as screens:
         assert screens.bench.plan is not None and screens.bench.plan.parameters.value > 80_000_000
         await screens.press("t")
-        await screens.shows("This cannot start yet", "press D on Config")
+        await screens.shows("Cannot start yet", "press D on Config")
         await screens.press("escape")
         # Also by the way that asks nothing.
         starting.start(screens.bench)
-        await screens.shows("The run was refused")
+        await screens.shows("The run did not start")
         assert screens.bench.run is None and not (tmp_path / "runs").exists()
 
 
@@ -207,5 +207,5 @@ async def test_nobody_is_asked_for_a_run_to_watch_while_one_is_opened(tmp_path):
             bench.is_attaching = is_attaching
             async with open_canned(bench=bench) as screens:
                 screens.app.find_living_runs()
-                text = await (screens.settled() if is_attaching else screens.shows("A run is alive"))
-                assert ("A run is alive" in text) != is_attaching
+                text = await (screens.settled() if is_attaching else screens.shows("A run is active"))
+                assert ("A run is active" in text) != is_attaching

@@ -59,9 +59,9 @@ async def test_story_hardware(machine):
         await screens.press("r")
         await screens.shows("GPUs: 2", "GPU 0: the card that would be used", "bf16", gone="problems: 1")
         await screens.press("c")
-        await screens.shows("GPU 0: the card that you chose")
+        await screens.shows("GPU 0, chosen by you")
         await screens.press("c")
-        await screens.shows("GPU 1: the card that you chose", "\u25b8 1 H200", "python of bert")
+        await screens.shows("GPU 1, chosen by you", "\u25b8 1 H200", "python of bert")
         machine(CPU)
         await screens.press("r")
         await screens.shows("AMD EPYC 9654", "no NVIDIA GPU was found", gone="H200")
@@ -77,7 +77,7 @@ async def test_story_config(small, tmp_path):
         await screens.press("/", *"learn")
         await screens.shows("/ learn", "learning_rate", "0.01", gone="max_length")
         await screens.press("enter", "enter", "ctrl+u", *"99")
-        await screens.shows("99 is above 10, the largest allowed", "Esc cancel")
+        await screens.shows("99 is above the maximum of 10", "Esc cancel")
         await screens.press("ctrl+u", *"5e-4", "enter")
         await screens.shows("5e-4", "Enter edit", "1 unsaved")
         await screens.press("u")
@@ -91,11 +91,11 @@ async def test_story_config(small, tmp_path):
         await screens.press("escape", "v")
         await screens.shows("sample 1 of", "trained", "times")
         await screens.press("escape", "s")
-        await screens.shows("saved in", ": `tui-trainer ", " opens it again", gone="unsaved")
+        await screens.shows("saved to", "; `tui-trainer ", " opens it again", gone="unsaved")
         assert written(path)["training"]["learning_rate"] == 5e-4 and written(path)["training"]["max_steps"] == 20
 
         await screens.press("S", "ctrl+u", *"other.toml", "enter")
-        await screens.shows("saved in", "other.toml")
+        await screens.shows("saved to", "other.toml")
         assert written(tmp_path / "other.toml")["training"]["max_steps"] == 20
 
 
@@ -108,7 +108,7 @@ async def test_story_checklist(small):
         await screens.press("3")
         everything = await screens.shows("checks", "finding", "pass", "warn", "why", "of")
         await screens.press("o")
-        await screens.shows("only open", gone="\u2713")
+        await screens.shows("open only", gone="\u2713")
         assert everything.count("\u2713") > 3
         for _ in range(12):
             if "fix    evaluation.eval_steps: 1.0 \u2192" in screens.text:
@@ -118,13 +118,13 @@ async def test_story_checklist(small):
         await screens.press("enter")
         await screens.shows("\u2500 Finding", "a apply fix")
         await screens.press("a")
-        await screens.shows("applied: evaluation.eval_steps", "u takes it back")
+        await screens.shows("applied evaluation.eval_steps", "u to undo")
         await screens.press("u")
         await screens.shows("undid", "fix    evaluation.eval_steps: 1.0 \u2192")
         await screens.press("A")
-        await screens.shows("changed", "u takes it back")
+        await screens.shows("changed", "u to undo")
         await screens.press("2", "s")
-        await screens.shows("saved in")
+        await screens.shows("saved to")
         assert written(path)["evaluation"]["eval_steps"] != 1
 
 
@@ -238,10 +238,10 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
     async with open_screens(Request(config_file=small())) as screens:
         for key, title, words in (
             ("1", "1 Hardware", "Read the machine anew"),
-            ("2", "2 Config", "To the setting above."),
-            ("3", "3 Checklist", "To the check above."),
-            ("4", "4 Train", "Pause the run"),
-            ("5", "5 Runs", "To the run above."),
+            ("2", "2 Config", "Go to the setting above."),
+            ("3", "3 Checklist", "Go to the check above."),
+            ("4", "4 Train", "Pause or continue the run"),
+            ("5", "5 Runs", "Go to the run above."),
         ):
             await screens.press(key)
             await screens.shows(title, "? help")
@@ -252,9 +252,9 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("tab", "tab")
         await screens.shows("Enter edit")
         await screens.press(":", *"svas")
-        await screens.shows("Config: save as", "Write it to another file.")
+        await screens.shows("Config: save as", "Save to another file.")
         await screens.press("escape")
-        await screens.shows("? help", gone="Write it to another file.")
+        await screens.shows("? help", gone="Save to another file.")
         await screens.press(":", *"check")
         await screens.shows("is it ready, and is it fast?")
         await screens.press("enter")
@@ -265,14 +265,14 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.resize(80, 24)
         await screens.shows("? help")
         await screens.press("ctrl+c")
-        await screens.shows("Ctrl+C stops nothing here: q leaves")
+        await screens.shows("Ctrl+C does not stop anything here: q quits")
         await screens.press("f12")
         await screens.until(lambda: list(tmp_path.glob("tui-trainer-screen-*.svg")))
 
         await screens.press("2", "/", *"max_steps", "enter", "right", "escape", "q")
-        await screens.shows("Leave?", "are in no file yet", "s save first", "Esc")
+        await screens.shows("Quit?", "that are not saved", "s save first", "Esc")
         await screens.press("escape")
-        await screens.shows("1 unsaved", gone="Leave?")
+        await screens.shows("1 unsaved", gone="Quit?")
         await screens.press("q", "q")
         await screens.until(lambda: screens.ended)
     async with open_screens(Request(config_file=small())) as screens:

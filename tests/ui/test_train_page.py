@@ -162,15 +162,15 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
             r"margin, training +1\.750",
             r"best +step 20, macro F1 0\.810",
             r"patience +2 of 3 evaluations without a better one",
-            r"keeps +the weights of step 20",
+            r"final +weights of step 20",
             r"step 40: held-out loss 0\.8000 \(2 of 3 evaluations",
         ):
             assert re.search(pattern, text), f"{pattern}\n{text}"
         last = replace(DONE, step=45, reason="early stopping", eval_loss=0.9, model_step=20)
         text = await show(screens, [*events, last], alive=False)
-        assert re.search(r"keeps +the weights of step 20", text) and "patience" not in text
+        assert re.search(r"final +weights of step 20", text) and "patience" not in text
         await screens.resize(120, 35)
-        await screens.shows("plan", gone="keeps ")
+        await screens.shows("plan", gone="final ")
 
 
 @pytest.mark.full
@@ -208,13 +208,13 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         app.tick()
         await screens.shows("90 %", "step 249 of 500")
         await screens.press("space")
-        await screens.shows("held still: Space goes on")
+        await screens.shows("frozen: Space unfreezes")
         held = screens.lines[1:-1]
         bench.share, bench.run.waiting = 0.3, (step(250), e.PhaseChanged(phase="paused"))
         app.tick()
         for key in ("L", "up", "c", "m"):
             await screens.press(key)
-            await screens.shows("the picture is held still")
+            await screens.shows("the display is frozen")
         assert screens.lines[1:-1] == held
         await screens.press("space")
         await screens.shows("step 250 of 500", "paused", gone="held still")
@@ -241,9 +241,9 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         await screens.press("escape")
         await screens.shows("\u2500\u2500 loss ", gone="step 190")
         await pilot._post_mouse_events([MouseScrollUp], "#chart", offset=(44, 3))
-        await screens.shows("1/2 of the axis")
+        await screens.shows("zoom 2x")
         await screens.press("0")
-        await screens.shows("\u2500\u2500 loss ", gone="of the axis")
+        await screens.shows("\u2500\u2500 loss ", gone="zoom")
         await screens.press("y", "v")
         await screens.shows("\u2500\u2500 learning rate ")
 
@@ -255,7 +255,7 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
 
         await screens.press("left", "+")
         text = await show(screens, [*trained(500), DONE], alive=False)
-        assert "Finished after 500 steps" in text and "of the axis" not in text, "another run is shown whole"
+        assert "Finished after 500 steps" in text and "zoom" not in text, "another run is shown whole"
 
 
 @pytest.mark.full
@@ -292,7 +292,7 @@ async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(
     async with opened(scored) as screens:
         app = screens.app
         await screens.press("V")
-        await screens.shows("Curves: one, or two above each other", "learning rate", "16.4 k")
+        await screens.shows("Choose one or two curves", "learning rate", "16.4 k")
         await screens.press(*"accur")
         await screens.shows("accuracy, held out", "0.8340", gone="learning rate")
         await screens.press("enter")

@@ -157,7 +157,7 @@ async def test_the_base_model_answers_beside_the_trained_one_where_there_is_room
     async with trying(monkeypatch, task="chat", base="llama", find_place=find_place) as screens:
         await ask(screens, "hi", "tuned heard 1", gone="base heard")
         await screens.press("tab")
-        await screens.shows("the base model answers first")
+        await screens.shows("base model first, then the trained model")
         await ask(screens, "so", "[base] base heard 1", "[tuned] tuned heard 1", "on GPU 0 for 2")
         await screens.press("tab")
         await ask(screens, "but", "> but", "tuned heard 1", gone="base heard")
@@ -188,7 +188,7 @@ async def test_a_run_is_tried_once_it_has_a_checkpoint_and_only_with_a_task_of_t
         await screens.shows("there is no checkpoint to try yet: s saves one")
         screens.bench.run = CannedRun(trained(148), alive=True)
         await screens.press("w")
-        await screens.shows("the newest checkpoint is step 100, training goes on; on the CPU")
+        await screens.shows("latest checkpoint: step 100, training continues; on the CPU")
         await screens.press("escape")
         begun, *events = trained(148)
         screens.bench.run = CannedRun([replace(begun, task="of another version"), *events], alive=True)

@@ -292,7 +292,7 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
 
     with RunLock(living.lock):
         async with open_screens() as screens:
-            await screens.shows("A run is alive")
+            await screens.shows("A run is active")
             await screens.press("escape")
             waiting.begin()
             presser = Presser(screens)
@@ -368,7 +368,7 @@ async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_proces
         await screens.press("enter")
         await screens.shows("recipe ", gone="Choose a recipe")
         await screens.press("t")
-        await screens.shows(f"making the plan: {counting}")
+        await screens.shows(f"planning: {counting}")
         [counter] = [process for process in waiting.processes if process.poll() is None]
         await Presser(screens).leave()
     counter.wait(1500)

@@ -35,15 +35,15 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.press("s")
     terminal.wait_for("saved at step")
     terminal.press("ctrl+c")
-    terminal.wait_for("Ctrl+C stops nothing")
+    terminal.wait_for("Ctrl+C does not stop anything")
 
     # The screens are left, the run trains on, and Ctrl+C in the shell saves and stops it.
     terminal.press("q")
-    terminal.wait_for("Leave?", "l leave the screens", "s save, stop")
+    terminal.wait_for("Quit?", "l close the screens", "s save, stop")
     terminal.press("l")
     # Its lines scroll by while the terminal reads.
     terminal.wait_for("/100000")
-    assert b"trains on; you may close this terminal" in terminal.raw
+    assert b"keeps training: you may close this terminal" in terminal.raw
     for sequence in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?1003l", "\x1b[?1004l", "\x1b[?2004l", "\x1b[<u"):
         assert sequence in terminal.sequences, sequence
     terminal.wait_for_steps(len(terminal.steps) + 50)
@@ -102,8 +102,8 @@ def test_another_terminal_sees_the_whole_curve_its_keys_work_and_it_tries_the_mo
     second.press("p", "s")
     second.wait_for("saved at step")
     second.press("w")
-    status = second.wait_for("training goes on; on the CPU")
-    saved = re.search(r"the newest checkpoint is step (\d+),", status)
+    status = second.wait_for("training continues; on the CPU")
+    saved = re.search(r"latest checkpoint: step (\d+),", status)
     assert saved and int(saved[1]) >= paused_at
     second.press(*"3 times", "enter")
     second.wait_for("weights of step-", "on the CPU")

@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
             if not full_disk_words(error):
                 raise
             silence_output()
-            tell(f"what there is to print cannot be written: {system_reason(error)}")
+            tell(f"could not write to standard output: {system_reason(error)}")
             return EXIT_FAILED
     return code
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _DEFAULT_COMMAND = "train"
 _SLOW_SECONDS = 5.0
 _SECTIONS = {
-    "To train": "train plan check preview rehearse tune profiles explain guide diagnose where import download install",
+    "Training": "train plan check preview rehearse tune profiles explain guide diagnose where import download install",
     "Runs": "runs attach ask stop resume doctor report compare label rename delete submit join track",
     "Trained models": "generate chat predict evaluate export bench publish",
 }
@@ -44,7 +44,7 @@ def _gpu_choice(word: str) -> "GpuChoice":
     if word in ("", "none"):
         return "none" if word else None
     if not (word.isascii() and word.isdigit()):
-        raise InputError(f"--gpu takes the number of a card, or none, and not {one_line(word, 40)!r}")
+        raise InputError(f"--gpu takes the number of a GPU, or none, not {one_line(word, 40)!r}")
     from tui_trainer.hardware.diagnosis import choose_gpu
     from tui_trainer.hardware.probe import probe
 
@@ -56,28 +56,36 @@ ConfigFile = Annotated[
     Path | None, typer.Argument(metavar="CONFIG", help="A TOML file with settings.", show_default=False)
 ]
 ProfileName = Annotated[str, option("--profile", "NAME", "The recipe to start from.")]
-Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "One setting; may be repeated.")]
+Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "Change one setting; may be repeated.")]
 DataPath = Annotated[str | None, option("--data", "PATH", "Short for --set data.path=PATH.")]
 ModelName = Annotated[str | None, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
 TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.type=NAME.")]
-GpuName = Annotated[Any, option("--gpu", "N", "The card to use, or none; without it the freest.", parser=_gpu_choice)]
+GpuName = Annotated[Any, option("--gpu", "N", "The GPU to use, or none. If not given: the freest.", parser=_gpu_choice)]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Train in a process of its own, which needs no terminal; `attach` shows it.")
+    bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows it.")
 ]
-NoUi = Annotated[bool, typer.Option("--no-ui", help="Without screens: print lines.")]
+NoUi = Annotated[bool, typer.Option("--no-ui", help="Print lines instead of showing the screens.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
-NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Leave the mouse to the terminal.")]
+NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Do not use the mouse on the screens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the beginning of one, or last.")]
+RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the start of a name, or last.")]
 
 
-def _refuse_repeated_options(command: Any, args: list[str]) -> None:
-    """Raise InputError if an option that takes one value is given several times. The parser would keep the last one."""
+def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
+    """Raise InputError if an option that takes one value is given several times, as the parser would keep the last one,
+    or if a setting or a recipe is given without its option."""
     parser = command.make_parser(typer.Context(command, resilient_parsing=True))
-    for parameter, times in Counter(parser.parse_args(list(args))[2]).items():
+    values, extra, parameters = parser.parse_args(list(args))
+    if extra and any("--set" in one.opts for one in command.params):
+        from tui_trainer.config.load import option_for
+
+        words = " ".join(one_line(word, 60) for word in extra)
+        if meant := " ".join(filter(None, map(option_for, (values.get("config") or "", *extra)))):
+            raise InputError(f"unexpected argument{'s' * (len(extra) > 1)} {words}", hint=f"write {meant}")
+    for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
         if times > 1 and not is_repeatable:
-            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it takes one value")
+            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it can be given only once")
 
 
 class _TrainByDefault(TyperGroup):
@@ -91,10 +99,12 @@ class _TrainByDefault(TyperGroup):
         elif args[0] not in self.commands and args[0] not in ("--help", "-h", "--version"):
             word, near = args[0], get_close_matches(args[0], self.commands, n=1)
             if near and not word.startswith("-") and not Path(word).exists():
-                raise InputError(f"there is no command or file {word!r}", hint=f"did you mean the command {near[0]}?")
+                raise InputError(
+                    f"{word!r} is neither a command nor a file", hint=f"did you mean the command {near[0]}?"
+                )
             args = [_DEFAULT_COMMAND, *args]
         if command := self.commands.get(args[0]):
-            _refuse_repeated_options(command, args[1:])
+            _refuse_wrong_arguments(command, args[1:])
         return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: typer.Context, formatter: Any) -> None:  # type: ignore[override]
@@ -114,7 +124,7 @@ app = typer.Typer(
         "Fine-tune transformers from the terminal.\n\n"
         "tui-trainer [CONFIG] [--profile NAME] [--model FOLDER] [--data PATH] [--set KEY=VALUE]... opens the screens; "
         "with --no-ui it trains at once and prints lines. "
-        "Without CONFIG it is about the quickstart recipe, which needs no network and no GPU. "
+        "Without CONFIG it uses the quickstart recipe, which needs no network and no GPU. "
         "`tui-trainer train --help` lists the options, `tui-trainer profiles` the names for --profile, "
         "`tui-trainer guide` the guides."
     ),
@@ -165,7 +175,7 @@ class Asked:
 
         model = f"the model {self.model} and " if self.model else ""
         what = f"{model}the first rows of {self.data or 'the data'}"
-        words = f"looking at {what}, which has taken {_SLOW_SECONDS:.0f} seconds so far"
+        words = f"still reading {what} after {_SLOW_SECONDS:.0f} seconds"
         waits = Timer(_SLOW_SECONDS, tell, [words])
         waits.daemon = True
         waits.start()
@@ -196,7 +206,7 @@ class Shown:
     def refuse_json_on_screens(self) -> None:
         """Raises InputError where JSON was asked for and screens would be shown."""
         if self.as_json and not self.no_ui:
-            raise InputError("--json prints the journal of a run without a screen", hint="add --no-ui")
+            raise InputError("--json prints the journal of a run instead of showing the screens", hint="add --no-ui")
 
     def on_screens(self, *request: Any, **more: Any) -> typer.Exit:
         """Shows them until they are left; how the command ends."""
@@ -242,7 +252,7 @@ def let_go(folder: "RunFolder", *, as_json: bool, **how: Any) -> None:
         print_json({"name": folder.name, "folder": str(folder.root), "pid": pid})
         return
     name = one_line(folder.name)
-    print(f"{name} trains in process {pid}, which needs no terminal")
+    print(f"{name} is training in background process {pid}")
     print(f"`tui-trainer attach {shell_word(name)}` shows it, `tui-trainer stop {shell_word(name)}` saves and stops it")
 
 

@@ -28,8 +28,10 @@ _MODEL = "run"
 _WIDTH = 200
 _START_SECONDS = 120.0
 
-Rounds = Annotated[int, typer.Option(min=1, max=20, help="Turns of each variant, one after another.")]
-Only = Annotated[list[str] | None, option("--only", "NAME", "Only variants with this in their names; may be repeated.")]
+Rounds = Annotated[int, typer.Option(min=1, max=20, help="How many times each variant is measured.")]
+Only = Annotated[
+    list[str] | None, option("--only", "NAME", "Measure only variants whose name contains this; may be repeated.")
+]
 
 
 class _ModelByDefault(TyperGroup):
@@ -43,7 +45,7 @@ class _ModelByDefault(TyperGroup):
 
 bench = typer.Typer(
     cls=_ModelByDefault,
-    help="Measure on this machine: `bench RUN` a trained model, `bench train [CONFIG]` training, switch by switch.",
+    help="Measure speed here: `bench RUN` of a trained model, `bench train [CONFIG]` of each training option.",
 )
 app.add_typer(bench, name="bench")
 
@@ -51,13 +53,13 @@ app.add_typer(bench, name="bench")
 @bench.command(_MODEL)
 def bench_model(
     run: RunReference = "last",
-    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows that are asked in each turn.")] = 32,
+    rows: Annotated[int, typer.Option(min=1, max=100_000, help="Held-out rows per round.")] = 32,
     rounds: Rounds = 2,
     only: Only = None,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """A trained model at work: one by one, in batches, with beams, in fewer bits, compiled, exported."""
+    """Measure a trained model: one by one, in batches, with beams, quantized, compiled, exported."""
     from tui_trainer.bench.inference import InferenceBench, keep_speed, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))
@@ -84,27 +86,27 @@ def bench_train(
     asked: Asked,
     steps: Annotated[
         int | None,
-        typer.Option(min=3, max=100_000, help="Steps measured in each turn. [default: 12, or what there is time for]"),
+        typer.Option(min=3, max=100_000, help="Steps measured per round. [default: 12, or as time allows]"),
     ] = None,
     rounds: Rounds = 2,
     only: Only = None,
     whole: Annotated[
-        bool, option("--whole", None, "Train the whole run with each variant, once: hours, for times and final losses.")
+        bool, option("--whole", None, "Train the whole run once per variant, for times and final losses (hours).")
     ] = False,
     minutes: Annotated[
-        float | None, typer.Option(min=0.2, max=1440, help="The most that it takes. [default: 9]")
+        float | None, typer.Option(min=0.2, max=1440, help="Time limit, in minutes. [default: 9]")
     ] = None,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Training: a plain baseline, the switches one upon the other, each switch alone, and other batch sizes."""
+    """Measure training: a baseline, its options added one by one, each option alone, and other batch sizes."""
     from tui_trainer.bench import starting
     from tui_trainer.bench.training import BASELINE, MINUTES, TrainingBench, doubts, figures
     from tui_trainer.hardware.probe import probe
 
     if whole and (steps or minutes):
-        name, extent = ("--steps", "all steps of") if steps else ("--minutes", "as long as")
-        raise InputError(f"--whole takes {extent} the run", hint=f"leave out {name} or --whole")
+        name = "--steps" if steps else "--minutes"
+        raise InputError(f"--whole cannot be combined with {name}", hint="remove one of them")
     seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
     # Names of what comes before the first step are none of what changes a step.
     of_steps = [one for one in only or () if not any(one in name for name in starting.NAMES)]
@@ -141,12 +143,12 @@ def _print_table(rows: list[list[str]]) -> None:
 def tune(
     asked: Asked,
     gpu: GpuName = None,
-    minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="The most that it takes.")] = 5,
+    minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
         bool,
-        typer.Option("--effective", help="Measure how many rows behind a step make this machine full instead."),
+        typer.Option("--effective", help="Measure instead how many rows per step use this machine fully."),
     ] = False,
-    write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with what was found.")] = None,
+    write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
@@ -165,7 +167,7 @@ def tune(
     elif isinstance(found, MeasuredBatches):
         if found.measured:
             _print_table(sizes_table(result))
-            print("busy: of the card, or of the threads of a CPU; memory: peak, the largest pass of the run among it")
+            print("busy: share of the GPU or of the CPU threads; memory: peak, including the largest pass of the run")
         print(found.sentence)
     else:
         lines = [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]
@@ -177,7 +179,7 @@ def tune(
         from tui_trainer.launching.open_run import load_config
 
         write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
-        tell(f"wrote {write}: try tui-trainer plan {write}")
+        tell(f"wrote {write}; next: tui-trainer plan {write}")
     _end(result["sizes" if effective else "variants"], found.cut_short)
 
 
@@ -186,7 +188,7 @@ def _end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = (
     for note in notes:
         print(note)
     if cut_short:
-        tell(f"{cut_short}: that is what was measured until then")
+        tell(f"{cut_short}: the results so far are shown")
     if cut_short == "interrupted":
         raise typer.Exit(EXIT_STOPPED)
     if not any(row["turns"] for row in figures):

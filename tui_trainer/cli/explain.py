@@ -32,8 +32,8 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="WORD",
-            help="A setting or a table of them, a check, a finding of the doctor, a command, an exit code; checks, "
-            "findings, commands or exit codes for all of them; or nothing for all settings.",
+            help="A setting, a table of settings, a check, a finding of the doctor, a command or an exit code; checks, "
+            "findings, commands or exit codes to list them; nothing to list all settings.",
             show_default=False,
         ),
     ] = None,
@@ -42,7 +42,7 @@ def explain(
     assignments: Assignments = None,
     schema: Annotated[bool, typer.Option("--json-schema", help="Print the JSON Schema of config files.")] = False,
 ) -> None:
-    """Say what a setting, a check, a finding of the doctor, a command or an exit code means."""
+    """Explain a setting, a check, a finding of the doctor, a command or an exit code."""
     from tui_trainer.config.sections import Config
 
     if schema:
@@ -59,7 +59,7 @@ def explain(
             raise unknown from None
         print("\n\n".join(map("\n".join, several)))
     if not word:
-        print(f"\n`tui-trainer explain WORD` also knows {', '.join(_LISTS[:-1])} and {_LISTS[-1]}")
+        print(f"\n`tui-trainer explain WORD` also lists {', '.join(_LISTS[:-1])} and {_LISTS[-1]}")
 
 
 def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
@@ -72,7 +72,9 @@ def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
         settings = find_settings(word)
     except ConfigError:
         if not others:
-            raise InputError(f"nothing is called {one_line(word, 40)!r}", hint=_near_words(word)) from None
+            raise InputError(
+                f"no setting, check, finding or command is called {one_line(word, 40)!r}", hint=_near_words(word)
+            ) from None
         settings = []
     if settings:
         loaded = load()
@@ -107,10 +109,10 @@ def _rules() -> "tuple[tuple[Rule, ...], list[tuple[Symptom, Rule]]]":
 def _check_lines(check: "Rule") -> list[str]:
     lines = [f"{check.name} (a check: {check.title})", f"  {check.why}"]
     lines += [f"  settings: {', '.join(check.settings)}"] if check.settings else []
-    lines += [f"  others measured: {check.published}"] if check.published else []
+    lines += [f"  published: {check.published}"] if check.published else []
     found = ", ".join(one.name for one in check.during)
     lines += [f"  during a run the doctor looks for: {found}"] if found else []
-    return [*lines, "  `tui-trainer check` says what it finds"]
+    return [*lines, "  `tui-trainer check` shows the result"]
 
 
 def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
@@ -119,12 +121,10 @@ def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
 
     needs = f"from {LEAST_STEPS} steps on, " if found.needs_steps else ""
     lines = [f"{found.name} (a finding of the doctor: {found.title})", f"  {' '.join(found.why.split())}"]
-    lines.append(
-        f"  looked for:  {needs}where it costs at least {percent(found.least_share)} of the time, or is a fault"
-    )
+    lines.append(f"  reported:    {needs}if it costs at least {percent(found.least_share)} of the time, or is an error")
     lines += [f"  settings:    {', '.join(of.settings)}"] if of.settings else []
     lines += [f"  the check:   {of.name}"] if of.order else []
-    return [*lines, "  `tui-trainer doctor RUN` says what it finds"]
+    return [*lines, "  `tui-trainer doctor RUN` shows the result"]
 
 
 def _commands() -> dict[str, Callable[[], str]]:
@@ -151,8 +151,8 @@ def _meaning_of_code(code: int) -> str:
         name = signal.Signals(code - _SIGNALS_FROM).name
     except ValueError:
         return ""
-    by = " As the system does when memory runs out: `tui-trainer guide memory`." if name == "SIGKILL" else ""
-    return f"The process was ended by the signal {name}.{by}"
+    by = " The system does this when memory runs out: see `tui-trainer guide memory`." if name == "SIGKILL" else ""
+    return f"The process was ended by signal {name}.{by}"
 
 
 def _names(kind: str) -> dict[str, str]:
@@ -182,4 +182,4 @@ def _near_words(word: str) -> str:
     if near:
         *first, last = near[:_MOST_NEAR]
         return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
-    return f"`tui-trainer explain` lists all settings, with the word {' or '.join(_LISTS)} it lists those"
+    return f"`tui-trainer explain` lists all settings; add {' or '.join(_LISTS)} to list those"

@@ -21,14 +21,14 @@ def diagnose(
     gpu: GpuName = None,
     as_json: AsJson = False,
     try_out: Annotated[
-        bool, option("--try", None, "Try it first, in some seconds: precisions, attention, rates, disks.")
+        bool, option("--try", None, "Run quick tests first: precisions, attention, speed, disks.")
     ] = False,
     clear: Annotated[
         list[str] | None,
-        option("--clear", "KIND", "Forget what was measured here of this kind, or all of it; may be repeated."),
+        option("--clear", "KIND", "Forget measurements of this kind, or all of them; may be repeated."),
     ] = None,
 ) -> None:
-    """Show the hardware, the drivers and the libraries, what was tried and measured of them, and what is wrong."""
+    """Show hardware, drivers, libraries, what was measured of them, and problems."""
     from tui_trainer.lines.diagnose import clear_measured, print_diagnosis
 
     if clear:
@@ -37,7 +37,7 @@ def diagnose(
         from tui_trainer.hardware.probe import probe
         from tui_trainer.launching.trial import try_machine
 
-        try_machine(probe(), gpu, lambda part: tell(f"trying: {part}"))
+        try_machine(probe(), gpu, lambda part: tell(f"testing: {part}"))
     raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
 
 
@@ -47,14 +47,14 @@ def check(
     asked: Asked,
     gpu: GpuName = None,
     as_json: AsJson = False,
-    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with every fix applied.")] = None,
+    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with all fixes applied.")] = None,
     measure: Annotated[
         list[str] | None,
-        option("--measure", "NAME", "Measure first what this check gains here, or all of them; may be repeated."),
+        option("--measure", "NAME", "First measure the gain of this check, or of all; may be repeated."),
     ] = None,
-    seconds: Annotated[float, typer.Option(min=1, help="The most that measuring one of them takes.")] = 300,
+    seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check.")] = 300,
 ) -> None:
-    """Go through the checklist: is it ready, and is it fast? Exit code 1 when something fails."""
+    """Run the checklist: is the run ready, and is it fast? Exit code 1 if a check fails."""
     from tui_trainer.lines.checklist import print_checks
 
     loaded = asked.load_to_start(gpu)
@@ -70,7 +70,7 @@ def check(
 @app.command()
 @shares_options
 def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
-    """Try what a run comes to late: its largest batches, a checkpoint, the final model. Exit code 1 when one fails."""
+    """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if one fails."""
     from tui_trainer.bench import rehearsal
 
     def hear(told: dict[str, Any]) -> None:
@@ -107,9 +107,9 @@ def preview(
         int, typer.Option("-n", "--samples", min=1, max=_MOST_SAMPLES, help="Rows of the batch to show.")
     ] = 3,
     as_json: AsJson = False,
-    no_color: Annotated[bool, typer.Option("--no-color", help="Mark the trained tokens by brackets.")] = False,
+    no_color: Annotated[bool, typer.Option("--no-color", help="Mark the trained tokens with brackets.")] = False,
 ) -> None:
-    """Show rows of the batch that the model would get, the trained tokens marked, and numbers about all rows."""
+    """Show rows of a batch as the model sees them, with trained tokens marked, and statistics of all rows."""
     from tui_trainer.launching.preview import as_values, make_preview
 
     loaded = asked.load(gpu)

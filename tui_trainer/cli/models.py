@@ -23,13 +23,13 @@ def download(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model's name on the hub, such as org/model.")] = "",
     data: Annotated[str, option("--data", "PATH", "A data set instead: owner/name[@revision][/folder].")] = "",
     revision: Annotated[str, option("--revision", "R", "A branch, a tag or a commit.")] = "main",
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Fetch a model or a data set from the Hugging Face Hub: says its size and licence, and asks first."""
+    """Download a model or a data set from the Hugging Face Hub. Shows its size and licence, and asks first."""
     if bool(name) == bool(data):
         hint = "`tui-trainer download org/model`, or `tui-trainer download --data owner/name`"
-        raise InputError("one model or one data set is fetched at a time", hint=hint)
+        raise InputError("give the name of one model or of one data set", hint=hint)
     from tui_trainer.downloading.hub import download_model
 
     def ask(offer: "DownloadOffer") -> bool:
@@ -49,31 +49,31 @@ def download(
 @app.command()
 def install(
     names: Annotated[list[str], typer.Argument(metavar="NAME...", help="unsloth, an extra such as gpu, or a library.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Install what a check names: an extra of this program, a library, or unsloth with an environment of its own. Shows
-    the commands, and asks first."""
+    """Install what a check suggests: an extra of tui-trainer, a library, or unsloth in its own environment. Shows the
+    commands, and asks first."""
     from tui_trainer.downloading.environment import SIZE_GIB, commands, install_here, installation, make_environment
     from tui_trainer.models.unsloth import NAME, environment_folder, version_here
 
     is_unsloth = names == [NAME]
     if is_unsloth:
         folder = environment_folder()
-        there = f", in the place of {version_here()}" if version_here() else ""
-        what = f"{NAME} with torch of its own, about {SIZE_GIB:g} GiB, in {folder}{there}:"
+        there = f", replacing {version_here()}" if version_here() else ""
+        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, to {folder}{there}:"
         steps = commands(folder)
     else:
-        what = f"into the environment of this program, {sys.prefix}:"
+        what = f"to the environment of tui-trainer, {sys.prefix}:"
         steps = [installation(names)]
     lines = [what, *(f"  {shlex.join(command)}" for command in steps)]
     if not agrees("install", lines, yes=yes, as_json=as_json):
         tell("nothing was installed")
         raise typer.Exit(EXIT_STOPPED)
     if is_unsloth:
-        done = [f"{NAME} {make_environment(tell)} is in {folder}; model.provider = {NAME} trains with it"]
+        done = [f"{NAME} {make_environment(tell)} is in {folder}; set model.provider = {NAME} to train with it"]
     else:
-        done = [*install_here(steps[0], tell), "programs that are running see it after a restart"]
+        done = [*install_here(steps[0], tell), "restart running programs to use it"]
     print_done(done, as_json=as_json)
 
 
@@ -85,10 +85,10 @@ def agrees(verb: str, lines: Sequence[str], *, yes: bool, as_json: bool = False)
     if yes:
         return True
     if as_json:
-        print_json({"offer": list(lines), "hint": f"--yes to {verb} it"})
+        print_json({"offer": list(lines), "hint": f"add --yes to {verb} it"})
         raise typer.Exit(EXIT_STOPPED)
     if sys.stdin is None or not sys.stdin.isatty():
-        raise InputError("there is no terminal to ask on", hint=f"add --yes to {verb} without a question")
+        raise InputError("cannot ask for confirmation without a terminal", hint=f"add --yes to {verb} without asking")
     return typer.confirm(f"{verb} it?", default=False)
 
 
@@ -120,8 +120,8 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     else:
         if found.others:
             labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
-            lines.append(f"its splits are {labels}: train trains, validation evaluates, test is left alone;")
-            lines.append("data.split and data.eval_split choose others")
+            lines.append(f"its splits are {labels}: train is trained on, validation evaluated, test not used;")
+            lines.append("set data.split and data.eval_split to choose others")
     return [*lines, f"data.path = {toml_text(str(wanted))}"]
 
 
@@ -132,16 +132,16 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
     from tui_trainer.units import format_bytes
 
     free = read_place("model cache", offer.target).free_bytes
-    rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still missing"
-    gate = " (only for accounts that accepted it on its page)" if offer.gated else ""
+    rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still to download"
+    gate = " (only for accounts that have accepted it on its page)" if offer.gated else ""
     rows = [
         (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
         ("size", f"{size_words(offer)}{rest}"),
-        ("left out", offer.left_out),
+        ("skipped", offer.left_out),
         ("licence", f"{offer.license or 'not stated'}{gate}"),
         ("from", host()),
         ("folder", str(offer.target)),
-        ("disk", f"{format_bytes(free)} are free there" if free is not None else ""),
+        ("disk", f"{format_bytes(free)} free" if free is not None else ""),
     ]
     return labelled(rows)
 

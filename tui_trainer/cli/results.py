@@ -33,9 +33,9 @@ _MOST_FILES = 30
 def doctor(
     run: RunReference = "last",
     as_json: AsJson = False,
-    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write its config with the remedies.")] = None,
+    fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write the run's config with the fixes.")] = None,
 ) -> None:
-    """Say what a run loses its time to, or what is wrong with it: with numbers, and what to do in the next one."""
+    """Show where a run loses time or what is wrong with it, with numbers, and what to change next time."""
     from tui_trainer.lines.doctor import print_verdict
 
     print_verdict(run_named(run), as_json=as_json, fix=fix)
@@ -44,10 +44,10 @@ def doctor(
 @app.command()
 def report(
     run: RunReference = "last",
-    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of the run's folder.")] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Write to this folder instead of the run's.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write what came of a run, as report.md and as one page, report.html; with --json, print the same facts."""
+    """Write a report of a run as report.md and report.html; with --json, print the same facts."""
     from tui_trainer.files.local_paths import from_the_root
     from tui_trainer.reporting.facts import facts_of, to_json
     from tui_trainer.reporting.page import write_report
@@ -55,7 +55,7 @@ def report(
     folder = run_named(run)
     if as_json:
         if out is not None:
-            raise InputError("--json prints the report, and --out writes it", hint="leave one of them out")
+            raise InputError("--json cannot be combined with --out", hint="remove one of them")
         print(to_json(facts_of(folder)))
         return
     try:
@@ -64,7 +64,7 @@ def report(
             out.mkdir(parents=True, exist_ok=True)
         written = write_report(folder, out)
     except OSError as error:
-        message = f"the report cannot be written: {system_reason(error)}"
+        message = f"could not write the report: {system_reason(error)}"
         raise FolderError(message, where=str(out or folder.root)) from None
     print("\n".join(one_line(str(path)) for path in written))
 
@@ -75,16 +75,16 @@ def export(
     to: Annotated[
         list[str] | None, option("--to", "FORMAT", "merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.")
     ] = None,
-    out: Annotated[Path | None, option("--out", "FOLDER", "Instead of RUN/export/FORMAT.")] = None,
+    out: Annotated[Path | None, option("--out", "FOLDER", "Write to this folder instead of RUN/export/FORMAT.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's model in another form, load it again, and compare it with what was trained."""
+    """Export a run's model to another format, load it again, and compare it with the trained model."""
     from tui_trainer.exporting.contract import find_format, format_names
 
     if not to:
-        raise InputError("no format is named", hint=f"--to {', --to '.join(format_names())}")
+        raise InputError("no format was given", hint=f"--to {', --to '.join(format_names())}")
     if out and len(to) > 1:
-        raise InputError("--out names the folder of one format", hint="export them one by one")
+        raise InputError("--out can be used with only one format", hint="export them one by one")
     formats = [find_format(name) for name in dict.fromkeys(to)]
     folder = run_in_use(run, "export")
     from tui_trainer.exporting.export import Certifier, expected_seconds, target_lock, target_of
@@ -100,7 +100,7 @@ def export(
     for one, target in zip(formats, targets, strict=True):
         if not as_json:
             seconds = expected_seconds(trained, one)
-            takes = f", about {format_seconds(seconds)} as earlier exports took here" if seconds else ""
+            takes = f", about {format_seconds(seconds)} judging by earlier exports here" if seconds else ""
             print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
         with redirect_stdout(sys.stderr):  # for what libraries print
             place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
@@ -111,7 +111,7 @@ def export(
         else:
             print("\n".join([f"{one.title}: {one_line(str(place))}", *certificate.lines()]))
     if not is_good:
-        tell("what was exported is not what was trained; its folder is kept, and its name begins with failed-")
+        tell("the export differs from the trained model; its folder is kept under a name that begins with failed-")
         raise typer.Exit(EXIT_FAILED)
 
 
@@ -119,18 +119,20 @@ def export(
 def publish(
     run: RunReference = "last",
     to: Annotated[str, option("--to", "OWNER/NAME", "The repository on the hub.")] = "",
-    export: Annotated[str, option("--export", "FORMAT", "An export instead of the model.")] = "",
-    private: Annotated[bool, typer.Option("--private/--public", help="Who may see a new repository.")] = True,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    export: Annotated[str, option("--export", "FORMAT", "Publish an export instead of the model.")] = "",
+    private: Annotated[bool, typer.Option("--private/--public", help="Visibility of a new repository.")] = True,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Send a run's model to the Hugging Face Hub: shows what would go there, and asks first."""
+    """Upload a run's model to the Hugging Face Hub. Shows what would be uploaded, and asks first."""
     from tui_trainer.exporting.publishing import make_offer, source_of
     from tui_trainer.exporting.publishing import publish as send
 
     folder = run_in_use(run, "publish")
     if not to:
-        raise InputError("to where?", hint=f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`")
+        raise InputError(
+            "no repository was given", hint=f"`tui-trainer publish {shell_word(folder.name)} --to OWNER/NAME`"
+        )
     source = source_of(folder, export)
     if export:
         from tui_trainer.exporting.export import target_lock
@@ -142,21 +144,21 @@ def publish(
         tell("nothing was published")
         raise typer.Exit(EXIT_STOPPED)
     url = send(offer, transfer_progress(as_json))
-    print_done([f"{one_line(folder.name)} is at {url}"], as_json=as_json, url=str(url))
+    print_done([f"{one_line(folder.name)} is published at {url}"], as_json=as_json, url=str(url))
 
 
 def _offer_lines(offer: "PublishOffer") -> list[str]:
     """What would go where, who could see it, and what was taken out."""
     from tui_trainer.units import format_bytes
 
-    there = "" if offer.exists is None else ", which is there already"
+    there = "" if offer.exists is None else ", which already exists"
     rows = [
         ("to", f"{offer.name}{there}"),
-        ("seen by", "you and those you allow (private)" if offer.private else "everybody (public)"),
+        ("seen by", "you and people you give access (private)" if offer.private else "everyone (public)"),
         ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
         ("on", offer.base_model),
-        ("licence", (offer.license or "not known: look at its page") if offer.base_model else ""),
+        ("licence", (offer.license or "unknown: see its page") if offer.base_model else ""),
         *(("note", note) for note in offer.notes),
     ]
     if len(offer.files) > _MOST_FILES:
@@ -171,7 +173,7 @@ def track(
         list[str] | None, option("--to", "TRACKER", "tensorboard, wandb, mlflow or trackio; may be repeated.")
     ] = None,
 ) -> None:
-    """Hand a run that is over to trackers: what they do not have yet. A run under way does so by logging.report_to."""
+    """Upload a finished run to trackers (only what is missing). An active run uses logging.report_to instead."""
     from tui_trainer.runs.lock import lock_hint, owner
     from tui_trainer.runs.overview import overview
     from tui_trainer.tracking.contract import find_tracker, tracker_names, tracker_problems
@@ -179,12 +181,12 @@ def track(
 
     folder, names = run_in_use(run, "track"), list(dict.fromkeys(to or []))
     if not names:
-        raise InputError("to which tracker?", hint=f"--to {', --to '.join(tracker_names())}")
+        raise InputError("no tracker was given", hint=f"--to {', --to '.join(tracker_names())}")
     if problems := tracker_problems(names):
         raise InputError(problems)
     if holder := owner(folder.lock):
-        hint = lock_hint(holder, folder.lock, "its trackers are those of logging.report_to")
-        raise InputError(f"{folder.name} is under way: {holder}", hint=hint)
+        hint = lock_hint(holder, folder.lock, "an active run reports to the trackers of logging.report_to")
+        raise InputError(f"{folder.name} is active: {holder}", hint=hint)
     status, failed = overview(folder).status, False
     for name in names:
         feeder = Feeder(
@@ -195,6 +197,6 @@ def track(
         failed |= feeder.given_up
         if not feeder.given_up:
             new = feeder.handed - before
-            print(f"{name}: {new} events handed over" if new > 0 else f"{name} has all of it")
+            print(f"{name}: {new} events uploaded" if new > 0 else f"{name} is up to date")
     if failed:
         raise typer.Exit(EXIT_FAILED)

@@ -43,12 +43,12 @@ def resume(
     run: RunReference = "last",
     gpu: GpuName = None,
     processes: Annotated[
-        int | None, option("--processes", "N", "Go on in so many processes on each node; else as before.", **_COUNT)
+        int | None, option("--processes", "N", "Processes per node. If not given: as before.", **_COUNT)
     ] = None,
-    nodes: Annotated[int | None, option("--nodes", "N", "Go on with so many nodes; else as before.", **_COUNT)] = None,
+    nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
-    """Go on with a run from its newest whole checkpoint; without --gpu on the card that it began on, if it is here."""
+    """Resume a run from its latest complete checkpoint; without --gpu on the GPU it started on, if available."""
     from tui_trainer.launching.open_run import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
@@ -81,7 +81,7 @@ def resume(
 @app.command()
 @shares_options
 def attach(shown: Shown, run: RunReference = "last") -> None:
-    """Watch a run that another process carries out, or look at one that has ended."""
+    """Watch a run in another process, or look at one that has ended."""
     watch(run_named(run), shown)
 
 
@@ -97,7 +97,7 @@ def watch(folder: "RunFolder", shown: Shown) -> None:
 
 @app.command()
 def runs(as_json: AsJson = False) -> None:
-    """List the runs on this disk, the newest first."""
+    """List the runs on this disk, newest first."""
     from dataclasses import asdict
     from datetime import UTC, datetime
 
@@ -121,7 +121,7 @@ def runs(as_json: AsJson = False) -> None:
 def compare(
     runs: Annotated[list[str], typer.Argument(metavar="RUN RUN...", help="Two to six runs.")], as_json: AsJson = False
 ) -> None:
-    """Compare runs: losses, scores, speed, memory, and the settings in which they differ."""
+    """Compare runs: losses, scores, speed, memory, and the settings that differ."""
     from dataclasses import asdict
 
     from tui_trainer.lines.comparison_lines import comparison_lines
@@ -135,8 +135,8 @@ def compare(
 
 
 @app.command()
-def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME", help="Its new name.")]) -> None:
-    """Give a run that is not running another name."""
+def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")]) -> None:
+    """Rename a run. It must not be active."""
     from tui_trainer.runs import at_rest
 
     folder = run_named(run)
@@ -150,10 +150,10 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
 @app.command()
 def label(
     run: RunReference,
-    tags: Annotated[str | None, option("--tags", '"A B"', "Its tags; an empty text takes them away.")] = None,
-    note: Annotated[str | None, option("--note", "TEXT", "A note of one line; an empty text takes it away.")] = None,
+    tags: Annotated[str | None, option("--tags", '"A B"', "Tags of the run; an empty text removes them.")] = None,
+    note: Annotated[str | None, option("--note", "TEXT", "A one-line note; an empty text removes it.")] = None,
 ) -> None:
-    """Give a run tags and a note, also while it trains; without an option print those that it has."""
+    """Set the tags and the note of a run, even while it trains; without options, print them."""
     from tui_trainer.runs import labels
 
     folder = run_named(run)
@@ -167,8 +167,10 @@ def label(
 
 
 @app.command()
-def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False) -> None:
-    """Delete a run that is not running: its journal, its checkpoints and its model. Asks first."""
+def delete(
+    run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False
+) -> None:
+    """Delete a run: its journal, checkpoints and model. It must not be active. Asks first."""
     from tui_trainer.runs import at_rest
     from tui_trainer.units import format_bytes
 
@@ -176,7 +178,7 @@ def delete(run: RunReference, yes: Annotated[bool, typer.Option("--yes", help="D
     if not yes:
         freed = format_bytes(at_rest.bytes_to_free(root))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InputError(f"{root} would be deleted, {freed} freed", hint="--yes deletes it without a question")
+            raise InputError(f"{root} would be deleted, {freed} freed", hint="--yes deletes it without asking")
         if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
             return
     for line in at_rest.delete(root).words(root.name):
@@ -207,7 +209,7 @@ def _refuse_link(reference: str, folder: "RunFolder", what: str) -> None:
     is_its_name = reference == folder.name and folder.root in listed_roots()
     if not is_its_name and named.is_symlink() and named.resolve() == folder.root:
         hint = (
-            f"`{shlex.join(['rm', str(named)])}` takes the link away; {one_line(str(folder.root), 300)} names the run"
+            f"`{shlex.join(['rm', str(named)])}` removes the link; the run itself is {one_line(str(folder.root), 300)}"
         )
         raise FolderError(f"this is a link to a run, and nothing was {what}", where=one_line(str(named)), hint=hint)
 
@@ -223,7 +225,7 @@ def ask(
     run: RunReference,
     action: Annotated[str, typer.Argument(metavar="ACTION", help="pause, resume, save, evaluate or stop.")],
 ) -> None:
-    """Ask a run that is under way to pause, resume, save, evaluate or stop."""
+    """Ask an active run to pause, resume, save, evaluate or stop."""
     _ask(run, action)
 
 
@@ -233,7 +235,7 @@ def _ask(reference: str, action: str) -> None:
     from tui_trainer.runs.overview import overview
 
     if action not in controls.ACTIONS:
-        raise InputError(f"{action!r} is no request", hint="requests: " + ", ".join(controls.ACTIONS))
+        raise InputError(f"{action!r} is not a valid action", hint="actions: " + ", ".join(controls.ACTIONS))
     folder = run_named(reference)
     job = slurm.active_job(folder) if owner(folder.lock) is None else ""
     if job and action == "stop":
@@ -241,13 +243,12 @@ def _ask(reference: str, action: str) -> None:
         print(f"cancelled job {job} of {one_line(folder.name)}: it was not running")
         return
     if job:
-        hint = f"`tui-trainer stop {shell_word(folder.name)}` takes it out of the queue"
-        raise InputError(f"job {job} of {folder.name} has not begun", hint=hint)
+        hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
+        raise InputError(f"job {job} of {folder.name} has not started", hint=hint)
     if owner(folder.lock) is None:
         finished = overview(folder).status == "finished"
-        hint = f"`tui-trainer {'generate' if finished else 'resume'} {shell_word(folder.name)}` " + (
-            "tries it" if finished else "goes on"
-        )
+        command, does = ("generate", "tries") if finished else ("resume", "resumes")
+        hint = f"`tui-trainer {command} {shell_word(folder.name)}` {does} it"
         raise InputError(f"{folder.name} is {'finished' if finished else 'not running'}", hint=hint)
     holder = owner(folder.lock)
     controls.request(folder.control, action)
@@ -267,26 +268,28 @@ _EXAMPLE = """Submit a run to Slurm, and watch it.
 Example: tui-trainer submit my.toml --time 8:00:00 --partition gpu --gpus 4 --sbatch=--account=physics
 
 Shows the batch script and asks before it is submitted. Before the time limit the run saves a checkpoint, is queued
-again and goes on exactly. output.runs_dir and the data must be on a disk that all nodes see. `attach RUN`
-watches the run from anywhere, `stop RUN` stops it, or takes it out of the queue."""
+again and resumes exactly. output.runs_dir and the data must be on a disk that all nodes see. `attach RUN`
+watches the run from anywhere, `stop RUN` stops it, or removes it from the queue."""
 
 
 @app.command(help=_EXAMPLE)
 @shares_options
 def submit(
     asked: Asked,
-    time: Annotated[str, typer.Option(metavar="TIME", help="Limit of one start: 90 (minutes), 8:00:00, 2-12.")] = "",
-    partition: Annotated[str, typer.Option(metavar="NAME", help="Where; else the cluster's default.")] = "",
+    time: Annotated[str, typer.Option(metavar="TIME", help="Time limit of one job: 90 (minutes), 8:00:00, 2-12.")] = "",
+    partition: Annotated[str, typer.Option(metavar="NAME", help="If not given: the cluster's default.")] = "",
     nodes: Annotated[
         int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
     ] = None,
-    gpus: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="Cards on each node.")] = 0,
-    cpus: Annotated[int, typer.Option(min=0, max=4096, metavar="N", help="Cores on each node.")] = 0,
+    gpus: Annotated[int, typer.Option(min=0, max=64, metavar="N", help="GPUs per node.")] = 0,
+    cpus: Annotated[int, typer.Option(min=0, max=4096, metavar="N", help="CPU cores per node.")] = 0,
     sbatch: Annotated[
-        list[str] | None, option("--sbatch", "OPTION", "Another option of sbatch; may be repeated.")
+        list[str] | None, option("--sbatch", "OPTION", "An extra option for sbatch; may be repeated.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the script; write and submit nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the script without writing or submitting it.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     no_ui: NoUi = False,
     ascii_only: AsciiOnly = False,
     no_mouse: NoMouse = False,
@@ -313,17 +316,17 @@ def submit(
         return
     asks = slurm.is_here() and not yes
     if asks and not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise InputError("this script would be submitted", hint="--yes submits it without a question")
+        raise InputError("this script would be submitted", hint="--yes submits it without asking")
     folder = make_folder(loaded, root, script)
-    by_hand = f"`sbatch {folder.script}` submits it"
+    by_hand = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
-        tell(f"sbatch is not on this machine: {by_hand} where it is")
+        tell(f"sbatch is not available on this machine: {by_hand} where it is")
         return
     if asks and not typer.confirm("submit it?", err=True):
         tell(by_hand)
         return
     job = hand_over(folder)
-    print(f"job {job} is {folder.name}, in {folder.root}, which its nodes must see as well", flush=True)
+    print(f"submitted {folder.name} as job {job}, in {folder.root}, which all nodes must see as well", flush=True)
     if no_ui or sys.stdout.isatty():
         watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
 
@@ -331,14 +334,14 @@ def submit(
 @app.command()
 def join(
     run: RunReference,
-    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, from 1.", min=1, max=4095)],
+    node_rank: Annotated[int, option("--node-rank", "K", "The number of this node, starting at 1.", min=1, max=4095)],
 ) -> None:
-    """Take part, as another node, in a run that is begun on the first one. RUN is its folder on a shared disk."""
+    """Join a run that was started on the first node, as another node. RUN is its folder on a shared disk."""
     from tui_trainer.lines import headless
 
     try:
         folder = run_named(run)
     except FolderError as error:
-        hint = "output.runs_dir must be on a disk that all nodes see; start the first node before"
+        hint = "output.runs_dir must be on a disk that all nodes see; start the first node first"
         raise InputError(f"{error.problems[0].message}: {one_line(run, 200)}", hint=hint) from None
     raise typer.Exit(headless.join_run(folder, node_rank))

@@ -21,12 +21,10 @@ _LEAST_WIDTH = 40
 def plan(
     asked: Asked,
     gpu: GpuName = None,
-    cards: Annotated[
-        str, option("--cards", "NAME,...", "Plan for cards that are not here, such as T4,RTX 4090,H100, or all.")
-    ] = "",
+    cards: Annotated[str, option("--cards", "NAME,...", "Plan for other GPUs, such as T4,RTX 4090,H100, or all.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Show what would happen: batch, steps, memory, time, disk, each number with its reason."""
+    """Show the plan: batch, steps, memory, time and disk, each number with its reason."""
     from tui_trainer.launching.prepare import estimated_plan
     from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.planning.summary import data_words
@@ -35,7 +33,7 @@ def plan(
         from tui_trainer.launching.other_cards import find_cards, plans_for, smallest_that_fits
 
         if gpu is not None:
-            raise InputError("--gpu is a card that is here", hint="leave out --gpu or --cards")
+            raise InputError("--gpu cannot be combined with --cards", hint="remove one of them")
         plans = list(plans_for(asked.request, find_cards(cards), show_progress))
         if as_json:
             best = smallest_that_fits(plans)
@@ -54,7 +52,7 @@ def plan(
 
 @app.command()
 def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=False)] = "") -> None:
-    """List the recipes and the hardware profiles, those that match this machine marked; or show one."""
+    """List recipes and hardware profiles, with those that match this machine marked, or show one."""
     from tui_trainer.config.toml_files import all_profiles, find_profile
     from tui_trainer.hardware.probe import probe
     from tui_trainer.lines import plan_and_events as lines
@@ -75,18 +73,16 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
 def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
     to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config there.")] = None,
-    kind: Annotated[str, option("--as", "KIND", "What it is, where its keys do not say it.")] = "",
+    kind: Annotated[str, option("--as", "KIND", "Kind of config, if its keys do not show it.")] = "",
     processes: Annotated[
         int | None,
-        option("--processes", "N", "Devices of the file's run: its batch per device is multiplied by them.", min=1),
+        option("--processes", "N", "Devices of the original run; multiplies its batch size per device.", min=1),
     ] = None,
-    without: Annotated[
-        list[str] | None, option("--without", "KEY,...", "Leave these keys of the file out: the run is another then.")
-    ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Write over OUT.toml where it exists.")] = False,
+    without: Annotated[list[str] | None, option("--without", "KEY,...", "Ignore these keys (changes the run).")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Turn another tool's config into ours, and show each rewrite and what was left out.
+    """Import another tool's config, and show each rewrite and what was ignored.
 
     The TOML goes to standard output and the report to standard error; with --to, the file and the report on
     standard output.
@@ -94,7 +90,7 @@ def import_config(
     from tui_trainer.importing.imported import import_file, write_config
 
     if force and to is None:
-        raise InputError("--force writes over a file", hint="name the file with --to OUT.toml")
+        raise InputError("--force works only with --to", hint="name the file with --to OUT.toml")
     if to is not None and to.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(to), hint=f"write --to {to.name}.toml")
     left = [name.strip() for names in without or () for name in names.split(",") if name.strip()]
@@ -130,7 +126,7 @@ def guide(
         longest = max(map(len, guides()))
         for name, title in guides().items():
             print(f"{name:<{longest}}  {title}")
-        print("\n`tui-trainer guide TOPIC` prints one; begin with start")
+        print("\n`tui-trainer guide TOPIC` prints one; start with `tui-trainer guide start`")
         return
     # Guides link to each other by their files.
     name = topic.lower().removesuffix(".md")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @app.command()
 @shares_options
 def train(asked: Asked, shown: Shown, gpu: GpuName = None, detach: Detach = False) -> None:
-    """Open the screens, or with --no-ui train at once. This is what happens when no command is named."""
+    """Open the screens, or train at once with --no-ui. This is the default command."""
     if detach:
         from tui_trainer.launching.detached import make_run
 
@@ -48,8 +48,8 @@ def _greeting(run: "OpenRun", plan: "Plan", loaded: "LoadedConfig") -> list[str]
 
     greeting = [*start_lines(run.folder.name, str(run.folder.root), plan), *loaded.notes]
     if not run.remembered:
-        unlisted = "the index of runs cannot be written: `resume` and `stop` need this run's path"
-        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a folder that can be written to")
+        unlisted = "could not write the list of runs: `resume` and `stop` need this run's path"
+        greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a writable folder")
     return greeting
 
 

@@ -31,27 +31,28 @@ from tui_trainer.units import format_rate
 if TYPE_CHECKING:
     from tui_trainer.exporting.trained_model import TrainedModel
 
-Temperature = Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")]
-Beams = Annotated[int, typer.Option(min=1, max=64, help="Texts that go on at once; the likeliest is taken.")]
-NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to write.")]
-Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed writes the same text.")]
+Temperature = Annotated[float, typer.Option(min=0, max=10, help="0: greedy decoding.")]
+Beams = Annotated[int, typer.Option(min=1, max=64, help="Number of beams; the likeliest text is taken.")]
+NewTokens = Annotated[int, typer.Option(min=1, max=100_000, help="Tokens to generate.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**63 - 1, help="The same seed gives the same text.")]
 
 
 @app.command()
 def generate(
     run: RunReference = "last",
     prompt: Annotated[
-        str | None, typer.Argument(metavar="PROMPT", help="Without it, lines are read one by one.", show_default=False)
+        str | None,
+        typer.Argument(metavar="PROMPT", help="If not given, prompts are read line by line.", show_default=False),
     ] = None,
     max_new_tokens: NewTokens = 200,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=10, help="0 takes the likeliest token.", show_default=f"{TEMPERATURE}; with beams 0"),
+        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}; with beams 0"),
     ] = None,
     beams: Beams = 1,
     seed: Seed = 0,
 ) -> None:
-    """Try a trained model: it continues a text, or answers one as its task does."""
+    """Try a trained model on a text: it continues the text, or answers as in its task."""
     folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
@@ -78,25 +79,25 @@ def _require_beams_of_use(trained: "TrainedModel", sampling: Sampling) -> None:
     if sampling.num_beams == 1:
         return
     if sampling.temperature:
-        raise InputError("--beams takes the likeliest text, and --temperature draws one", hint="leave one of them out")
+        raise InputError("--beams cannot be combined with --temperature above 0", hint="remove one of them")
     if not trained.writes:
-        message = f"{trained.run.name} learnt {trained.task.name}, which writes no text: there is nothing for --beams"
-        raise InputError(message, hint="leave it out")
+        message = f"{trained.run.name} was trained for {trained.task.name} and generates no text, so it has no beams"
+        raise InputError(message, hint="remove --beams")
 
 
 @app.command()
 def chat(
     run: RunReference = "last",
-    system: Annotated[str, option("--system", "TEXT", "What the conversation begins with.")] = "",
-    against: Annotated[str, option("--against", "base", "The base model answers first.")] = "",
+    system: Annotated[str, option("--system", "TEXT", "The system prompt.")] = "",
+    against: Annotated[str, option("--against", "base", "base: the base model answers as well, first.")] = "",
     max_new_tokens: NewTokens = 400,
     temperature: Temperature = TEMPERATURE,
     seed: Seed = 0,
     gpu: GpuName = None,
 ) -> None:
-    """Hold a conversation with a trained model that answers, or write a text with one that continues."""
+    """Chat with a trained model, or continue a text with one that is not a chat model."""
     if against not in ("", "base"):
-        raise InputError("--against takes base", hint="`tui-trainer evaluate` compares other models")
+        raise InputError("--against takes only base", hint="`tui-trainer evaluate` compares other models")
     folder = run_in_use(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
@@ -104,8 +105,8 @@ def chat(
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {shell_word(folder.name)}` asks it one text at a time"
-        raise InputError(f"{folder.name} learnt {trained.task.name}, which holds no conversation", hint=hint)
+        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries it on one text at a time"
+        raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
         raise InputError(reason or f"{folder.name} was trained from scratch: it has no base model")
@@ -118,7 +119,7 @@ def chat(
     writers = {"base": Writer(folder, device=device, base=base)} if base else {}
     writers["tuned"] = Writer(folder, device=device)
     sampling = Sampling(max_new_tokens=max_new_tokens, temperature=temperature, seed=seed)
-    print(f"{folder.name}: {source}; /help lists commands, Ctrl+C ends an answer, Ctrl+D leaves", file=sys.stderr)
+    print(f"{folder.name}: {source}; /help lists commands, Ctrl+C stops an answer, Ctrl+D quits", file=sys.stderr)
     hold(
         ChatSession(
             writers,
@@ -135,16 +136,16 @@ def evaluate(
     models: Annotated[
         list[str], typer.Argument(metavar="RUN|FOLDER...", help="Runs, or folders with models of the same kind.")
     ],
-    data: Annotated[str, option("--data", "FILE", "Instead of the held-out rows of the run.")] = "",
+    data: Annotated[str, option("--data", "FILE", "Use this file instead of the run's held-out rows.")] = "",
     against: Annotated[
-        str, option("--against", "MODEL", "base, a run, a folder, or none.", show_default=True)
+        str, option("--against", "MODEL", "Compare with: base, a run, a folder, or none.", show_default=True)
     ] = "base",
-    rows: Annotated[int, typer.Option(min=0, help="At most so many rows, evenly spaced; 0: as in the run.")] = 0,
-    changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the rows that changed most.")] = 5,
+    rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as in the run.")] = 0,
+    changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the most changed rows to show.")] = 5,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure trained models on held-out rows, or on a file: loss and scores beside those of the base model."""
+    """Evaluate trained models on held-out rows or a file: loss and scores, compared with the base model."""
     from dataclasses import asdict
 
     from tui_trainer.exporting.evaluating import Evaluator, run_of
@@ -175,30 +176,32 @@ _SECONDS_BETWEEN_LINES = 30.0
 @app.command()
 def predict(
     run: RunReference,
-    data: Annotated[str, option("--data", "FILE", "What is predicted: any data that can be trained on.")],
-    out: Annotated[Path, option("--out", "FILE", "JSON lines: each row with its prediction.")],
-    batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows at a time, or auto.")] = "auto",
+    data: Annotated[str, option("--data", "FILE", "Data to predict: any data that can be trained on.")],
+    out: Annotated[Path, option("--out", "FILE", "Output file (JSON lines): each row with its prediction.")],
+    batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows per batch, or auto.")] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        option("--max-new-tokens", None, "Of what a model writes: 200, or task.max_target_length.", min=1, max=100_000),
+        option("--max-new-tokens", None, "Maximum for each text: 200, or task.max_target_length.", min=1, max=100_000),
     ] = None,
-    temperature: Annotated[float, typer.Option(min=0, max=10, help="0 takes the likeliest token.")] = 0,
+    temperature: Annotated[float, typer.Option(min=0, max=10, help="0: greedy decoding.")] = 0,
     beams: Beams = 1,
-    seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed writes the same texts.")] = 0,
-    column: Annotated[list[str] | None, option("--column", "NAME", "The column of the text; of a pair, twice.")] = None,
+    seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed gives the same texts.")] = 0,
+    column: Annotated[
+        list[str] | None, option("--column", "NAME", "Column of the text; give it twice for a pair.")
+    ] = None,
     field: Annotated[
-        str, option("--field", "NAME", "Under which the prediction stands.", show_default=True)
+        str, option("--field", "NAME", "Field name for the prediction.", show_default=True)
     ] = "prediction",
     on_bad_rows: Annotated[
-        Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with rows that cannot be used.")
+        Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with invalid rows.")
     ] = "stop",
-    overwrite: Annotated[bool, option("--overwrite", None, "Replace the file, or what was begun otherwise.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", None, "Replace the file or an unfinished one.")] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let a trained model predict every row of a file. Killed, the same command goes on."""
+    """Predict every row of a file with a trained model. If interrupted, rerun the same command to continue."""
     if column and len(column) > 2:
-        raise InputError("--column names the text and at the most a second one")
+        raise InputError("--column can be given at most twice: for a text and its pair")
     size = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file
@@ -228,7 +231,7 @@ def predict(
         raise DataError(named) from None
     except KeyboardInterrupt:
         show_progress("", 1, 1, "")
-        tell(f"interrupted; the same command goes on with {out}")
+        tell(f"interrupted; rerun the same command to continue {out}")
         raise typer.Exit(EXIT_STOPPED) from None
     for note in done.notes:
         tell(note)
@@ -237,7 +240,7 @@ def predict(
         print(json.dumps({"out": str(out), "rows": done.rows, "rows_before": done.rows_before,
                           "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
         return
-    before = f", {done.rows_before:,} of them were there" if done.rows_before else ""
+    before = f", {done.rows_before:,} of them earlier" if done.rows_before else ""
     took = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
     print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {took}")
 
@@ -264,5 +267,5 @@ def _batch_size(word: str) -> int:
     if word == "auto":
         return 0
     if not (word.isascii() and word.isdigit() and 0 < int(word) <= 65_536):
-        raise InputError(f"--batch-size takes a number of rows, or auto, and not {word[:40]!r}")
+        raise InputError(f"--batch-size takes a number of rows, or auto, not {word[:40]!r}")
     return int(word)

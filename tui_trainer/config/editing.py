@@ -99,9 +99,9 @@ def parse(setting: Setting, text: str) -> Any:
         return bare.lower() in _TRUE
     number = _number(bare) if {int, float} & set(setting.kinds) else None
     if number is None:
-        return _problem(setting, f"{one_line(bare, 40)!r} does not fit" if bare else "nothing was typed")
+        return _problem(setting, f"{one_line(bare, 40)!r} is not valid" if bare else "no value was entered")
     if float not in setting.kinds and int(number) != number:
-        return _problem(setting, f"{bare} is no whole number")
+        return _problem(setting, f"{bare} is not a whole number")
     if complaint := setting.limits.complaint(number):
         return _problem(setting, f"{bare} {complaint}")
     return float(number) if float in setting.kinds else int(number)
@@ -168,7 +168,7 @@ def _text(setting: Setting, bare: str, quoted: bool) -> Any:
     if quoted:
         return _unquoted(bare)
     if bare.lower() in ("", EMPTY) or (bare.lower() == "none" and setting.default == ""):
-        return "" if setting.default == "" else _problem(setting, "it cannot be empty")
+        return "" if setting.default == "" else _problem(setting, "it must not be empty")
     return bare
 
 
@@ -181,7 +181,7 @@ def _unquoted(text: str) -> str:
 
 
 def _problem(setting: Setting, message: str) -> Problem:
-    return Problem(message=message, key=setting.key, hint=f"it takes {setting.expected}")
+    return Problem(message=message, key=setting.key, hint=f"enter {setting.expected}")
 
 
 # More and less with one key: the value next to a value, in steps that suit the setting.

@@ -37,7 +37,7 @@ def near_settings(words: str) -> list[str]:
 
 def describe(setting: Setting, loaded: LoadedConfig) -> list[str]:
     """One setting in full: help, what it takes, effects, and its value now with where it came from."""
-    lines = [setting.key, f"  {setting.help}", f"  takes:   {setting.expected}"]
+    lines = [setting.key, f"  {setting.help}", f"  type:    {setting.expected}"]
     lines += [f"           {line}" for line in setting.choice_help]
     lines.append(f"  default: {display_text(setting, setting.default)}{' ' + setting.unit if setting.unit else ''}")
     lines += [f"  memory:  {setting.memory}"] if setting.memory else []
@@ -55,15 +55,15 @@ TITLES = {
     "data": "Data",
     "model": "Model",
     "model.scratch": "Model from scratch",
-    "model.rope_scaling": "Longer positions",
+    "model.rope_scaling": "RoPE scaling",
     "tuning": "Tuning",
-    "quantization": "Weights in 4 bits",
+    "quantization": "4-bit weights",
     "training": "Training",
-    "dataloader": "Batches",
+    "dataloader": "Data loader",
     "evaluation": "Evaluation",
     "checkpoint": "Checkpoints",
     "logging": "Logging",
-    "distributed": "Several processes",
+    "distributed": "Multiple processes",
     "targets": "Targets",
     "output": "Output",
 }

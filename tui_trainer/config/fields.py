@@ -158,11 +158,11 @@ class Limits:
     def complaint(self, value: float) -> str:
         """What is wrong with a number, as the end of a sentence that begins with it; empty when it fits."""
         if self.low is not None and value < self.low:
-            return f"is below {self.low:g}, the smallest allowed"
+            return f"is below the minimum of {self.low:g}"
         if self.above is not None and value <= self.above:
             return f"must be above {self.above:g}"
         if self.high is not None and value > self.high:
-            return f"is above {self.high:g}, the largest allowed"
+            return f"is above the maximum of {self.high:g}"
         if self.below is not None and value >= self.below:
             return f"must be below {self.below:g}"
         return ""
@@ -209,7 +209,7 @@ class Setting:
         return ", or ".join(words + quoted)
 
 
-_KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}
+_KIND_WORDS: dict[type, str] = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}
 
 
 def settings_of(model: type[BaseModel]) -> dict[str, Setting]:

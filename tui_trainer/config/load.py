@@ -3,6 +3,7 @@
 Precedence: defaults < recipe < hardware profile < config file < `--set`. All mistakes are reported together.
 """
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
@@ -18,10 +19,10 @@ from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths, with_paths_beside
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import Config, ResolvedConfig
-from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, read_toml
+from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
@@ -115,7 +116,7 @@ class LoadedConfig:
             self,
             config=with_changes(self.config, {key: value}),
             layers={**self.layers, key: layer},
-            notes=(*self.notes, f"{key} is {value} and not {before if before != '' else 'empty'} ({origin}): {why}"),
+            notes=(*self.notes, f"{key} is {value} instead of {before if before != '' else 'empty'} ({origin}): {why}"),
         )
 
 
@@ -194,9 +195,11 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     """What the user wrote, the weakest layer first. Mistakes are added to `problems`."""
     layers = []
     path = request.config_file
-    if path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
-        hint = f"write --data {path}"
-        problems.append(Problem(message="looks like data, not like settings", where=str(path), hint=hint))
+    if path is not None and (option := option_for(str(path))):
+        problems.append(Problem(message="is not a config file", where=str(path), hint=f"write {option}"))
+    elif path is not None and (path.suffix in _DATA_SUFFIXES or (is_here(str(path)) and path.is_dir())):
+        hint = f"use --data {path}"
+        problems.append(Problem(message="is data, not a config file", where=str(path), hint=hint))
     elif path is not None:
         try:
             raw = read_toml(path)
@@ -211,7 +214,7 @@ def user_layers(request: Request, problems: list[Problem]) -> list[Layer]:
     assigned = _assignments(request.assignments, problems, notes)
     for key, value in request.shortcuts.items():
         if assigned.get(key, value) != value:
-            notes.append(f"{OPTIONS[key]} {one_line(value, 60)} does not count beside --set {key}")
+            notes.append(f"{OPTIONS[key]} {one_line(value, 60)} is ignored, because --set {key} is given")
     layers.append(Layer(origin=Origin.COMMAND_LINE, where="--set", values=assigned, notes=tuple(notes)))
     return [*layers, _option("profile", request.profile)] if request.profile else layers
 
@@ -277,14 +280,16 @@ def _assignments(assignments: tuple[str, ...], problems: list[Problem], notes: l
         key = key.strip()
         if not equals:
             hint = f"write {key}=VALUE" if key in all_settings() else did_you_mean(key)
-            problems.append(Problem(message=f"{one_line(assignment, 60)!r} is no KEY=VALUE", where="--set", hint=hint))
+            problems.append(
+                Problem(message=f"{one_line(assignment, 60)!r} is not of the form KEY=VALUE", where="--set", hint=hint)
+            )
         elif key not in all_settings() and key not in REMOVED:
             problems.append(_unknown(key, "--set"))
         else:
             value = _value(key, text.strip())
             if key in values and values[key] != value:
                 before = one_line(str(values[key]), 60)
-                notes.append(f"{key} is given twice with --set: the last one counts, and {before} does not")
+                notes.append(f"{key} is given twice with --set: the last value is used, {before} is ignored")
             values[key] = value
     return flatten(nest(values), "--set", problems, notes)
 
@@ -338,6 +343,16 @@ def did_you_mean(key: str) -> str:
     return f"did you mean {near}?" if near else "`tui-trainer explain` lists all settings"
 
 
+def option_for(word: str) -> str:
+    """Return what was meant by a word without an option: `--set KEY=VALUE`, `--profile NAME`, or nothing."""
+    if is_here(word):
+        return ""
+    key, equals, _ = word.partition("=")
+    if equals and (key in all_settings() or re.fullmatch(r"\w+(\.\w+)+", key)):
+        return f"--set {shell_word(word)}"
+    return f"--profile {word}" if word in profile_names("recipes") else ""
+
+
 def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Problem]) -> Config | None:
     """The Config of values by dotted key; what does not fit its own setting is added to `problems`."""
     unwritable = {key: value for key, value in values.items() if isinstance(value, str) and not is_utf8(value)}
@@ -354,7 +369,7 @@ def validate(values: dict[str, Any], layers: dict[str, Layer], problems: list[Pr
             # A value inside a union fails once for each member: one sentence from the declaration says it all.
             wrong = values.get(key)
             shown = str(wrong).lower() if isinstance(wrong, bool) else one_line(repr(wrong), 60)
-            message = f"{shown} does not fit; it must be {all_settings()[key].expected}"
+            message = f"{shown} is not valid; it must be {all_settings()[key].expected}"
             problems.append(Problem(message=message, where=layers[key].where if key in layers else "", key=key))
         return None
 

@@ -56,7 +56,7 @@ def weights_of(paths: Sequence[str], weights: str) -> tuple[float, ...]:
     if len(words) != len(paths):
         sources = "1 source" if len(paths) == 1 else f"{len(paths)} sources"
         numbers = "1 number" if len(words) == 1 else f"{len(words)} numbers"
-        raise _wrong(f"has {numbers}, and data.path names {sources}", "give one number for each, in the same order")
+        raise _wrong(f"has {numbers}, but data.path has {sources}", "give one number for each, in the same order")
     found = tuple(map(_weight, words))
     return () if all(weight == 1 for weight in found) else found
 
@@ -66,10 +66,10 @@ def _weight(word: str) -> float:
     try:
         weight = float(word)
     except ValueError:
-        raise _wrong(f"{shown} is no number", "2 uses each row twice, 0.5 a half of them") from None
+        raise _wrong(f"{shown} is not a number", "2 uses each row twice, 0.5 half of the rows") from None
     if not 0 < weight <= MOST_WEIGHT:
-        hint = "take a source that is not to be used out of data.path" if weight <= 0 else "1 uses each row once"
-        raise _wrong(f"{shown} is not above 0 and at most {MOST_WEIGHT:,}", hint)
+        hint = "remove a source that is not to be used from data.path" if weight <= 0 else "1 uses each row once"
+        raise _wrong(f"{shown} must be above 0 and at most {MOST_WEIGHT:,}", hint)
     return weight
 
 

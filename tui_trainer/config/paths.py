@@ -52,7 +52,7 @@ def with_paths_beside(values: Mapping[str, Any], file: Path, notes: list[str]) -
         beside = [path for path in paths if not Path(path).is_absolute() and _is_in(folder, path)]
         only_beside = [path for path in beside if not _is_in(here, path)]
         for path in beside:
-            which = "taken from" if path in only_beside else "taken from the working directory, and is also in"
+            which = "read from" if path in only_beside else "read from the working directory, but is also in"
             notes.append(f"{key}: {one_line(path, 80)} is {which} the folder of {one_line(str(file), 120)}")
         if only_beside:
             changed[key] = joined([str(folder / path) if path in only_beside else path for path in paths])

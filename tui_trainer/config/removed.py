@@ -77,33 +77,33 @@ class Removed:
     changes_what_is_learnt: bool = False
 
 
-_LANGUAGES = "name src_lang and tgt_lang in the tokenizer_config.json of the model, and leave this out"
+_LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the model, and remove this"
 # By dotted key.
 REMOVED: dict[str, Removed] = {
     "task.source_language": Removed(
-        reason="the language of the texts is no setting any more",
+        reason="the language of the texts is no longer a setting",
         hint=_LANGUAGES,
         default="",
         changes_what_is_learnt=True,
     ),
     "task.target_language": Removed(
-        reason="the language of the answers is no setting any more",
+        reason="the language of the answers is no longer a setting",
         hint=_LANGUAGES,
         default="",
         changes_what_is_learnt=True,
     ),
-    "model.kernels": Removed(reason="kernels of the hub are not taken any more", value="hub", instead="auto"),
+    "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
-        reason="the same search for kernels, without CUDA graphs, which passes of several sizes do not go with",
+        reason="the search for kernels is the same, without CUDA graphs, which need passes of one size",
         value="max-autotune",
         instead="max-autotune-no-cudagraphs",
     ),
     "targets.deadline": Removed(
-        reason="a run has no deadline any more; `tui-trainer plan` says how long it takes", default=""
+        reason="runs no longer have a deadline; `tui-trainer plan` shows how long one takes", default=""
     ),
     "distributed.strategy": Removed(
         reason="tensor parallelism was removed",
-        hint="set it to fsdp, which splits each layer's weights over the cards",
+        hint="set it to fsdp, which splits each layer's weights over the GPUs",
         value="tp",
         instead="fsdp",
         changes_what_is_learnt=True,
@@ -147,5 +147,5 @@ def _report(
         return
     shown = one_line(repr(value), 60) if isinstance(value, str) else str(value)
     place = f"{where}: " if where else ""
-    instead = f", {removed.instead!r} is" if removed.value is not None else ""
-    notes.append(f"{place}{key} = {shown} is not used{instead}: {removed.reason}")
+    instead = f", {removed.instead!r} is used instead" if removed.value is not None else ""
+    notes.append(f"{place}{key} = {shown} is ignored{instead}: {removed.reason}")

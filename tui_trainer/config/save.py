@@ -30,7 +30,7 @@ from tui_trainer.terminal.safe_text import one_line
 # As a whole number it would have more digits than a float is sure of.
 _WHOLE_BELOW = 1e15
 # Before what is wrong in the next line, in a text that somebody goes on with.
-_MARK = "# not taken:"
+_MARK = "# tui-trainer:"
 
 
 class OverwriteError(ConfigError):
@@ -134,7 +134,7 @@ def writing(document: ConfigDocument, path: Path, *, force: bool = False) -> Cal
             _replace_file(whole, text.encode())
         except OSError as error:
             missing = not whole.parent.is_dir()
-            hint = "make the folder first, or choose another name" if missing else "choose another name"
+            hint = "create the folder first, or choose another name" if missing else "choose another name"
             reason = f"the folder {whole.parent} does not exist" if missing else system_reason(error)
             raise ConfigError(f"cannot be written: {reason}", where=where, hint=hint) from None
         return file_digest(whole) or "", own_values
@@ -148,7 +148,7 @@ def _whole(path: Path) -> Path:
         return Path(absolute(str(path))).resolve()
     except (OSError, RuntimeError) as error:
         raise ConfigError(
-            f"cannot be written: {system_reason(error)}", where=str(path), hint="write a whole path"
+            f"cannot be written: {system_reason(error)}", where=str(path), hint="use an absolute path"
         ) from None
 
 
@@ -157,10 +157,10 @@ def _refuse_to_overwrite(
 ) -> None:
     own = own_file is not None and _whole(own_file) == path
     if own and digest not in (own_digest, None):
-        hint = "load it again, which keeps your edits, or save over it"
+        hint = "reload it, which keeps your edits, or overwrite it"
         raise OverwriteError("was changed by another program since it was read", where=where, hint=hint)
     if not own and path.exists():
-        raise OverwriteError("exists already", where=where, hint="save over it, or choose another name")
+        raise OverwriteError("already exists", where=where, hint="overwrite it, or choose another name")
 
 
 def _merged(path: Path, wanted: dict[str, Any], where: str) -> str:
@@ -168,7 +168,7 @@ def _merged(path: Path, wanted: dict[str, Any], where: str) -> str:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
-    hint = "mend it in an editor, or save under another name"
+    hint = "fix it in an editor, or save under another name"
     try:
         tree = tomlkit.parse(path.read_bytes().decode("utf-8-sig"))
         _remove_others(tree, wanted)
@@ -177,13 +177,13 @@ def _merged(path: Path, wanted: dict[str, Any], where: str) -> str:
         text = tomlkit.dumps(tree)
     except (TOMLKitError, OSError, ValueError, TypeError, KeyError) as error:
         reason = (str(error).splitlines() or ["?"])[0]
-        raise ConfigError(f"cannot be changed in place: {reason}", where=where, hint=hint) from None
+        raise ConfigError(f"cannot be updated: {reason}", where=where, hint=hint) from None
     # Dotted keys and inline tables are rewritten by a library: what it made is read back before it counts.
     found = flatten(parse_toml(text, where), where, problems := list[Problem]())
     if problems:
         raise ConfigError(problems)
     if found.keys() != wanted.keys() or not all(same(found[key], wanted[key]) for key in wanted):
-        raise ConfigError("cannot be changed in place", where=where, hint=hint)
+        raise ConfigError("cannot be updated", where=where, hint=hint)
     return text
 
 

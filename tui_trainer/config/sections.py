@@ -32,7 +32,7 @@ from tui_trainer.methods.tuning_methods import TUNING_METHODS
 
 
 class ScratchSection(SettingsSection):
-    """The shape of a model that starts from random weights, where no folder's config.json gives one (Llama:
+    """The shape of a model that starts from random weights, if no folder's config.json gives one (Llama:
     RMSNorm, rotary attention, gated MLP)."""
 
     hidden_size: int = option(
@@ -42,17 +42,19 @@ class ScratchSection(SettingsSection):
     num_hidden_layers: int = option(4, low=1, high=1024, memory="grows in proportion", speed="time in proportion")
     """Number of layers."""
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")
-    """Attention heads; they divide hidden_size."""
-    num_key_value_heads: PositiveInt | Auto = option("auto", memory="fewer save a little", step="x2", advanced=True)
-    """Heads that keys and values share; auto: as many as attention heads."""
+    """Attention heads; hidden_size must be divisible by them."""
+    num_key_value_heads: PositiveInt | Auto = option(
+        "auto", memory="fewer heads save a little", step="x2", advanced=True
+    )
+    """Key and value heads; auto: as many as attention heads."""
     intermediate_size: PositiveInt | Auto = option("auto", step="x2", advanced=True)
     """Width inside the gated MLP; auto: 8/3 of hidden_size, rounded up to a multiple of 32."""
     vocab_size: int = option(
         8192, low=300, high=10**6, unit="tokens", memory="embedding and head grow in proportion", step="x2"
     )
-    """Tokens of the tokenizer that is trained on the text (a character model counts characters instead)."""
+    """Size of the tokenizer trained on the text (a character model uses its characters instead)."""
     attention_dropout: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
-    """Share of attention weights dropped while training."""
+    """Dropout of attention weights in training."""
 
     @property
     def key_value_heads(self) -> int:
@@ -78,7 +80,7 @@ def is_known_attention(name: str) -> bool:
 
 def _check_attention(name: str) -> None:
     if not is_known_attention(name) and not _OTHER_ATTENTION.fullmatch(name):
-        raise ValueError("no attention")
+        raise ValueError("not an attention kernel")
 
 
 class RopeScalingSection(SettingsSection):
@@ -86,81 +88,83 @@ class RopeScalingSection(SettingsSection):
     older files `rope_scaling`). 0 and empty leave a field out."""
 
     rope_type: Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"] = option("default")
-    """How the positions of a model are spread over longer rows; default: they stay."""
+    """How positions are rescaled for longer rows; default: not at all."""
     factor: float = option(0.0, low=0, high=10**6, step="x2")
-    """How many times as long rows may become."""
+    """How many times longer rows may become."""
     original_max_position_embeddings: int = option(0, low=0, high=10**9, unit="tokens", step="x2", advanced=True)
-    """yarn, longrope, llama3: how long the rows were that the model was pretrained on; 0: as its config.json says."""
+    """yarn, longrope, llama3: context length of pretraining; 0: from the model's config.json."""
     rope_theta: float = option(0.0, low=0, high=10**12, step="x10", advanced=True)
-    """The base of the wavelengths; 0: the model's own."""
+    """Base of the wavelengths; 0: the model's own."""
     attention_factor: float = option(0.0, low=0, high=100, advanced=True)
-    """yarn, longrope: what rotated queries and keys are multiplied by; 0: by the factor."""
+    """yarn, longrope: scale of rotated queries and keys; 0: derived from the factor."""
     beta_fast: float = option(0.0, low=0, high=10**6, advanced=True)
-    """yarn: what turns more often in the original length keeps its wavelength; 0: 32."""
+    """yarn: dimensions with more turns in the original length keep their wavelength; 0: 32."""
     beta_slow: float = option(0.0, low=0, high=10**6, advanced=True)
-    """yarn: what turns less often in the original length is slowed down by the factor; 0: 1."""
+    """yarn: dimensions with fewer turns in the original length are slowed down by the factor; 0: 1."""
     mscale: float = option(0.0, low=0, high=100, advanced=True)
-    """yarn: with mscale_all_dim, the attention factor as DeepSeek has it."""
+    """yarn: with mscale_all_dim, DeepSeek's attention factor."""
     mscale_all_dim: float = option(0.0, low=0, high=100, advanced=True)
-    """yarn: with mscale, the attention factor as DeepSeek has it."""
+    """yarn: with mscale, DeepSeek's attention factor."""
     truncate: bool = option(True, advanced=True)
-    """yarn: round the ends of the range between both betas to whole dimensions."""
+    """yarn: round the range between beta_fast and beta_slow to whole dimensions."""
     low_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
-    """llama3: the original length holds fewer turns of what is slowed down by the factor; Llama 3.1 has 1."""
+    """llama3: dimensions with fewer turns in the original length are slowed down by the factor; Llama 3.1 has 1."""
     high_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
-    """llama3: the original length holds more turns of what keeps its wavelength; Llama 3.1 has 4."""
+    """llama3: dimensions with more turns in the original length keep their wavelength; Llama 3.1 has 4."""
     short_factor: Numbers = option("", advanced=True)
-    """longrope: a factor for each pair of dimensions in rows of up to the original length, with commas."""
+    """longrope: a factor per pair of dimensions for rows up to the original length, separated by commas."""
     long_factor: Numbers = option("", advanced=True)
-    """longrope: the same in longer rows."""
+    """longrope: a factor per pair of dimensions for longer rows, separated by commas."""
 
 
 class ModelSection(SettingsSection):
     model_name_or_path: str = option("", completes="folder")
-    """The model to start from: a folder, its name on the hub, or a finished run: its path, its name or last."""
+    """The model to start from: a folder, a name on the hub, or a finished run (its path, its name or last)."""
     revision: str = option("main", advanced=True)
-    """Which version of a model from the hub: a branch, a tag or a commit."""
+    """Version of a model from the hub: a branch, a tag or a commit."""
     init: Literal["pretrained", "scratch"] = option("pretrained")
     """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        memory="bfloat16 halves frozen weights; where they train 20 bytes each, not 18, and fewer activations",
-        speed="weights in 16 bits need no casts",
+        memory="bfloat16 halves frozen weights; trainable ones take 20 bytes instead of 18, but fewer activations",
+        speed="16-bit weights need no casts",
     )
-    """Numbers that the weights are kept in; auto: float32 where they train, else 16 bits where native. What trains in
-    bfloat16 has fp32 master weights."""
+    """Data type of the weights; auto: float32 for trainable weights, else 16 bits if native. Trainable bfloat16 weights
+    have fp32 master weights."""
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
-        memory="keeps less, says Unsloth",
-        speed="kernels of its own; not measured on a card here",
+        memory="less, according to Unsloth",
+        speed="has its own kernels; not measured on a GPU here",
         advanced=True,
     )
-    """unsloth: it loads and adapts language models, in an environment of its own (`tui-trainer install unsloth`)."""
+    """Library that loads and adapts the model; unsloth: in its own environment (`tui-trainer install unsloth`)."""
     attn_implementation: Annotated[
         KnownAttention | str, Form('such as "kernels-community/flash-attn2"', _check_attention)
-    ] = option("auto", memory="eager keeps all scores", speed="a fused kernel never writes the scores", advanced=True)
-    """Which attention kernel; auto: torch's fused one wherever the model has it. Other names are those of transformers:
-    sdpa is used where it cannot load one."""
+    ] = option("auto", memory="eager stores all scores", speed="fused kernels never write the scores", advanced=True)
+    """Attention kernel; auto: torch's fused kernel if the model supports it. Other names are those of transformers;
+    sdpa is used if it cannot load one."""
     kernels: Literal["auto", "none", "liger"] = option(
         "auto",
-        memory="fewer activations are kept",
-        speed="fewer passes over memory; not measured on a card here",
+        memory="stores fewer activations",
+        speed="fewer passes over memory; not measured on a GPU here",
         advanced=True,
     )
-    """Fused kernels for norms, MLPs and the loss, where they give the same numbers; auto: liger-kernel's on a GPU."""
+    """Fused kernels for norms, MLPs and the loss, if they give the same results; auto: liger-kernel on a GPU."""
     towers: Literal["host", "card"] = option(
-        "host", memory="host: the card has the weights of the language model alone", advanced=True
+        "host", memory="host: only the language model's weights are on the GPU", advanced=True
     )
-    """Where a run on a GPU keeps towers for images, which no text goes through: in the machine's memory, or with the
-    language model."""
-    text_only: bool = option(False, memory="towers for images are neither loaded nor saved", advanced=True)
-    """Of a model with towers for images, train and save the language model alone: as a text model, which reads no
-    images any more."""
+    """Where a GPU run keeps vision towers, which text does not use: in host memory, or on the GPU with the language
+    model."""
+    text_only: bool = option(False, memory="vision towers are neither loaded nor saved", advanced=True)
+    """Train and save only the language model of a vision-language model, as a text model that no longer reads
+    images."""
     trust_remote_code: bool = option(False, advanced=True)
-    """Run Python code that comes with the model; it can do all that you can."""
-    add_tokens: Tokens = option("", memory="embedding and head grow by a row each", completes="files", advanced=True)
-    """Tokens that the tokenizer gets, with commas, or a .txt file with one a line; chat marks such as <|im_start|> are
-    special tokens."""
+    """Run Python code that comes with the model. It can do anything that you can."""
+    add_tokens: Tokens = option(
+        "", memory="embedding and head grow by one row per token", completes="files", advanced=True
+    )
+    """Tokens added to the tokenizer, separated by commas, or a .txt file with one per line; chat marks such as
+    <|im_start|> become special tokens."""
     rope_scaling: RopeScalingSection = RopeScalingSection()
     scratch: ScratchSection = ScratchSection()
 
@@ -171,62 +175,62 @@ _FAST_PISSA = re.compile(r"pissa_niter_\d{1,3}", re.ASCII)
 
 def _check_init(name: str) -> None:
     if name not in get_args(AdapterInit) and not _FAST_PISSA.fullmatch(name):
-        raise ValueError("no initialisation")
+        raise ValueError("not an initialisation")
 
 
 class TuningSection(SettingsSection):
     method: Annotated[str, NameIn(TUNING_METHODS)] = option(
         "full",
-        memory="full keeps 16 bytes a parameter, LoRA 2 to 4, QLoRA 0.6",
-        speed="LoRA skips gradients of weights; QLoRA unpacks these often",
+        memory="full: 16 bytes per parameter, LoRA: 2 to 4, QLoRA: 0.6",
+        speed="LoRA skips weight gradients; QLoRA has to unpack the weights",
     )
-    """Which weights are trainable: all, or LoRA adapters on frozen ones; qlora keeps these in 4 bits, on a GPU."""
-    trainable_layers: str = option("", memory="what is frozen has no gradient and no optimizer state", advanced=True)
-    """full: only these train: "last 2" or "first 2" layers, or a regular expression found in names of weights (a
-    classifier's head always trains); empty: all."""
+    """Which weights are trainable: all, or LoRA adapters on frozen weights; qlora keeps these in 4 bits, on a GPU."""
+    trainable_layers: str = option("", memory="frozen weights have no gradients and no optimizer state", advanced=True)
+    """full: the trainable layers: "last 2", "first 2", or a regular expression matched against weight names (a
+    classifier's head is always trainable); empty: all."""
     continue_adapter: Literal["auto", "continue", "merge"] = option("auto")
-    """An adapter to start from: continue trains it further as it is, merge puts it into its model first; auto: merge
-    where all weights train."""
+    """For a run that starts from an adapter: continue trains that adapter, merge merges it into its model first; auto:
+    merge if all weights are trainable."""
     r: int = option(16, low=1, high=4096, memory="adapters grow in proportion", step="x2")
-    """LoRA: width of the update."""
+    """LoRA rank."""
     lora_alpha: float = option(32.0, above=0, high=10**6, step="x2")
-    """LoRA: the update is scaled by lora_alpha / r (by its root with use_rslora)."""
+    """LoRA: the update is scaled by lora_alpha / r (lora_alpha / sqrt(r) with use_rslora)."""
     lora_dropout: float = option(
         0.0,
         low=0,
         below=1,
-        memory="above 0 a mask and a copy of the input of each adapted layer is kept",
-        speed="above 0 each layer and its adapter are computed apart",
+        memory="above 0, a mask and a copy of each adapted layer's input are stored",
+        speed="above 0, each layer and its adapter are computed separately",
         step="+0.05",
     )
-    """LoRA: share of the adapters' inputs dropped."""
+    """LoRA: dropout of the adapters' inputs."""
     target_modules: Names = option("all-linear")
-    """LoRA: names of layers that get an adapter, with commas; all-linear: all but the head; or a regular expression of
-    whole paths: '.*(q|v)_proj'."""
+    """LoRA: names of layers that get an adapter, separated by commas; all-linear: all but the head; or a regular
+    expression that matches whole paths: '.*(q|v)_proj'."""
     target_parameters: Names = option(
         "",
-        memory="the backward pass keeps a copy of each such tensor",
-        speed="each pass adds the update to all of it",
+        memory="the backward pass stores a copy of each tensor",
+        speed="each pass adds the update to the whole tensor",
         advanced=True,
     )
-    """LoRA: tensors of experts that get an adapter, with commas: experts.gate_up_proj, experts.down_proj; all-linear
-    has those of Mixtral and Qwen."""
+    """LoRA: expert tensors that get an adapter, separated by commas: experts.gate_up_proj, experts.down_proj;
+    all-linear includes those of Mixtral and Qwen."""
     use_rslora: bool = option(False, advanced=True)
-    """LoRA: scale by lora_alpha / sqrt(r), which keeps wide updates from fading."""
+    """LoRA: scale by lora_alpha / sqrt(r), so that high ranks still learn."""
     use_dora: bool = option(False, speed="a third to a half slower", advanced=True)
-    """LoRA: learn lengths and directions of the weights apart (DoRA)."""
+    """LoRA: train magnitude and direction of the weights separately (DoRA)."""
     init_lora_weights: Annotated[AdapterInit | str, Form('such as "pissa_niter_16"', _check_init)] = option(
         "default",
-        memory="pissa and olora: a copy of one matrix in fp32 and its factors while they are taken out",
-        speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16 a far shorter one",
+        memory="pissa and olora: one matrix in fp32 and its factors during initialisation",
+        speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16: a much faster one",
         advanced=True,
     )
-    """LoRA: what adapters begin with, by peft's names; pissa and olora take a part out of the weights, and are saved as
-    LoRA of rank 2r."""
-    fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a card here", advanced=True)
-    """LoRA: compute a layer and its adapter in one function, where it gives the same numbers."""
+    """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
+    are saved as LoRA of rank 2r."""
+    fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a GPU here", advanced=True)
+    """LoRA: compute a layer and its adapter in one function, if it gives the same results."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
-    """LoRA: the second matrix of an adapter learns so many times as fast as the first; LoRA+ takes 16, 1 is LoRA."""
+    """LoRA: learning rate of the second matrix of an adapter, relative to the first; LoRA+ uses 16, LoRA 1."""
     modules_to_save: Names = option("", advanced=True)
     """LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens."""
 
@@ -250,13 +254,13 @@ class QuantizationSection(SettingsSection):
     """Weights in 4 bits by bitsandbytes, under its names. The head and the embeddings are never among them."""
 
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = option("nf4")
-    """QLoRA: which 16 numbers 4 bits stand for; nf4 suits weights, which are spread like a bell curve."""
-    bnb_4bit_use_double_quant: bool = option(True, memory="4.13 bits a weight instead of 4.5", advanced=True)
-    """QLoRA: also quantise the scale that each 64 weights share."""
+    """QLoRA: the 4-bit data type; nf4 suits weights, which are normally distributed."""
+    bnb_4bit_use_double_quant: bool = option(True, memory="4.13 bits per weight instead of 4.5", advanced=True)
+    """QLoRA: also quantise the scale shared by each block of 64 weights."""
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
         "auto", speed="float32 is several times slower", advanced=True
     )
-    """QLoRA: numbers that weights are unpacked to for a matmul; auto: those of the weights that are not in 4 bits."""
+    """QLoRA: data type that weights are unpacked to for a matmul; auto: that of the weights that are not in 4 bits."""
 
 
 SCHEMA_VERSION = 1
@@ -266,62 +270,62 @@ __all__ = ["ModelSection", "QuantizationSection", "RopeScalingSection", "Scratch
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")
-    """What is learnt: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
+    """The task: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
     token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
-    """Chat: which tokens are learnt: every answer, only the last answer, or the whole conversation."""
+    """Chat: tokens to train on: assistant turns, only the completion (the last one), or the whole conversation."""
     chat_template: str = option("", completes="file")
-    """Chat: the template of a conversation: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, a file;
+    """Chat: template of conversations: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, a file;
     empty: the tokenizer's own."""
     problem_type: Literal["auto", "single_label_classification", "multi_label_classification", "regression"] = option(
         "auto"
     )
-    """Classification of texts: one label each, any number of labels, or a number; auto: as the data shows."""
+    """Text classification: one label per text, any number of labels, or a number; auto: inferred from the data."""
     class_weights: Literal["none", "balanced"] = option("none")
     """Classification: balanced counts rare classes as much as frequent ones."""
     source_prefix: str = option("")
-    """Sequence to sequence: text put before every input, with its space: T5 was trained with "summarize: "."""
+    """Sequence to sequence: text before every input, including its final space: T5 was trained with "summarize: "."""
     max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
-    """Sequence to sequence: tokens of the answer."""
+    """Sequence to sequence: maximum tokens of an answer."""
     doc_stride: PositiveInt = option(128, unit="tokens")
-    """Question answering: tokens that two windows of a long context share, half of a window at the most."""
+    """Question answering: overlap of two windows of a long context, at most half a window."""
     max_answer_length: PositiveInt = option(30, unit="tokens")
-    """Question answering: tokens of the longest answer that is looked for."""
+    """Question answering: maximum tokens of an answer."""
 
 
 class DataSection(SettingsSection):
     path: Paths = option("", completes="files")
-    """Files, folders, globs, data sets of the hub (owner/name), sample:NAME, with commas: text, JSONL, JSON, CSV,
-    Parquet, Arrow, saved datasets."""
+    """Files, folders, globs, data sets on the hub (owner/name) or sample:NAME, separated by commas: text, JSONL, JSON,
+    CSV, Parquet, Arrow, saved datasets."""
     name: str = option("")
-    """The configuration, where a data set has several, such as a language; empty: the only one."""
+    """Configuration of a data set that has several, such as a language; empty: the only one."""
     split: str = option("")
-    """The split to train on, or a slice as datasets writes it, such as train[:10%], train[1000:] or train+extra;
+    """Split to train on, or a slice in the syntax of datasets, such as train[:10%], train[1000:] or train+extra;
     empty: train."""
     eval_split: str = option("")
-    """The split to measure on, or a slice of it, in data.eval_path or else in data.path; empty: validation."""
+    """Split to evaluate on, or a slice of it, in data.eval_path or else in data.path; empty: validation."""
     streaming: bool = option(False, advanced=True)
-    """Read data sets that are not on this machine from the hub: once prepared, only their tokens stay on the disk."""
+    """Stream data sets that are not on this machine from the hub: only their tokens are stored on disk."""
     revision: str = option("", advanced=True)
-    """A branch, a tag or a commit of data sets of the hub; empty: main."""
+    """Version of data sets from the hub: a branch, a tag or a commit; empty: main."""
     weights: Numbers = option("")
-    """How often each row of a source is used in an epoch, a number for each path with commas: 2 = twice, 0.5 = a
-    half of them, chosen by data.seed; empty: once."""
+    """How often each source is used per epoch, a number per path, separated by commas: 2 = each row twice, 0.5 = half
+    of the rows, chosen by data.seed; empty: once."""
     eval_path: Paths = option("", completes="files")
-    """Other sources to measure on, with commas; empty: the validation split of data.path where there is one, else
+    """Other sources to evaluate on, separated by commas; empty: the validation split of data.path if it has one, else
     eval_fraction of the text is held out."""
     text_column: str = option("auto")
-    """The column of a table that holds the text; auto: the one that looks like it."""
+    """Column with the text; auto: detected."""
     text_pair_column: str = option("")
-    """The column of a second text that is read with the first; empty: none."""
+    """Column with a second text that is read together with the first; empty: none."""
     label_column: str = option("auto")
-    """The column of labels or tags, or with commas those that hold a 0 or 1 for a class each; auto: the one with a
+    """Column with labels or tags, or several columns with a 0 or 1 per class, separated by commas; auto: the one with a
     usual name, or all that hold a 0 or 1."""
     target_column: str = option("auto")
-    """The column of answers or summaries; auto: the one with a usual name."""
+    """Column with answers or summaries; auto: the one with a usual name."""
     eval_fraction: float = option(0.1, low=0, high=0.9, step="+0.05")
-    """Share of the text held out, whole documents at a time, to measure what was learnt, where neither eval_path
-    nor a validation split is measured on."""
+    """Share of the text that is held out for evaluation, in whole documents, if there is neither eval_path nor a
+    validation split."""
     max_length: int = option(
         256,
         low=2,
@@ -331,23 +335,23 @@ class DataSection(SettingsSection):
         speed="attention with its square",
         step="x2",
     )
-    """Tokens in a row."""
-    packing: Literal["auto"] | bool = option("auto", speed="no time for padding")
-    """Several documents of a batch in one row, without attention between them; auto: where that saves padding."""
+    """Maximum tokens per row."""
+    packing: Literal["auto"] | bool = option("auto", speed="no time spent on padding")
+    """Put several documents into one row, without attention between them; auto: if that saves padding."""
     group_by_length: Literal["auto"] | bool = option(False, speed="less padding", advanced=True)
-    """Draw batches from documents of similar length where they are not packed; auto: above 10 % of padding."""
+    """Make batches of documents of similar length if they are not packed; auto: above 10 % padding."""
     on_bad_rows: Literal["stop", "skip"] = option("stop")
-    """Rows that cannot be used: stop and list them, or skip and count them."""
+    """What to do with invalid rows: stop and list them, or skip and count them."""
     dedup: bool = option(False)
-    """Use each text once: repeats, and what is held out as well, leave the training data."""
+    """Remove duplicate rows from the training data, and rows that are also held out."""
     max_rows: int = option(0, low=0, unit="rows", step="1-2-5", advanced=True)
-    """Use at most so many rows of each source; 0: all."""
-    num_proc: PositiveInt | Auto = option("auto", speed="preparing goes in proportion", advanced=True)
-    """Processes that read rows and make tokens; auto: one for each 16 MiB, as far as cores and memory go."""
+    """Maximum rows of each source; 0: all."""
+    num_proc: PositiveInt | Auto = option("auto", speed="preparing the data is faster in proportion", advanced=True)
+    """Processes that read and tokenise rows; auto: one per 16 MiB, limited by cores and memory."""
     max_chars: int = option(0, low=0, unit="characters", step="1-2-5", advanced=True)
-    """Use at most so many characters of the text of each source; 0: all."""
+    """Maximum characters of text of each source; 0: all."""
     seed: int = option(42, low=0, high=2**63 - 1, advanced=True)
-    """Decides what is held out, and which rows a weight below 1 takes."""
+    """Seed for the held-out rows, and for the rows that a weight below 1 selects."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -360,28 +364,26 @@ class DataSection(SettingsSection):
 
 
 class DataloaderSection(SettingsSection):
-    num_workers: WholeNumber | Auto = option(
-        "auto", speed="hides the making of batches behind the device's work", step="+1"
-    )
-    """Threads that make batches ahead of the training; 0: made when they are needed."""
+    num_workers: WholeNumber | Auto = option("auto", speed="prepares batches while the device works", step="+1")
+    """Threads that prepare batches in advance; 0: batches are made when needed."""
     prefetch_factor: int = option(2, low=1, high=1000, advanced=True)
-    """Batches that each of them makes ahead."""
-    pin_memory: bool = option(True, speed="copies run beside the work", advanced=True)
-    """Keep batches where a GPU reads them without a copy."""
+    """Batches that each thread prepares in advance."""
+    pin_memory: bool = option(True, speed="copies overlap with computing", advanced=True)
+    """Keep batches in pinned memory, which a GPU reads without another copy."""
 
 
 class TrainingSection(SettingsSection):
     num_train_epochs: float = option(3.0, above=0, high=10**6, step="+1")
-    """Passes over the training text."""
+    """Passes over the training data."""
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
-    """Stop after so many optimizer steps; 0: num_train_epochs decides."""
+    """Number of optimizer steps; 0: num_train_epochs decides."""
     effective_batch_size: PositiveInt | Auto = option(
-        32, unit="rows", speed="a card that is not full learns from more rows in the same time", step="x2"
+        32, unit="rows", speed="a GPU that is not fully used trains on more rows in the same time", step="x2"
     )
-    """Rows behind one optimizer step, however they are cut; auto: as many as the hardware profile says feed the card,
-    and no more than leave 300 steps."""
+    """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, according to the hardware
+    profile, with at least 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
-    """Rows that the learning rate is meant for: what effective_batch_size = auto starts from, and lr_scaling."""
+    """Batch size that the learning rate is meant for: the start of effective_batch_size = auto and of lr_scaling."""
     per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
         unit="rows",
@@ -389,69 +391,69 @@ class TrainingSection(SettingsSection):
         speed="larger is faster until the processor is full",
         step="x2",
     )
-    """Rows of a forward pass (micro-batch); auto: all that fit; tune: the fastest."""
+    """Rows per forward pass (micro-batch); auto: as many as fit; tune: the fastest."""
     gradient_accumulation_steps: PositiveInt | Auto = option("auto", step="x2", advanced=True)
-    """Micro-batches behind one optimizer step; auto: effective batch / micro-batch."""
+    """Micro-batches per optimizer step; auto: effective batch / micro-batch."""
     learning_rate: PositiveRate | Auto = option(
         "auto",
-        "Peak learning rate; auto: by method and size of the model, as published; lr_scaling fits it to the batch.",
+        "Peak learning rate; auto: a published value for the method and model size, adjusted by lr_scaling.",
     )
     lr_scaling: Literal["auto", "none", "sqrt", "linear"] = option("auto", advanced=True)
-    """How a learning rate that is not your own grows with the effective batch; auto: with its root (SGD: in proportion)
-    where the batch is auto, else not."""
+    """How a learning rate that you did not set grows with the effective batch; auto: with its square root (SGD:
+    linearly) if the batch is auto, else not at all."""
     lr_scheduler_type: Annotated[str, NameIn(LR_SCHEDULES)] = option("cosine")
-    """How the learning rate goes down after the warm-up."""
+    """Learning-rate schedule after the warm-up."""
     warmup_steps: StepsOrShare = option(0.05, unit="steps")
-    """Steps until the peak learning rate; below 1: a share of all steps."""
+    """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
     num_decay_steps: StepsOrShare = option(0.1, unit="steps", advanced=True)
-    """Last steps in which warmup_stable_decay goes down; below 1: a share of all steps. Other schedules have none."""
+    """Decay steps at the end of warmup_stable_decay; below 1: a share of all steps. Other schedules have none."""
     decay_type: DecayType = option("cosine", advanced=True)
-    """Along what warmup_stable_decay goes down: half a cosine, a line, or 1 less the root of the decay steps' share."""
+    """Shape of the decay of warmup_stable_decay: cosine, linear, or 1 minus the square root of the progress."""
     min_lr_rate: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
-    """Share of the peak learning rate at which cosine and warmup_stable_decay end; others have no such floor."""
+    """Final learning rate of cosine and warmup_stable_decay, as a share of the peak; others have no floor."""
     weight_decay: float = option(0.0, low=0, high=10)
-    """Decay of weight matrices (not of norms) per step, times the learning rate."""
+    """Weight decay of matrices (not of norms), times the learning rate per step."""
     max_grad_norm: float = option(1.0, low=0)
-    """Gradients longer than this are cut to it; 0: never."""
+    """Gradient clipping: maximum gradient norm; 0: off."""
     adam_beta1: float = option(0.9, low=0, below=1, step="nines", advanced=True)
-    """AdamW: memory of the gradient's mean."""
+    """AdamW: decay rate of the gradient's mean."""
     adam_beta2: float = option(0.999, low=0, below=1, step="nines", advanced=True)
-    """AdamW: memory of the gradient's square."""
+    """AdamW: decay rate of the squared gradient's mean."""
     adam_epsilon: float = option(1e-8, above=0, high=1, step="x10", advanced=True)
     """AdamW: added to the denominator."""
     neftune_noise_alpha: float = option(0.0, low=0, high=10**6, advanced=True)
-    """Noise on embeddings in training, up to so much / sqrt(width of a pass x hidden_size); NEFTune takes 5 to 15."""
+    """Noise on embeddings in training, up to this / sqrt(row length x hidden_size); NEFTune uses 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
-    """Share of each label spread evenly over all that could be; what is held out is measured without it."""
+    """Label smoothing: share of each label spread over all tokens or classes; not used in evaluation."""
     router_aux_loss_coef: RouterWeight | Literal["auto", "model"] = option(
-        "auto", memory="what the loss keeps of each token's router logits", advanced=True
+        "auto", memory="the router logits of each token are stored for the loss", advanced=True
     )
-    """Weight of the loss that spreads tokens over experts; 0: none; model: the model's own; auto: the same, where its
-    config asks for output_router_logits."""
+    """Weight of the load-balancing loss of experts; 0: none; model: the model's own; auto: the model's own, if its
+    config sets output_router_logits."""
     seed: int = option(42, low=0, high=2**63 - 1)
-    """Decides the initial weights, the order of the rows and dropout."""
+    """Seed for the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
-        DEFAULT, memory="8 bytes a trained parameter, 2 in 8 bits, 1 in 4 bits, Muon 4 in layers, Adafactor few"
+        DEFAULT, memory="8 bytes per trainable parameter; in 8 bits 2, in 4 bits 1, Muon 4 in layers, Adafactor few"
     )
-    """The optimizer; those in 8 and 4 bits need bitsandbytes or torchao."""
+    """The optimizer; 8-bit and 4-bit ones need bitsandbytes or torchao."""
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
-        "auto", memory="16 bits halve the activations", speed="2 to 8 times the matmuls a second where they are native"
+        "auto", memory="16 bits halve the activations", speed="matmuls are 2 to 8 times faster where native"
     )
-    """Numbers that matmuls are computed in; auto: bf16 where it is native, fp16 on older GPUs, else fp32."""
-    tf32: bool = option(True, speed="up to 8 times")
-    """TF32 matmuls for what is computed in fp32, on GPUs that have them."""
+    """Data type of matmuls; auto: bf16 if native, fp16 on older GPUs, else fp32."""
+    tf32: bool = option(True, speed="up to 8 times faster")
+    """Use TF32 for fp32 matmuls, on GPUs that support it."""
     gradient_checkpointing: bool = option(
         False,
-        memory="activations of one layer instead of all",
-        speed="a third slower, half with LoRA: layers go forward twice",
+        memory="activations of one layer instead of all layers",
+        speed="a third slower (half with LoRA): layers run forward twice",
     )
-    """Keep only the layers' inputs and compute the rest again for the backward pass."""
+    """Store only the layers' inputs and recompute the other activations in the backward pass."""
     loss_chunk_tokens: WholeNumber | Auto = option(
-        "auto", memory="the logits of a chunk instead of all", step="x2", advanced=True
+        "auto", memory="logits of one chunk instead of all", step="x2", advanced=True
     )
-    """Compute head and loss for so many tokens at a time; 0: all at once; auto: in chunks on a GPU."""
+    """Tokens per chunk of head and loss; 0: all at once; auto: in chunks on a GPU."""
     torch_compile: bool = option(False, speed="10 to 30 % faster on GPUs")
-    """Compile each layer; it costs a minute or more at the start."""
+    """Compile each layer with torch.compile; takes a minute or more at the start."""
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = option(
         "default", advanced=True
     )
@@ -459,57 +461,57 @@ class TrainingSection(SettingsSection):
     empty_cache_steps: int = option(
         0, low=0, unit="steps", speed="usually slows a healthy run", step="1-2-5", advanced=True
     )
-    """Collect garbage, and give the cached memory of a GPU back, every so many steps; 0: never."""
+    """Collect garbage and release cached GPU memory every this many steps; 0: never."""
     cpu_threads: PositiveInt | Auto = option("auto", unit="threads", advanced=True)
-    """Threads that a run on a CPU computes with; auto: one a core, from four cores on one less."""
-    deterministic: bool = option(False, speed="some are slower", advanced=True)
-    """Only kernels that give the same bits each time, on a GPU."""
+    """Threads of a run on a CPU; auto: one per core, from four cores on one less."""
+    deterministic: bool = option(False, speed="some kernels are slower", advanced=True)
+    """Use only deterministic kernels on a GPU, for bit-identical results."""
 
 
 class EvaluationSection(SettingsSection):
-    eval_steps: StepsOrShare = option(0.1, unit="steps", speed="training waits while it evaluates")
-    """Evaluate every so many steps; below 1: a share of all steps; 0: only at the end."""
+    eval_steps: StepsOrShare = option(0.1, unit="steps", speed="training waits during an evaluation")
+    """Evaluate every this many steps; below 1: a share of all steps; 0: only at the end."""
     per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
-    """Rows in one forward pass of an evaluation; auto: as in training."""
+    """Rows per forward pass of an evaluation; auto: as in training."""
     max_eval_rows: WholeNumber | Auto = option("auto", unit="rows", step="1-2-5", advanced=True)
-    """Evaluate on at most so many held-out rows, evenly spaced; 0: all; auto: what takes 3 % of the time."""
+    """Maximum held-out rows per evaluation, evenly spaced; 0: all; auto: as many as take 3 % of the time."""
     early_stopping_patience: int = option(0, low=0)
-    """Stop after so many evaluations in a row without improvement and keep the best weights; 0: off."""
+    """Early stopping after this many evaluations without improvement, keeping the best weights; 0: off."""
     early_stopping_threshold: float = option(0.0, low=0, advanced=True)
-    """The metric must get better by more than this to count."""
+    """An improvement must be larger than this to count."""
     metric_for_best_model: str = option("loss")
-    """What early stopping goes by: loss, or a score of the task such as accuracy or f1."""
-    generate_rows: int = option(32, low=0, unit="rows", speed="an answer takes one pass a token", step="x2")
-    """Held-out rows that are answered at each evaluation, where a task scores answers; 0: none."""
+    """Metric for the best model and early stopping: loss, or a score of the task such as accuracy or f1."""
+    generate_rows: int = option(32, low=0, unit="rows", speed="an answer takes one pass per token", step="x2")
+    """Held-out rows to generate answers for at each evaluation, if the task scores answers; 0: none."""
 
 
 class CheckpointSection(SettingsSection):
     save_steps: StepsOrShare = option(0.2, unit="steps", speed="training waits while a checkpoint is written")
-    """Save a checkpoint every so many steps; below 1: a share of all steps; 0: only at the end."""
+    """Save a checkpoint every this many steps; below 1: a share of all steps; 0: only at the end."""
     save_total_limit: int = option(2, low=1, high=10**6)
-    """Checkpoints kept; an older one goes only when a newer one is safe."""
+    """Number of checkpoints to keep; an old one is deleted only once a newer one is complete."""
 
 
 class LoggingSection(SettingsSection):
     logging_steps: int = option(
-        10, low=1, high=10**6, unit="steps", speed="each group waits once for the device", step="1-2-5"
+        10, low=1, high=10**6, unit="steps", speed="each write waits for the device", step="1-2-5"
     )
-    """Write the steps to the journal in groups of so many, and what waits after two seconds."""
+    """Write steps to the journal in groups of this many, or after two seconds."""
     sample_steps: StepsOrShare = option(0.25, unit="steps")
-    """Let the model write a text every so many steps; below 1: a share of all steps; 0: never."""
-    report_to: Names = option("", speed="none: a process of its own reads them from the journal")
-    """Trackers that get the run's metrics as well: tensorboard, wandb, mlflow, trackio; several with commas."""
+    """Generate a sample every this many steps; below 1: a share of all steps; 0: never."""
+    report_to: Names = option("", speed="none: a separate process reads the journal")
+    """Trackers for the run's metrics: tensorboard, wandb, mlflow, trackio; separated by commas."""
 
 
 class TargetsSection(SettingsSection):
     samples_per_second: float = option(0.0, low=0, unit="rows/s")
-    """Train at least so many rows a second; 0: no target."""
+    """Train at least this many rows per second; 0: no target."""
     inference_samples_per_second: float = option(0.0, low=0, unit="rows/s")
-    """Answer at least so many rows a second in batches, as `bench RUN` measures it afterwards; 0: no target."""
+    """Answer at least this many rows per second in batches, as `bench RUN` measures it later; 0: no target."""
     memory_gib: float = option(0.0, low=0, unit="GiB")
-    """Peak at so much memory at most: of the card, or of the process on a CPU; 0: no target."""
+    """Maximum peak memory: of the GPU, or of the process on a CPU; 0: no target."""
     model_size_gib: float = option(0.0, low=0, unit="GiB")
-    """Leave a model of so much on disk at most, an adapter counted as merged into its model; 0: no target."""
+    """Maximum size of the model on disk, with an adapter counted as merged; 0: no target."""
     loss: float = option(0.0, low=0)
     """Reach this held-out loss or a lower one; 0: no target."""
     score: float = option(0.0, low=0)
@@ -518,39 +520,39 @@ class TargetsSection(SettingsSection):
 
 class DistributedSection(SettingsSection):
     processes: PositiveInt | Auto = option(
-        "auto", speed="each computes its share of every step; the gradients are summed once a step"
+        "auto", speed="each computes its share of every step; gradients are summed once per step"
     )
-    """Processes of each node that train one model together, one on each card; auto: as many as there are cards like
-    the chosen one, and one on a CPU."""
-    nodes: PositiveInt = option(1, speed="what is summed goes over the network between them")
-    """Machines that train one model together, each with so many processes; in a step of Slurm those that it has."""
+    """Processes per node that train one model together, one per GPU; auto: as many as there are GPUs like the chosen
+    one, and one on a CPU."""
+    nodes: PositiveInt = option(1, speed="gradients are summed over the network")
+    """Machines that train one model together, each with `processes` processes; in a Slurm step, its nodes."""
     rendezvous: Address = option("", advanced=True)
-    """Where the nodes meet: HOST:PORT of the first one; empty: its name and a free port."""
+    """Rendezvous of the nodes: HOST:PORT of the first one; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
-        "auto", memory="fsdp, hsdp, deepspeed-3 split weights and state; deepspeed-2 the state"
+        "auto", memory="fsdp, hsdp and deepspeed-3 split weights and state; deepspeed-2 only the state"
     )
-    """ddp: a copy each; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO; auto: ddp, else fsdp or
-    hsdp."""
+    """What each process holds: ddp: a full copy; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO;
+    auto: ddp if it fits, else fsdp or hsdp."""
     cpu_offload: bool = option(
         False,
-        memory="a card has only what computes",
-        speed="all weights go to the card in each pass, gradients come back",
+        memory="a GPU holds only what it computes with",
+        speed="weights are copied to the GPU in each pass, gradients back",
         advanced=True,
     )
-    """Weights, gradients and optimizer state stay in the machine's memory, and the CPU updates them: with fsdp,
-    hsdp or DeepSpeed, on one card as well."""
+    """Keep weights, gradients and optimizer state in host memory, and update them on the CPU: with fsdp, hsdp or
+    DeepSpeed, also on one GPU."""
 
 
 def _check_folder(path: str) -> None:
     if re.match(r"\w[\w+.-]*://", path):
-        raise ValueError("an address")
+        raise ValueError("not a folder")
 
 
 class OutputSection(SettingsSection):
     runs_dir: Annotated[str, Form('a folder, such as "./runs"', _check_folder)] = option("./runs", completes="folder")
     """The folder that holds the run folders."""
     name: str = option("")
-    """Name of the run folder; empty: RECIPE-DATE-TIME."""
+    """Name of the run and its folder; empty: RECIPE-DATE-TIME."""
 
 
 class Config(SettingsSection):
@@ -559,7 +561,7 @@ class Config(SettingsSection):
     schema_version: Literal[1] = option(1, advanced=True)
     """Version of this file format."""
     profile: str = option("", completes="recipe")
-    """The recipe this starts from: a name from `tui-trainer profiles`, or a file."""
+    """The recipe to start from: a name from `tui-trainer profiles`, or a file."""
     hardware_profile: str = option("auto", completes="hardware profile")
     """The hardware profile: "auto" (the one that matches), a name, or "none"."""
     task: TaskSection = TaskSection()

@@ -45,15 +45,15 @@ def with_file_read(text: str) -> str:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(f"{_shown(path)} is no list of tokens: it is larger than a megabyte", "name another")
+            raise _problem(f"{_shown(path)} is not a list of tokens: it is larger than a megabyte", "use another file")
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except OSError as error:
         raise _problem(f"{_shown(path)} cannot be read: {system_reason(error)}", "give its path") from None
     except UnicodeDecodeError:
-        raise _problem(f"{_shown(path)} is not UTF-8", "write it again as UTF-8") from None
+        raise _problem(f"{_shown(path)} is not UTF-8", "save it as UTF-8") from None
     tokens = [line for line in lines if line]
     if odd := next((token for token in tokens if token.endswith("\\")), ""):
-        raise _problem(f"the token {one_line(odd, 40)!r} ends in a backslash, which cannot be written here", "drop it")
+        raise _problem(f"the token {one_line(odd, 40)!r} ends in a backslash, which is not supported", "remove it")
     return ", ".join(map(escaped, _refused_twice(tokens)))
 
 
@@ -64,9 +64,9 @@ def _split(text: str) -> list[str]:
 
 def _refused_twice(tokens: list[str]) -> tuple[str, ...]:
     if not tokens:
-        raise _problem("it names no token", "leave it out, or name some with commas between them")
+        raise _problem("it has no tokens", "remove it, or list tokens separated by commas")
     if twice := next((token for token in tokens if tokens.count(token) > 1), ""):
-        raise _problem(f"the token {one_line(twice, 40)!r} is named twice", "name it once")
+        raise _problem(f"the token {one_line(twice, 40)!r} is listed twice", "list it once")
     return tuple(tokens)
 
 

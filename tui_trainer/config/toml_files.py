@@ -21,7 +21,7 @@ MAX_LINE_CHARACTERS = 4096
 
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file. Raises ConfigError with the file, the place and the reason."""
-    hint = "give the path of a TOML file; `tui-trainer profiles` lists what --profile takes"
+    hint = "give the path of a TOML file; `tui-trainer profiles` lists the names for --profile"
     return parse_toml(read_config(path, hint), str(path))
 
 
@@ -36,7 +36,7 @@ def read_config(path: Path, hint: str) -> str:
     except OSError as error:
         raise ConfigError(f"cannot be read: {system_reason(error)}", where=where) from None
     if len(raw) > MAX_BYTES:
-        raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is no config file", where=where)
+        raise ConfigError(f"is larger than {MAX_BYTES // 1024} KiB, so it is not a config file", where=where)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -86,10 +86,10 @@ def refuse_existing(path: Path, option: str = "--fix") -> None:
     # What is in a closed folder cannot be seen: writing there fails with its own words.
     with suppress(OSError):
         if path.exists() or path.is_symlink():
-            hint = "name a file that does not exist yet"
-            raise InputError("exists, and is not overwritten", where=str(path), hint=hint)
+            hint = "choose a file that does not exist yet"
+            raise InputError("already exists and is not overwritten", where=str(path), hint=hint)
         if not path.absolute().parent.exists():
-            raise InputError("cannot be written: its folder does not exist", where=str(path), hint="make it first")
+            raise InputError("cannot be written: its folder does not exist", where=str(path), hint="create it first")
     if path.suffix != ".toml":
         raise InputError("does not end in .toml", where=str(path), hint=f"write {option} {path.name}.toml")
 
@@ -174,7 +174,7 @@ def find_profile(name: str, kind: Kind) -> Profile:
     near = get_close_matches(name, known, n=1, cutoff=0.5)
     meant = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(known))
     what = "recipe" if kind == "recipes" else "hardware profile"
-    raise ConfigError(f"there is no {what} named {name!r}", hint=meant)
+    raise ConfigError(f"no {what} is named {name!r}", hint=meant)
 
 
 def read_profile(path: Path, kind: Kind) -> Profile:
@@ -240,7 +240,7 @@ _BATCH_SHAPES: Shapes = {
     "rows": (_is_count, "write rows = 64"),
     "memory_gib": (is_range, "write memory_gib = [20, 25]"),
     "parameters_at_most": (_is_count, "write parameters_at_most = 500_000_000"),
-    "source": (lambda value: isinstance(value, str), 'write where the number is from, as source = "..."'),
+    "source": (lambda value: isinstance(value, str), 'give the source of the number, as source = "..."'),
 }
 _REQUIRED = _BATCH_SHAPES.keys() - {"memory_gib", "parameters_at_most"}
 
@@ -251,9 +251,9 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
     if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
         raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
-        wrong = [(name, "is missing or wrong", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
+        wrong = [(name, "is missing or invalid", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
         known = "known: " + ", ".join(_BATCH_SHAPES)
-        wrong += [(one_line(name), "is not known", known) for name in table if name not in _BATCH_SHAPES]
+        wrong += [(one_line(name), "is unknown", known) for name in table if name not in _BATCH_SHAPES]
         if wrong:
             raise ConfigError(
                 Problem(

@@ -57,9 +57,9 @@ def check_lines(findings: Sequence[Finding], changes: dict[str, Any], fix: Path 
     lines += ["", ", ".join(f"{found[status]} {status}" for status in _COUNTED if found[status] or status != "error")]
     if fix is not None:
         lines += [f"set    {key} = {_shown(value)}" for key, value in changes.items()]
-        lines.append(f"wrote {one_line(str(fix))}: try tui-trainer plan {one_line(str(fix))}")
+        lines.append(f"wrote {one_line(str(fix))}; next: tui-trainer plan {one_line(str(fix))}")
     elif any(finding.fix for finding in findings):
-        lines.append("fixes are written to a new file by: tui-trainer check --fix OUT.toml")
+        lines.append("to write a config with the fixes: tui-trainer check --fix OUT.toml")
     return lines
 
 

@@ -23,9 +23,9 @@ _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
     ("training loss", lambda run: loss_words(run.loss)),
     ("held-out loss", lambda run: loss_words(run.eval_loss)),
     ("best held-out loss", lambda run: _at_step(run.best_eval_loss, run.best_eval_step)),
-    ("best by", lambda run: run.metric if run.best is not None else "--"),
+    ("metric", lambda run: run.metric if run.best is not None else "--"),
     ("best", lambda run: _at_step(run.best, run.best_step)),
-    ("time of steps", lambda run: format_seconds(run.seconds)),
+    ("training time", lambda run: format_seconds(run.seconds)),
     ("tokens per second", lambda run: format_count(run.tokens_per_second and round(run.tokens_per_second))),
     ("inference samples/s", lambda run: "--" if (speed := run.inference_samples_per_second) is None else number(speed)),
     ("peak memory", lambda run: format_bytes(run.peak_memory_bytes)),
@@ -38,7 +38,7 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     runs = comparison.runs
     result = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
-        result = [row for row in result if row[0] not in ("best by", "best")]
+        result = [row for row in result if row[0] not in ("metric", "best")]
     # What no run has is no row.
     result = [row for row in result if row[0] not in _OPTIONAL or {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
@@ -49,8 +49,8 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
         heads = [one_line(str(run.path)) for run in runs]
     lines = _section(["", *heads], result, width)
     if not settings:
-        return [*lines, "", "no setting differs"]
-    return [*lines, "", *_section(["settings that differ", *heads], settings, width)]
+        return [*lines, "", "same settings"]
+    return [*lines, "", *_section(["different settings", *heads], settings, width)]
 
 
 def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:

@@ -22,7 +22,7 @@ def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:
     if writer.unknown_tokens:
         print(f"({writer.unknown_tokens} characters of the prompt are not in the vocabulary)", file=sys.stderr)
     if left_out:
-        print(f"(the first {left_out} tokens of the prompt do not fit and were left out)", file=sys.stderr)
+        print(f"(the first {left_out} tokens of the prompt did not fit and were dropped)", file=sys.stderr)
 
 
 def converse(writer: "Writer", sampling: "Sampling") -> None:
@@ -30,7 +30,7 @@ def converse(writer: "Writer", sampling: "Sampling") -> None:
     interactive = sys.stdin.isatty()
     if interactive:
         what = "the beginning of a text" if writer.continues else "a text"
-        print(f"write {what}; an empty line or Ctrl+D ends", file=sys.stderr)
+        print(f"type {what}; an empty line or Ctrl+D quits", file=sys.stderr)
     while True:
         try:
             line = input("> " if interactive else "")
@@ -58,4 +58,4 @@ def hold(conversation: "ChatSession") -> None:
         except KeyboardInterrupt:
             if not interactive:
                 raise
-            print("\n(/quit or Ctrl+D leaves)", file=sys.stderr)
+            print("\n(/quit or Ctrl+D quits)", file=sys.stderr)

@@ -54,12 +54,12 @@ def diagnosis_lines(
     measured: Sequence[Row] = (),
 ) -> list[str]:
     """Lines for people, none wider than `width` unless one word is."""
-    tried = [("nothing yet", "tui-trainer diagnose --try does it in some seconds")]
+    tried = [("not run", "tui-trainer diagnose --try runs quick tests (a few seconds)")]
     if trial is not None:
         tried = [*trial_rows(trial, hardware), *_problem_rows(trial_problems(trial))]
     sections = [
         *_sections(hardware, diagnosis, profile),
-        ("tried", tried),
+        ("benchmarks", tried),
         *([("measured", measured)] if measured else []),
     ]
     return [line for title, rows in sections for line in _section(title, rows, width)]
@@ -69,7 +69,7 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
     device = describe.device_rows(diagnosis, hardware, profile)
     # What is used is said first: training on the CPU by accident is the commonest mistake.
     yield "training", device
-    none = [("none", "nothing was found that would hinder training")]
+    none = [("none", "no problems found")]
     yield "problems", list(_problem_rows(diagnosis.problems)) or none
     if hardware.gpus:
         yield "GPUs", [(f"GPU {gpu.index}", _gpu_words(gpu)) for gpu in hardware.gpus]
@@ -89,7 +89,9 @@ def clear_measured(names: Sequence[str]) -> str:
     """Forget the records of these kinds, or of all; what was done, as a sentence. Raises InputError for other names."""
     known = [*KINDS, _ALL]
     if unknown := [name for name in names if name not in known]:
-        raise InputError(f"nothing is measured as {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
+        raise InputError(
+            f"there are no measurements of the kind {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known)
+        )
     count = clear_records(KINDS if _ALL in names else names)
     return f"{count} record{'' if count == 1 else 's'} of {', '.join(names)} cleared"
 
@@ -101,18 +103,18 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
         about = ", ".join(filter(None, (one.newest.task, one.newest.shape, one.newest.device)))
         when = one.newest_at[:16].replace("T", " ")
         records = f"{one.count} record{'' if one.count == 1 else 's'}"
-        rows.append((one.kind, one_line(f"{records}, the newest of {when} UTC: {about}", 200)))
+        rows.append((one.kind, one_line(f"{records}, latest {when} UTC: {about}", 200)))
     rows += [("damaged", f"set aside as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
-        rows.append(("not kept", "this Python was built without sqlite3: nothing that is measured is remembered"))
-    return rows or [("nothing yet", "runs, rehearse, tune and check --measure do it")]
+        rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
+    return rows or [("none yet", "runs, rehearse, tune and check --measure add them")]
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:
     for problem in problems:
         yield _MARKS[problem.severity], problem.sentence
         if problem.remedy:
-            yield "  remedy", problem.remedy
+            yield "  fix", problem.remedy
 
 
 def _gpu_words(gpu: Gpu) -> str:

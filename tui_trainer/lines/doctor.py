@@ -37,9 +37,7 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
     verdict = examine(state)
     if fix is not None:
         if not verdict.fix:
-            raise InputError(
-                f"there is no setting that the doctor would change after {folder.name}", hint=verdict.words
-            )
+            raise InputError(f"the doctor suggests no change of settings for {folder.name}", hint=verdict.words)
         config = load_config(Request(config_file=folder.config))
         write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
     if as_json:
@@ -59,13 +57,13 @@ def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | 
     if fix is not None:
         lines += ["", f"wrote {one_line(str(fix))}: {settings_words(verdict.fix)}"]
     elif verdict.fix:
-        lines += ["", f"a config with these settings: tui-trainer doctor {shell_word(name)} --fix OUT.toml"]
+        lines += ["", f"to write a config with these settings: tui-trainer doctor {shell_word(name)} --fix OUT.toml"]
     return lines
 
 
 def _finding_lines(one: FoundCause) -> list[str]:
     found, indent = one.found, " " * (_COST_WIDTH + 2)
-    cost = "fault" if found.is_fault else percent(found.share) if one.matters else "note"
+    cost = "error" if found.is_fault else percent(found.share) if one.matters else "note"
     lines = [f"{cost:<{_COST_WIDTH}}  {one_line(found.cause)}", f"{indent}{one_line(found.evidence)}"]
     lines += [f"{indent}set: {settings_words(found.fix)}"] if found.fix else []
     lines += [f"{indent}do: {one_line(found.advice)}"] if found.advice else []

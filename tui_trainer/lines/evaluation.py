@@ -32,7 +32,7 @@ def evaluation_lines(found: Mapping[str, Any], width: int = 160) -> list[str]:
     lines = [f"{found['rows']:,} rows: {one_line(found['data'])}", *table_lines(table, width, right=table[0][1:])]
     if found["changed"] and reference:
         names_of = f"{one_line(reference['name'], _NAME)} to {one_line(models[0]['name'], _NAME)}"
-        lines += ["", f"changed most from {names_of}:"]
+        lines += ["", f"largest changes from {names_of}:"]
         for row in found["changed"]:
             losses = f"loss {row['loss_before']:.3f} -> {row['loss_after']:.3f}"
             lines.append(f"  row {row['number']}: {losses}  {one_line(row['text'].strip(), _TEXT)}")

@@ -44,7 +44,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(printing.note)
                 if reason := run.journal.failing:
-                    words = f"the journal cannot be written ({reason}): training goes on, but is not shown here"
+                    words = f"could not write the journal ({reason}): training continues but is not shown"
                     printing.note_once(words)
             is_read = printing.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
@@ -62,16 +62,16 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
 
 
 def _tell_unread(folder: RunFolder) -> None:
-    tell(f"standard output was not read to its end: what nobody read is in {folder.journal}")
+    tell(f"standard output was not read to the end: the missing lines are in {folder.journal}")
 
 
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     """Not without a newer checkpoint: a job that does not come so far would be queued again for ever."""
     if not step:
-        tell(f"the time limit of job {allocation.job} came before a step: submit it with a longer --time")
+        tell(f"job {allocation.job} reached its time limit before a step: submit it with a longer --time")
         return
     # Said before: Slurm ends this process once it has queued the job.
-    tell(f"the time limit of job {allocation.job} is near: saved at step {step}, to be queued again")
+    tell(f"job {allocation.job} is near its time limit: saved at step {step}, to be queued again")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:
@@ -89,7 +89,7 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
             # Its processes tell those of the first node.
             stop.set()
 
-    tell(f"node {node_rank} of {folder.name}: its processes write to {folder.logs}")
+    tell(f"node {node_rank} of {folder.name}: its logs are in {folder.logs}")
     with _Signals(ask) as signals, ThreadPoolExecutor(1) as pool:
         # The first node hears of the time limit as well.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -117,7 +117,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
         is_read = printing.end(lambda: False)
     except KeyboardInterrupt:
         if not is_over:
-            printing.note(f"{folder.name} goes on; `tui-trainer stop {shell_word(folder.name)}` saves and stops it")
+            printing.note(f"{folder.name} continues; `tui-trainer stop {shell_word(folder.name)}` saves and stops it")
         is_read = printing.end(lambda: True, has_ending=False)
         if not is_over:
             return EXIT_DONE
@@ -126,9 +126,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     # What is printed may lag behind.
     state = follower.state if is_read else fold(read_all(folder.journal))
     if state.finished is None:
-        unknown = "no process owns it, and it has not said how it ended"
+        unknown = "its process is gone, and how it ended is unknown"
         ended = one_line(state.failed.message) if state.failed else job.words or unknown
-        tell(f"{folder.name}: {ended}; `tui-trainer resume {shell_word(folder.name)}` goes on")
+        tell(f"{folder.name}: {ended}; resume it with `tui-trainer resume {shell_word(folder.name)}`")
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
 
@@ -160,7 +160,7 @@ class _Signals:
         if self.stop_wanted and not self._stop_asked:
             self._stop_asked = True
             self._ask()
-            note("stopping at the next step, and saving; Ctrl+C once more leaves at once")
+            note("stopping at the next step and saving; press Ctrl+C again to quit at once")
 
     def _note(self, number: int, _frame: FrameType | None) -> None:
         self.stop_wanted = True

@@ -85,7 +85,7 @@ class Printing(threading.Thread):
         try:
             self._print()
         except Exception as error:  # no failure of the lines is one of the run
-            tell(f"no more lines are printed: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+            tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
 
     def _print(self) -> None:
         is_over, patience_seconds = False, 0.0

@@ -56,7 +56,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
     """One line for an event that people want to read; None for the rest."""
     match event:
         case events.RunStarted(resumed_from_step=int(step)):
-            how = f"goes on from step {step}" if step else "starts again: it had no checkpoint"
+            how = f"resumes from step {step}" if step else "starts over: it had no checkpoint"
             return f"run {event.name} {how}"
         case events.DataPrepared():
             return _data_line(event)
@@ -65,22 +65,22 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.BaselinesMeasured():
             return _baselines_line(event)
         case events.PhaseChanged(phase="paused"):
-            return f"paused; go on with: tui-trainer ask {shell_word(state.name)} resume"
+            return f"paused; continue with: tui-trainer ask {shell_word(state.name)} resume"
         case events.PhaseChanged(phase=phase):
             return _PHASES.get(phase)
         case events.StepDone():
             return step_line(event, state)
         case events.EvalDone():
             kept = kept_weights(state)
-            of = "the best of the scheduled ones" if kept.asked_was_better else "best so far"
-            asked = "asked for, does not count as the best" if kept.asked_was_better else "asked for"
+            of = "best of the scheduled ones" if kept.asked_was_better else "best so far"
+            asked = "requested, not counted as the best" if kept.asked_was_better else "requested"
             note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
                 f"step {event.step}: held-out loss {event.loss:.4f}{note}",
                 scores_line(event.scores, state.baselines.scores if state.baselines else {}),
-                "" if loss is None else f"training loss of the last steps {loss:.4f}",
+                "" if loss is None else f"recent training loss {loss:.4f}",
                 format_seconds(event.seconds),
                 targets and f"targets {targets}",
             ]
@@ -97,7 +97,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             verb = "writes" if not labels_rows(state.task) else "reads"
             return f"step {event.step}: {verb} | {one_line(event.prompt[-40:])}\u00b7{one_line(event.text, 150)}"
         case events.ControlApplied():
-            return f"step {event.step}: {event.action} (asked for)"
+            return f"step {event.step}: {event.action} (requested)"
         case events.RunProblem():
             return f"step {event.step}: " + "; ".join(one_line(text) for text in (event.message, event.hint) if text)
     return None
@@ -105,7 +105,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counts = f"nats a {event.unit} (n-gram models: counts of what follows)"
+    counts = f"nats/{event.unit} (n-gram models: counts of what follows)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -115,7 +115,7 @@ def _plan_made_line(event: events.PlanMade) -> str:
     time = planned_time_words(event.duration_seconds, is_measured=event.has_measured_steps)
     takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, time)
     return (
-        f"plan: {takes}; {event.steps_per_epoch:,} steps in an epoch, {format_count(event.parameters)} parameters, "
+        f"plan: {takes}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} parameters, "
         f"{format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
@@ -123,7 +123,7 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 
 def _data_line(event: events.DataPrepared) -> str:
-    how = "as prepared before" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    how = "from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     apart = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
     line = (
         f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
@@ -194,9 +194,11 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     )
     lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
-        lines.append(f"about {cost_words(plan)}, as far as can be said before the data is prepared")
+        lines.append(f"about {cost_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        lines.append("`tui-trainer rehearse` with the same arguments tries largest batch, save and evaluation first")
+        lines.append(
+            "`tui-trainer rehearse` with the same arguments is a dry run of largest batch, save and evaluation"
+        )
     return lines
 
 
@@ -206,7 +208,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished is None:
         return []
     if finished.reason == "stopped":
-        verb = "go on" if finished.step else "begin"
+        verb = "resume" if finished.step else "start"
         return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
     lines = [f"{ending_words(state)}, {format_seconds(finished.seconds)} of training"]
     if finished.eval_loss is not None:
@@ -230,7 +232,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
         if words := adapter_words(state):
             lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
-        lines += [f"  on           {adapter_base}; its README.md says how peft loads it"] if adapter_base else []
+        lines += (
+            [f"  on           {adapter_base}; its README.md shows how to load it with peft"] if adapter_base else []
+        )
         lines.append(
             f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {shell_word(name)}"
         )
@@ -244,10 +248,10 @@ def better_before(state: RunState) -> str | None:
     words = f"{better_words(best)}. This model has the weights of the last step"
     if state.plan and state.plan.early_stopping_patience:
         return words
-    return f"{words}; evaluation.early_stopping_patience = 3 stops in time and keeps the best"
+    return f"{words}; evaluation.early_stopping_patience = 3 stops early and keeps the best ones"
 
 
-_ADDED = "what training adds to a process with its libraries loaded"
+_ADDED = "what training adds to a process that has loaded its libraries"
 
 
 def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
@@ -258,7 +262,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
 
     lines = [
         f"{plan.recipe or 'no recipe'}: {plan.config.task.type}, {model_words(plan)}",
-        *(found or [f"learns from {one_line(plan.config.data.path)}"]),
+        *(found or [f"trains on {one_line(plan.config.data.path)}"]),
         *(f"  {one_line(source.words(exact=plan.train_rows.exact))}" for source in plan.sources),
         *(f"  {one_line(use.words())}" for use in plan.splits),
         *(f"  {one_line(note)}" for note in plan.data_notes),
@@ -270,9 +274,9 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
     for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
         lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
         lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
-    lines.append(_plan_line("time of a step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
+    lines.append(_plan_line("time per step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, _time_of(plan)))
-    memory = "that of the card" if plan.device == "cuda" else _ADDED
+    memory = "that of the GPU" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
 
@@ -288,21 +292,23 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         yield _plan_line("head", plan.head, plan.head.value)
     yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
     if (trained := plan.trained_parameters).value < plan.parameters.value:
-        yield _plan_line("trained parameters", trained, format_count(trained.value))
+        yield _plan_line("trainable", trained, format_count(trained.value))
     yield _plan_line("precision", plan.precision, plan.precision.value)
     if (attention := plan.attention).kernel:
         yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
     yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
     yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
     if (ratio := plan.config.tuning.loraplus_lr_ratio) != 1:
-        second = plan.learning_rate.model_copy(update={"reason": f"{ratio:g} times that, tuning.loraplus_lr_ratio"})
-        yield _plan_line("second matrices", second, f"{plan.learning_rate.value * ratio:g}")
+        second = plan.learning_rate.model_copy(
+            update={"reason": f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio"}
+        )
+        yield _plan_line("LoRA+ rate", second, f"{plan.learning_rate.value * ratio:g}")
     if floor := plan.config.training.min_lr_rate:
         # The share is exact, so the rate is as exact as the peak.
         final = plan.learning_rate.model_copy(update={"reason": f"{floor:g} of the peak, training.min_lr_rate"})
         yield _plan_line("final learning rate", final, f"{plan.learning_rate.value * floor:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
-        yield _plan_line("tokens of a loss", chunk, "" if chunk.value else "all")
+        yield _plan_line("tokens per loss", chunk, "" if chunk.value else "all")
     if plan.loader_workers.value:
         yield _plan_line("loader threads", plan.loader_workers)
     yield _plan_line("effective batch", plan.effective_batch_size)
@@ -314,7 +320,7 @@ def _number_lines(plan: Plan) -> Iterator[str]:
     yield _plan_line("micro-batch", plan.per_device_train_batch_size)
     yield _plan_line("accumulation", plan.gradient_accumulation_steps)
     yield _plan_line("evaluation batch", plan.per_device_eval_batch_size)
-    yield _plan_line("steps in an epoch", plan.steps_per_epoch)
+    yield _plan_line("steps per epoch", plan.steps_per_epoch)
     yield _plan_line("steps", plan.total_steps)
     yield _plan_line("warm-up steps", plan.warmup_steps)
     if plan.decay_steps:
@@ -323,9 +329,9 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         yield _plan_line("router loss", plan.router_aux_loss_coef, f"{plan.router_aux_loss_coef.value:g}")
     yield _plan_line("evaluates every", plan.eval_every_steps)
     yield _plan_line("saves every", plan.save_every_steps)
-    yield _plan_line("writes text every", plan.sample_every_steps)
+    yield _plan_line("samples every", plan.sample_every_steps)
     if plan.sample_every_steps.value and plan.sample_tokens.value:
-        yield _plan_line("tokens of a text", plan.sample_tokens)
+        yield _plan_line("tokens per sample", plan.sample_tokens)
     yield _plan_line("CPU threads", plan.threads)
     yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
     yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))
@@ -350,14 +356,14 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     """Plans for cards beside each other, and the smallest card that is large enough."""
     from tui_trainer.launching.other_cards import smallest_that_fits
 
-    head = ("card", "memory", "step", "time", "precision", "rows a step", "lr", "profile")
+    head = ("GPU", "memory", "step", "time", "precision", "rows/step", "lr", "profile")
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
     best = smallest_that_fits(plans)
-    found = f"smallest that fits: {_cards_words(best)}" if best else "it fits on none of them"
-    rates = "steps and times are estimates by the makers' rates, `-` where they give none; none of it was measured"
+    found = f"smallest that fits: {_cards_words(best)}" if best else "it does not fit on any of them"
+    rates = "step and time are estimates from the vendors' peak rates (`-`: not published), not measurements"
     assumed = sorted({name for one in plans for name in one.assumed})
-    needed = [f"assumed to be installed there, and not here: {', '.join(assumed)}"] if assumed else []
+    needed = [f"assumed to be installed there, but not installed here: {', '.join(assumed)}"] if assumed else []
     return [*rows, "", found, rates, *needed]
 
 

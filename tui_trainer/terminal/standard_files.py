@@ -133,7 +133,7 @@ class PatientStream(threading.Thread):
                 if not self._pending:
                     self._is_stalled = False
                 if self._lost_lines:
-                    words = f"lines that are missing here, as nobody read them: {self._lost_lines:,}"
+                    words = f"lines skipped here, because the output was not read in time: {self._lost_lines:,}"
                     self._pending.append(f"tui-trainer: {words}\n")
                     self._lost_lines = 0
                 self._pending_characters = sum(map(len, self._pending))
@@ -187,7 +187,7 @@ class Interrupts:
             self._first = now
         elif now - self._first > ONE_PRESS_SECONDS:
             try:
-                tell("left at once, without saving; `tui-trainer resume` goes on from the last checkpoint")
+                tell("quit at once without saving; `tui-trainer resume` continues from the latest checkpoint")
             finally:
                 os._exit(EXIT_FAILED)
 

@@ -237,7 +237,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if refusals := self.bench.take_refusals():
             from tui_trainer.ui.starting import show_problems
 
-            self.bench.ask_when_free(partial(show_problems, self.bench, "The run was refused", refusals))
+            self.bench.ask_when_free(partial(show_problems, self.bench, "The run did not start", refusals))
         if self.page.is_mounted:
             # Not while it comes up: parts of it may not be there yet.
             self.page.tick()
@@ -423,7 +423,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.open(HelpDialog(self.keymap, self.page.place, section))
 
     def find_guide(self) -> None:
-        self.open(palette.Palette("Find a page of a guide", palette.guide_commands(self)))
+        self.open(palette.Palette("Search the guides", palette.guide_commands(self)))
 
     def action_jump(self) -> None:
         from tui_trainer.ui.jump import JumpDialog, spots_on
@@ -431,7 +431,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.open(JumpDialog(spots_on(self.screen)))
 
     def action_palette(self) -> None:
-        words = "Find an action, a setting, a run, a recipe, a guide, a theme"
+        words = "Search actions, settings, runs, recipes, guides and themes"
         found = palette.Palette(words, palette.all_commands(self))
         palette.add_runs(self, found)
         self.open(found)
@@ -439,21 +439,21 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
-            self.bench.tell("copied, if your terminal allows it", "good")
+            self.bench.tell("copied, if your terminal supports it", "good")
             return
         self.bench.tell(
-            f"Ctrl+C stops nothing here: {self.key_of('app.quit')} leaves, and asks when a run is alive", "warn"
+            f"Ctrl+C does not stop anything here: {self.key_of('app.quit')} quits, and asks if a run is active", "warn"
         )
 
     def action_theme(self) -> None:
         before = self.theme
         back = partial(setattr, self, "theme", before)
-        self.open(palette.Palette("Find a theme by its name", palette.theme_commands(self, shows=True), back))
+        self.open(palette.Palette("Choose a theme", palette.theme_commands(self, shows=True), back))
 
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
-        self.bench.tell("the bell rings when a run ends unseen" if self.preferences.bell else "no bell")
+        self.bench.tell("bell on: it rings when a run ends unseen" if self.preferences.bell else "bell off")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)
@@ -463,20 +463,20 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             path = Path(self.save_screenshot(strftime("tui-trainer-screen-%Y%m%d-%H%M%S.svg"), path=str(Path.cwd())))
         except OSError as error:
             role: Role = "bad"
-            words = f"the screen cannot be written: {system_reason(error)}"
+            words = f"could not save the screen: {system_reason(error)}"
         else:
-            words, role = f"the screen is in ./{path.name}", "good"
+            words, role = f"screen saved to ./{path.name}", "good"
         self.bench.tell(words, role)
         if self.dialog:
             # It hides the last line.
             self.notify(words, markup=False)
 
     def action_suspend(self) -> None:
-        note = "tui-trainer is stopped: `fg` brings it back"
+        note = "tui-trainer is suspended: `fg` resumes it"
         if self.bench.run_is_ours_and_alive:
-            note = "tui-trainer is stopped, and the training with it: `bg` lets it train on, `fg` brings this back"
+            note = "tui-trainer and training are suspended: `bg` continues training, `fg` also shows the screens"
         if self.terminal is None or not self.terminal.suspend(note):
-            self.bench.tell("no shell would bring this back: it is not stopped", "warn")
+            self.bench.tell("not suspended: there is no shell to resume it from", "warn")
 
     def action_quit(self) -> None:  # type: ignore[override]
         from tui_trainer.ui.starting import offer_quit

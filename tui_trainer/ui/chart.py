@@ -663,7 +663,7 @@ class _Picture:
             return title_rule(view.metric, width, glyphs, [(value.rjust(9), "text")])
         if view.cross_step is not None:
             return title_rule(self._reading(view.cross_step), width, glyphs)
-        note = ", ".join(["log"] * view.log + [f"1/{2**view.halvings} of the axis"] * bool(view.halvings))
+        note = ", ".join(["log"] * view.log + [f"zoom {2**view.halvings}x"] * bool(view.halvings))
         if (bad := series.last_bad()) is not None:
             what = "NaN" if math.isnan(series.values[bad]) else "infinite"
             return title_rule([(f"{view.metric} is {what} at step {series.steps[bad]}", "bad")], width, glyphs, note)
@@ -763,7 +763,7 @@ class LossChart(Pane):
             self._bounds = settle(self._bounds, wanted.low, wanted.high)
             return [picture.title(width, self._bounds), *picture.plot(self._bounds, width, height - 1)]
         lines = [picture.title(width, None), *[fit([], width)] * (height - 1)]
-        text = "no value that could be drawn" if len(series.steps) else "no step has been taken yet"
+        text = "no finite values to draw" if len(series.steps) else "no steps yet"
         lines[height // 2] = fit([(text.center(width), "dim")], width, glyphs.ellipsis)
         return lines
 
@@ -797,7 +797,7 @@ class LossChart(Pane):
         name, state = self.view.metric, self._state()
         metric = metric_of(state, name) or METRICS[LOSS]
         if not self.view.log and not (metric.values(state) > 0).any():
-            return f"a logarithmic axis needs values above zero, and {name} has none"
+            return f"a logarithmic axis needs positive values, and {name} has none"
         self.view = replace(self.view, log=not self.view.log)
         return ""
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 # Of what it has told, while it goes on.
 _SHOWN: Final = 12
 _BAR_CELLS: Final = 24
-_SLOWS: Final = "A run is training: this takes processor time and memory from it."
+_SLOWS: Final = "A run is training: this slows it down and uses memory."
 Show = Callable[[Mapping[str, Any], int], list[str]]
 
 
@@ -46,7 +46,7 @@ class OwnProcessDialog(Dialog):
 
     def about(self, width: int) -> list[Line]:
         """What is to be known before it begins."""
-        return paragraph("not begun", width)
+        return paragraph("not started", width)
 
     def so_far(self, process: JsonProcess, width: int) -> list[Line]:
         """The newest sentence stands below, as what it does now."""
@@ -68,7 +68,7 @@ class OwnProcessDialog(Dialog):
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         process = self.command.process
         if process is not None and process.alive:
-            return (("c", "cancel"), ("escape", "close, it goes on"))
+            return (("c", "cancel"), ("escape", "close, keep running"))
         apply = (("a", self.apply_words),) if process is not None and process.patch else ()
         return (*apply, ("enter", self.enter_words), ("escape", "close"))
 
@@ -89,8 +89,8 @@ class OwnProcessDialog(Dialog):
         done, total, unit = process.progress
         if process.is_cancelled or not total:
             far = f" {done:,.0f} {one_line(unit)}" if done else ""
-            now: Line = [("ending ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
-            return beside(now, [(f"  {round_seconds(process.seconds)} so far", "dim")], width)
+            now: Line = [("stopping ..." if process.is_cancelled else f"{one_line(process.part)}{far} ...", "accent")]
+            return beside(now, [(f"  {round_seconds(process.seconds)} elapsed", "dim")], width)
         amount = (format_bytes(done), format_bytes(total)) if unit == "bytes" else (f"{done:,.0f}", f"{total:,.0f}")
         words = (
             f" {one_line(process.part)}, {amount[0]} of {amount[1]}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
@@ -115,7 +115,7 @@ class OwnProcessDialog(Dialog):
 def refusal_beside_others(bench: Workbench, command: Measurement[Any] | Tool) -> str:
     """Why a measurement does not begin now; empty: it may."""
     other = bench.measurement_beside(command)
-    return f"{other.what} goes on: each would disturb the other" if other else ""
+    return f"{other.what} is still running and would distort the measurement" if other else ""
 
 
 def offer(dialog: OwnProcessDialog, bench: Workbench) -> None:
@@ -142,9 +142,9 @@ class ToolDialog(OwnProcessDialog):
     def _warnings(self, width: int) -> list[Line]:
         words = [_SLOWS] * (self._bench.run_is_alive and not self.command.measures)
         others = [one for one in self._bench.tools.values() if one.alive and one is not self.command]
-        words += [f"{one_line(one.what)} goes on as well" for one in others if not one.measures]
+        words += [f"{one_line(one.what)} is also running" for one in others if not one.measures]
         if other := self._bench.measurement_beside(self.command):
-            words.append(f"{one_line(other.what)} goes on: this disturbs what it measures")
+            words.append(f"{one_line(other.what)} is running: this would distort its results")
         return [line for text in words for line in paragraph(text, width, "warn")]
 
     def told(self, process: JsonProcess, width: int) -> list[Line]:
@@ -158,7 +158,7 @@ class ToolDialog(OwnProcessDialog):
 
     @property
     def enter_words(self) -> str:
-        return "do it" if self.command.asks is not None else super().enter_words
+        return "confirm" if self.command.asks is not None else super().enter_words
 
     def press(self, key: str, character: str | None) -> bool:
         if key == "enter" and not self.command.alive:

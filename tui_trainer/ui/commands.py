@@ -38,7 +38,7 @@ def _card(bench: Workbench) -> list[str]:
 
 
 def _where(bench: Workbench) -> str:
-    return "It computes on the CPU: the card is the run's that trains." if bench.run_is_alive else ""
+    return "It runs on the CPU, because a run is training." if bench.run_is_alive else ""
 
 
 def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
@@ -46,8 +46,8 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
-    about = [f"Loss and scores of {name} on {rows}, and of its base model where it has one.", _where(bench)]
-    tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"{name} is evaluated")
+    about = [f"Computes loss and scores of {name}, and of its base model if it has one, on {rows}.", _where(bench)]
+    tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"evaluated {name}")
     open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
 
 
@@ -65,7 +65,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     name, out = one_line(folder.name, _NAME), _out_for(folder, data)
 
     def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
-        before = f", {found['rows_before']:,} of them were there" if found["rows_before"] else ""
+        before = f", {found['rows_before']:,} of them earlier" if found["rows_before"] else ""
         rate = format_rate(found["rows_per_second"], "rows")
         return [
             f"{found['rows']:,} row{'s' * (found['rows'] != 1)}{before}, {format_seconds(found['seconds'])}, {rate}",
@@ -73,8 +73,8 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
         ]
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
-    about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Into {one_line(str(out))}", _where(bench)]
-    about.append("Where it is cancelled, the same choice goes on later from there.")
+    about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
+    about.append("If you cancel it, choose it again later to continue from there.")
     tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 
@@ -87,13 +87,13 @@ def bench_run(bench: Workbench, folder: RunFolder) -> None:
 
     name = one_line(folder.name, _NAME)
     about = [
-        f"How fast {name} answers here: one by one, in batches, with beams, in fewer bits, compiled, exported.",
-        "Each in a fresh process, on its held-out rows; it takes minutes.",
+        f"Measures how fast {name} answers: one by one, in batches, with beams, quantized, compiled, exported.",
+        "Each variant runs in a fresh process on held-out rows. This takes minutes.",
     ]
     card = [] if bench.chosen_gpu is None else ["--gpu", str(bench.chosen_gpu)]
     tool = Tool(
         bench, f"bench {name}", ["bench", "run", str(folder.root), *card], measures=True,
-        done=lambda _: f"the speed of {name} is measured",
+        done=lambda _: f"measured the speed of {name}",
     )  # fmt: skip
     open_tool(bench, tool, f"Speed of {name}", about, show)
 
@@ -110,7 +110,7 @@ def report(bench: Workbench, folder: RunFolder) -> None:
             return error
 
     def written(result: str | OSError) -> None:
-        bench.tell(f"the report cannot be written: {result}" if isinstance(result, OSError) else f"written: {result}",
+        bench.tell(f"could not write the report: {result}" if isinstance(result, OSError) else f"wrote {result}",
                    "bad" if isinstance(result, OSError) else "good")  # fmt: skip
         bench.app.draw()
 
@@ -120,14 +120,14 @@ def report(bench: Workbench, folder: RunFolder) -> None:
 def publish(bench: Workbench, folder: RunFolder) -> None:
     def begin(text: str) -> str | None:
         if not (name := text.strip()):
-            return "write OWNER/NAME"
+            return "enter OWNER/NAME"
         arguments = ["publish", str(folder.root), "--to", name]
-        done = f"{one_line(folder.name, _NAME)} is at {one_line(name, 80)}"
+        done = f"{one_line(folder.name, _NAME)} is published as {one_line(name, 80)}"
         tool = Tool(bench, f"publishing to {one_line(name, 60)}", arguments, yes=["--yes"], done=lambda _: done)
         open_tool(bench, tool, f"Publish {one_line(folder.name, _NAME)}", show=lambda found, _: found["words"])
         return ""
 
-    rows: list[Row] = [("What would go there is shown first; a new repository is private.", "dim"), ""]
+    rows: list[Row] = [("You see what would be uploaded first. A new repository is private.", "dim"), ""]
     bench.app.open_next(TextDialog("Publish to the hub as", rows, "", begin))
 
 
@@ -136,28 +136,28 @@ def download(bench: Workbench, kind: str, name: str = "") -> None:
 
     def begin(text: str) -> str | None:
         if not (name := text.strip()):
-            return "write OWNER/NAME"
+            return "enter OWNER/NAME"
         arguments = ["download", *(["--data"] if kind == "data set" else []), name]
         what = f"downloading {one_line(name, 60)}"
-        tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: f"{one_line(name, 60)} is here")
+        tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: f"downloaded {one_line(name, 60)}")
         open_tool(bench, tool, f"Download the {kind} {one_line(name, 60)}", show=lambda found, _: found["words"])
         return ""
 
-    rows: list[Row] = [("A name on the hub, such as owner/name. Its size is shown before anything is fetched.", "dim")]
+    rows: list[Row] = [("A name on the hub, such as owner/name. Its size is shown before the download.", "dim")]
     bench.app.open_next(TextDialog(f"Download a {kind}", [*rows, ""], name, begin))
 
 
 def offer_download(bench: Workbench) -> None:
     kinds = (("m", "model"), ("d", "data set"))
     answers: list[Answer] = [(key, f"a {kind}", partial(download, bench, kind)) for key, kind in kinds]
-    bench.app.ask("Download", ["From the hub into its cache here."], answers)
+    bench.app.ask("Download", ["From the hub into the local cache."], answers)
 
 
 def install(bench: Workbench, names: Sequence[str]) -> None:
     words = one_line(" ".join(names), 60)
     tool = Tool(
         bench, f"installing {words}", ["install", *names], yes=["--yes"],
-        done=lambda _: f"{words} is installed: leave and start again to use it",
+        done=lambda _: f"installed {words}: restart tui-trainer to use it",
     )  # fmt: skip
     open_tool(bench, tool, f"Install {words}", show=lambda found, _: found["words"])
 
@@ -165,7 +165,7 @@ def install(bench: Workbench, names: Sequence[str]) -> None:
 def offer_install(bench: Workbench) -> None:
     def begin(text: str) -> str | None:
         if not (names := text.split()):
-            return "write the name of an extra or a library"
+            return "enter the name of an extra or a library"
         install(bench, names)
         return ""
 
@@ -181,14 +181,14 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
             ("e", "evaluate", lambda: evaluate(bench, folder)),
             ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
             ("p", "predict a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
-            ("b", "bench: its speed", lambda: bench_run(bench, folder)),
+            ("b", "bench: measure its speed", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]
-    return [*answers, ("r", "write its report", lambda: report(bench, folder))]
+    return [*answers, ("r", "write a report", lambda: report(bench, folder))]
 
 
 def offer_more(bench: Workbench, folder: RunFolder, answers: Sequence[Answer]) -> None:
-    bench.app.open(MenuDialog(f"More with {one_line(folder.name, _NAME)}", answers))
+    bench.app.open(MenuDialog(f"More actions for {one_line(folder.name, _NAME)}", answers))
 
 
 class FileDialog(DataDialog):
@@ -246,8 +246,8 @@ class ImportedDialog(Dialog):
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        take = (("enter", "take it into Config"),) if self._found and not self._problems else ()
-        rest = (("w", "without these keys"),) if self._refused else ()
+        take = (("enter", "import into Config"),) if self._found and not self._problems else ()
+        rest = (("w", "ignore these keys"),) if self._refused else ()
         return (*take, *rest, ("up down", "scroll"), ("escape", "back"))
 
     def lines(self, width: int) -> list[Line]:
@@ -269,17 +269,17 @@ class ImportedDialog(Dialog):
     def _take(self, found: Imported) -> None:
         bench, name = self._bench, one_line(self._path.name, _NAME)
         if bench.document is None:
-            bench.tell("the config is not open yet", "dim")
+            bench.tell("the config is still loading", "dim")
             return
         try:
             bench.document.take(found.toml, f"the import of {name}")
         except ConfigError as error:
             bench.tell(one_line(str(error.problems[0])), "bad")
             return
-        left = f", {len(found.left_out)} keys of the file left out" if found.left_out else ""
+        left = f", {len(found.left_out)} keys ignored" if found.left_out else ""
         asks = f"; {found.asks[0]}" if found.asks else ""
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"{len(found.rewrites)} settings of {name}{left}; {undo} takes it back{asks}", "good")
+        bench.note_change(f"imported {len(found.rewrites)} settings from {name}{left}; {undo} to undo{asks}", "good")
 
 
 def _configs_here() -> list[Choice]:
@@ -289,10 +289,10 @@ def _configs_here() -> list[Choice]:
 
 
 class ConfigFileDialog(ChoiceOfPath):
-    heading = "Import a config of another tool"
+    heading = "Import a config from another tool"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ...: what it becomes is shown first."
+        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You see the result first."
         super().__init__(bench, "data.path", words, _configs_here)
 
     def look(self, value: str) -> object:

@@ -95,7 +95,7 @@ class ExportDialog(FormatsDialog):
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         if self._process is not None and self._process.alive:
-            return (("c", "cancel the export"), ("up down", "choose"), ("escape", "close, it goes on"))
+            return (("c", "cancel the export"), ("up down", "choose"), ("escape", "close, keep exporting"))
         if not self._choices:
             return (("escape", "close"),)
         enter = () if self._choices[self._chosen].refusal else (("enter", "export"),)
@@ -113,7 +113,7 @@ class ExportDialog(FormatsDialog):
     def _state(self, one: ExportChoice, process: ExportProcess | None) -> tuple[str, Role]:
         if process is not None and process.name == one.name:
             if process.outcome is None:
-                return "is being written", "accent"
+                return "exporting", "accent"
             if process.outcome.is_good:
                 return "exported", "good"
             return "cancelled" if process.is_cancelled else "failed", "bad"
@@ -123,26 +123,26 @@ class ExportDialog(FormatsDialog):
 
     def lines(self, width: int) -> list[Line]:
         if not self._choices:
-            return paragraph(self._refusal or "looking what it can be exported to ...", width)
+            return paragraph(self._refusal or "checking the formats ...", width)
         one, process = self._choices[self._chosen], self._process
         if process is not None and process.name == one.name:
             return progress_lines(process, width, self.glyphs)
         if one.refusal:
             return paragraph(one.refusal, width, "warn")
         words = [
-            f"It writes about {format_bytes(one.needed_bytes)} into export/{one.name} of the run; "
-            f"{format_bytes(self._free_bytes)} are free",
-            "Then it is loaded again in a fresh process and compared with the trained model.",
+            f"Writes about {format_bytes(one.needed_bytes)} to export/{one.name} in the run's folder; "
+            f"{format_bytes(self._free_bytes)} free.",
+            "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if one.expected_seconds:
-            words.append(f"It takes about {round_seconds(one.expected_seconds)}, as earlier ones did here.")
+            words.append(f"Takes about {round_seconds(one.expected_seconds)}, judging by earlier exports here.")
         if one.is_there:
-            words.append("It was exported before: this one takes its place.")
+            words.append("Replaces the existing export.")
         lines = [line for text in words for line in paragraph(text, width)]
         if self._bench.run_is_alive:
-            lines += paragraph("A run is training: the export takes processor time and memory from it.", width, "warn")
+            lines += paragraph("A run is training: the export slows it down and uses memory.", width, "warn")
         if other := self._bench.exports.alive:
-            text = f"{one_line(other.run.name)} is being exported to {other.name}: one at a time"
+            text = f"{one_line(other.run.name)} is being exported to {other.name}: wait until it is done"
             lines += paragraph(text, width, "warn")
         return lines
 
@@ -172,14 +172,14 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
         lines = [line for words in outcome.words for line in paragraph(words, width, role)]
         if not outcome.folder:
             return lines
-        verdict: Span = (f"{glyphs.good} as it was trained", "good")
+        verdict: Span = (f"{glyphs.good} matches the trained model", "good")
         if not outcome.is_good:
-            verdict = (f"{glyphs.bad} not as it was trained; its folder is kept under another name", "bad")
+            verdict = (f"{glyphs.bad} differs from the trained model; its folder is kept under another name", "bad")
         return [[verdict], *lines, *paragraph(outcome.folder, width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]
     what, done, total, unit = process.progress
-    so_far: Line = [(f"{round_seconds(process.seconds)} so far", "dim")]
+    so_far: Line = [(f"{round_seconds(process.seconds)} elapsed", "dim")]
     if not total:
         return [[(f"{one_line(what)} ...", "text")], so_far]
     words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
@@ -249,13 +249,13 @@ class ExportMarkedDialog(FormatsDialog):
 
     def lines(self, width: int) -> list[Line]:
         if not self._is_ready:
-            return paragraph("looking what they can be exported to ...", width)
+            return paragraph("checking the formats ...", width)
         refused = dict(self._without)
         if self._form:
             refused |= {folder: one.refusal for folder, one in self._choices[self._form].items() if one.refusal}
-        lines = paragraph("One after another, behind the screens; each is compared with its trained model.", width)
+        lines = paragraph("Exports run in the background, one by one. Each is compared with its trained model.", width)
         for folder, why in refused.items():
-            lines += paragraph(f"not {one_line(folder.name)}: {why}", width, "warn")
+            lines += paragraph(f"{one_line(folder.name)} is skipped: {why}", width, "warn")
         return lines
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:

@@ -68,134 +68,135 @@ def _moves(
     return (
         _action(place, "up", "up k", "up", up),
         _action(place, "down", "down j", "down", down),
-        _action(place, "page_up", "pageup", "page up", "One page up."),
-        _action(place, "page_down", "pagedown", "page down", "One page down."),
+        _action(place, "page_up", "pageup", "page up", "Move up one page."),
+        _action(place, "page_down", "pagedown", "page down", "Move down one page."),
         _action(place, "first", "home g", first_label, first),
         _action(place, "last", "end G", last_label, last),
     )
 
 
 ACTIONS: Final[tuple[Action, ...]] = (
-    _action("app", "go_hardware", "1", "hardware", "The Hardware screen: what this machine has, and what is wrong."),
-    _action("app", "go_config", "2", "config", "The Config screen: every setting, with recipes and a live plan."),
-    _action("app", "go_checklist", "3", "checklist", "The Checklist screen: is it ready, and is it fast?"),
-    _action("app", "go_train", "4", "train", "The Train screen: the run as it goes."),
-    _action("app", "go_runs", "5", "runs", "The Runs screen: all runs of this disk."),
+    _action("app", "go_hardware", "1", "hardware", "Open the Hardware screen: this machine and its problems."),
+    _action("app", "go_config", "2", "config", "Open the Config screen: all settings, recipes and a live plan."),
+    _action("app", "go_checklist", "3", "checklist", "Open the Checklist screen: is the run ready, and is it fast?"),
+    _action("app", "go_train", "4", "train", "Open the Train screen: live progress of the run."),
+    _action("app", "go_runs", "5", "runs", "Open the Runs screen: all runs on this machine."),
     _action("app", "next_screen", "tab", "next screen", "Go to the next screen."),
     _action("app", "previous_screen", "shift+tab", "previous screen", "Go to the previous screen."),
-    _action("app", "start", "t", "start", "Show what would happen, and start the run after one more key.", 5),
-    _action("app", "new", "n", "new run", "Start from your own data and model: choose them, see what follows.", 35),
-    _action("app", "help", "? f1", "help", "What every key does here, and the guides."),
-    _action("app", "palette", ": ctrl+p", "commands", "Find an action, a setting, a run, a guide ... by its name."),
-    _action("app", "jump", "f", "jump", "Letters over all that can be pressed: a letter presses it."),
-    _action("app", "redraw", "ctrl+l", "redraw", "Draw the whole screen again, when something else has written on it."),
-    _action("app", "save_screen", "f12", "save screen", "Write this screen as a picture (SVG) to a file."),
-    _action("app", "theme", "T", "theme", "Choose the colours of the screens; the choice is kept."),
-    _action("app", "bell", "B", "bell", "Ring the bell when a run ends and this terminal has no focus, or not."),
-    _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. It stops nothing."),
-    _action("app", "suspend", "ctrl+z", "to the shell", "Stop everything: `bg` lets it train on, `fg` comes back."),
-    _action("app", "quit", "q ctrl+q", "quit", "Leave. With a run alive it asks: train on, save and stop, stay.", 95),
+    _action("app", "start", "t", "start", "Show the plan of the run, and start it once you confirm.", 5),
+    _action("app", "new", "n", "new run", "Start a run on your own data and model: choose them, see the plan.", 35),
+    _action("app", "help", "? f1", "help", "Show the keys of this screen, and the guides."),
+    _action("app", "palette", ": ctrl+p", "commands", "Search actions, settings, runs, guides ... by name."),
+    _action("app", "jump", "f", "jump", "Show a letter on every control; press the letter to activate it."),
+    _action("app", "redraw", "ctrl+l", "redraw", "Redraw the whole screen, if another program has written over it."),
+    _action("app", "save_screen", "f12", "save screen", "Save this screen as a picture (SVG)."),
+    _action("app", "theme", "T", "theme", "Choose a colour theme; the choice is saved."),
+    _action("app", "bell", "B", "bell", "Turn on or off the bell for runs that end while you look elsewhere."),
+    _action("app", "interrupt", "ctrl+c", "copy selection", "Copy the selected text. This key does not stop anything."),
+    _action("app", "suspend", "ctrl+z", "suspend", "Suspend to the shell: `bg` continues training, `fg` comes back."),
+    _action("app", "quit", "q ctrl+q", "quit", "Quit. If a run is active, you choose what happens to it.", 95),
     #
-    *_moves("hardware", "Scroll up.", "Scroll down.", "To the top.", "To the end.", "to the top", "to the end"),
-    _action("hardware", "next_gpu", "c", "next GPU", "Choose another card; after the last comes the freest again.", 20),
-    _action("hardware", "try_out", "m", "measure", "Try precisions, attention, rates and disks, in some seconds.", 15),
-    _action("hardware", "processes", "p", "processes", "Who uses the cards and the CPU; end a process of yours.", 12),
-    _action("hardware", "download", "d", "download", "Fetch a model or a data set; its size is shown first."),
-    _action("hardware", "install", "i", "install", "Install an extra of this program, or a library it can use."),
-    _action("hardware", "look_again", "r", "look again", "Read the machine anew: cards, memory, disks.", 10),
+    *_moves("hardware", "Scroll up.", "Scroll down.", "Go to the top.", "Go to the end.", "to the top", "to the end"),
+    _action("hardware", "next_gpu", "c", "next GPU", "Choose the next GPU; after the last, the freest again.", 20),
+    _action("hardware", "try_out", "m", "measure", "Benchmark precisions, attention, speed and disks (seconds).", 15),
+    _action("hardware", "processes", "p", "processes", "Show what uses GPUs and CPU; end your own processes.", 12),
+    _action("hardware", "download", "d", "download", "Download a model or a data set; you see its size first."),
+    _action("hardware", "install", "i", "install", "Install an extra of tui-trainer, or a library that it can use."),
+    _action("hardware", "look_again", "r", "refresh", "Read the machine again: GPUs, memory, disks.", 10),
     #
-    *_moves("config", "To the setting above.", "To the setting below.", "To the first setting.",
-            "To the last setting."),
-    _action("config", "previous_group", "{", "previous group", "To the group of settings above."),
-    _action("config", "next_group", "}", "next group", "To the group of settings below."),
-    _action("config", "edit", "enter", "edit", "Change the value in place.", 10),
-    _action("config", "toggle", "space", "toggle", "The next choice, or true and false."),
-    _action("config", "less", "left h", "less", "One step down: half a batch, the rate below, the choice before."),
-    _action("config", "more", "right l", "more", "One step up: twice the batch, the rate above, the next choice."),
-    _action("config", "undo", "u", "undo", "Take the last change back.", 20),
-    _action("config", "redo", "ctrl+r U", "redo", "Do again what was taken back."),
-    _action("config", "reset", "r", "reset", "This setting as the recipe has it."),
-    _action("config", "reset_all", "R", "reset all", "All settings as the recipe has them; undo brings them back."),
-    _action("config", "recipe", "p", "recipes", "Choose a recipe; see first what it would change.", 30),
-    _action("config", "filter", "/", "filter", "Show settings whose name has these letters.", 50),
-    _action("config", "clear", "escape", "clear", "Take the filter away."),
-    _action("config", "changed_only", "c", "changed", "Only what differs from the recipe, or all again.", 60),
-    _action("config", "show_all", "+ x", "all", "Show what is rarely changed or not read by this run too, or hide it."),
-    _action("config", "next_problem", "!", "next problem", "To the next setting with a problem."),
-    _action("config", "save", "s", "save", "Write what differs from the recipe to the config file.", 40),
-    _action("config", "save_as", "S", "save as", "Write it to another file."),
-    _action("config", "editor", "e", "open in $EDITOR", "Open the settings as TOML in your editor, read them back."),
-    _action("config", "preview", "v", "preview", "Rows of a batch as the model gets them, trained tokens marked.", 55),
-    _action("config", "rehearse", "d", "rehearse", "Try the largest batches, an evaluation and a save first.", 57),
-    _action("config", "tune", "m", "tune", "Measure which settings are the fastest here; `a` takes them.", 58),
-    _action("config", "sizes", "M", "rows of a step", "Measure how many rows behind a step make this machine full."),
-    _action("config", "switches", "b", "bench switches", "Measure what each switch of training gains here; minutes."),
-    _action("config", "import", "i", "import", "Take the config of another tool; see each rewrite first."),
-    _action("config", "download", "D", "download", "Fetch the model from the hub, or on data.path the data set."),
+    *_moves("config", "Go to the setting above.", "Go to the setting below.", "Go to the first setting.",
+            "Go to the last setting."),
+    _action("config", "previous_group", "{", "previous group", "Go to the previous group of settings."),
+    _action("config", "next_group", "}", "next group", "Go to the next group of settings."),
+    _action("config", "edit", "enter", "edit", "Edit the value in place.", 10),
+    _action("config", "toggle", "space", "toggle", "Switch to the next choice, or between true and false."),
+    _action("config", "less", "left h", "less", "Decrease: half the batch, the next lower rate, the previous choice."),
+    _action("config", "more", "right l", "more", "Increase: twice the batch, the next higher rate, the next choice."),
+    _action("config", "undo", "u", "undo", "Undo the last change.", 20),
+    _action("config", "redo", "ctrl+r U", "redo", "Redo the change that was undone."),
+    _action("config", "reset", "r", "reset", "Reset this setting to the recipe's value."),
+    _action("config", "reset_all", "R", "reset all", "Reset all settings to the recipe's values; undo restores them."),
+    _action("config", "recipe", "p", "recipes", "Choose a recipe; you see first what it would change.", 30),
+    _action("config", "filter", "/", "filter", "Show only settings whose name contains the text.", 50),
+    _action("config", "clear", "escape", "clear", "Clear the filter."),
+    _action("config", "changed_only", "c", "changed", "Show only what differs from the recipe, or all again.", 60),
+    _action("config", "show_all", "+ x", "all", "Show or hide settings rarely changed or not used by this run."),
+    _action("config", "next_problem", "!", "next problem", "Go to the next setting with a problem."),
+    _action("config", "save", "s", "save", "Save what differs from the recipe to the config file.", 40),
+    _action("config", "save_as", "S", "save as", "Save to another file."),
+    _action("config", "editor", "e", "open in $EDITOR", "Edit the settings as TOML in your editor."),
+    _action("config", "preview", "v", "preview", "Show a batch as the model sees it, with trained tokens marked.", 55),
+    _action("config", "rehearse", "d", "rehearse", "Dry run: try the largest batches, an evaluation and a save.", 57),
+    _action("config", "tune", "m", "tune", "Measure which settings are fastest here; `a` applies them.", 58),
+    _action("config", "sizes", "M", "effective batch", "Measure how many rows per step use this machine fully."),
+    _action("config", "switches", "b", "bench switches", "Measure what each training option gains here (minutes)."),
+    _action("config", "import", "i", "import", "Import a config from another tool; you see the result first."),
+    _action("config", "download", "D", "download", "Download the model from the hub; on data.path the data set."),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
-    *_moves("checklist", "To the check above.", "To the check below.", "To the first check.", "To the last check."),
-    _action("checklist", "show", "enter", "show", "All of what this check has found, in a box of its own."),
-    _action("checklist", "apply", "a", "apply fix", "Change the config as this check proposes.", 10),
-    _action("checklist", "apply_all", "A", "apply all", "Apply every fix that is proposed, as one change.", 15),
-    _action("checklist", "measure", "m", "measure", "Measure here what this check gains, with and without it.", 25),
-    _action("checklist", "measure_all", "M", "measure all", "Measure every check that has something to switch."),
-    _action("checklist", "install", "i", "install", "Install what this check names; its command is shown first."),
-    _action("checklist", "cancel", "escape", "end measuring", "End the measuring; what is measured is kept.", 5),
-    _action("checklist", "undo", "u", "undo", "Take the last change of the config back.", 20),
-    _action("checklist", "open_only", "o", "only open", "Only what needs a look, or all checks again.", 40),
-    _action("checklist", "again", "r", "check again", "Run all checks anew.", 30),
+    *_moves("checklist", "Go to the check above.", "Go to the check below.", "Go to the first check.",
+            "Go to the last check."),
+    _action("checklist", "show", "enter", "show", "Show everything that this check found."),
+    _action("checklist", "apply", "a", "apply fix", "Apply the fix that this check suggests to the config.", 10),
+    _action("checklist", "apply_all", "A", "apply all", "Apply all suggested fixes as one change.", 15),
+    _action("checklist", "measure", "m", "measure", "Measure the gain of this check here, with and without it.", 25),
+    _action("checklist", "measure_all", "M", "measure all", "Measure all checks that have a setting to toggle."),
+    _action("checklist", "install", "i", "install", "Install what this check suggests; you see the command first."),
+    _action("checklist", "cancel", "escape", "stop measuring", "Stop measuring; results so far are saved.", 5),
+    _action("checklist", "undo", "u", "undo", "Undo the last change of the config.", 20),
+    _action("checklist", "open_only", "o", "open only", "Show only checks that need attention, or all again.", 40),
+    _action("checklist", "again", "r", "check again", "Run all checks again.", 30),
     #
-    _action("train", "pause", "p", "pause", "Pause the run, or let it go on. No loss changes by it.", 10),
+    _action("train", "pause", "p", "pause", "Pause or continue the run. This does not change the result.", 10),
     _action("train", "save", "s", "save", "Write a checkpoint after this step.", 20),
     _action("train", "evaluate", "e", "evaluate", "Measure the held-out loss after this step.", 30),
-    _action("train", "stop", "S", "stop", "Save and stop after this step; `resume` goes on later.", 40),
-    _action("train", "detach", "D", "detach", "Let the run go on in a process of its own, without this program.", 42),
-    _action("train", "smoothing", "m", "smoothing", "How strongly the loss is smoothed: 0, 0.6, 0.9, 0.98."),
-    _action("train", "log_scale", "y", "log scale", "Linear or logarithmic losses.", 60),
-    _action("train", "metric", "v", "metric", "The next number of the run as the curve: speed, scores ...", 50),
-    _action("train", "curves", "V", "curves", "Choose one or two of all the numbers of the run to be drawn.", 52),
+    _action("train", "stop", "S", "stop", "Save and stop after this step; you can resume the run later.", 40),
+    _action("train", "detach", "D", "detach", "Detach: the run continues in a background process.", 42),
+    _action("train", "smoothing", "m", "smoothing", "Change the smoothing of the curve: 0, 0.6, 0.9, 0.98."),
+    _action("train", "log_scale", "y", "log scale", "Switch between a linear and a logarithmic axis.", 60),
+    _action("train", "metric", "v", "metric", "Draw the next metric: speed, scores ...", 50),
+    _action("train", "curves", "V", "curves", "Choose one or two metrics to draw.", 52),
     _action("train", "zoom_in", "+ =", "zoom in", "Show fewer steps."),
     _action("train", "zoom_out", "-", "zoom out", "Show more steps."),
     _action("train", "zoom_all", "0", "all steps", "Show all steps again."),
-    _action("train", "tail", "a", "newest steps", "Only the newest steps, or all of them."),
-    _action("train", "cross_left", "left h", "read left", "Read values off the chart: to the left."),
-    _action("train", "cross_right", "right l", "read right", "Read values off the chart: to the right."),
-    _action("train", "clear", "escape", "clear", "Take the filter of the events away, or else the reading line."),
-    _action("train", "doctor", "d", "doctor", "What the run loses its time to, and what to do in the next one.", 45),
-    _action("train", "log", "L", "log", "Show what programs wrote to standard output, or hide it."),
-    _action("train", "table", "c", "scores", "Show the scores of each class: a confusion matrix, or each kind of tag."),
-    _action("train", "freeze", "space", "freeze", "Hold the picture still while training goes on, or let it move."),
-    _action("train", "filter", "/", "filter events", "Show events and lines of the log with these words.", 90),
-    _action("train", "up", "up k", "older", "Older events."),
-    _action("train", "down", "down j", "newer", "Newer events."),
-    _action("train", "try_model", "w", "try the model", "Let the newest weights go on with a text.", 47),
-    _action("train", "export", "x", "export", "Write the model of the run in another form, and compare it.", 80),
-    _action("train", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 82),
-    _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
+    _action("train", "tail", "a", "latest steps", "Show only the latest steps, or all of them."),
+    _action("train", "cross_left", "left h", "read left", "Move the crosshair to the left, to read off values."),
+    _action("train", "cross_right", "right l", "read right", "Move the crosshair to the right, to read off values."),
+    _action("train", "clear", "escape", "clear", "Clear the event filter, then the crosshair."),
+    _action("train", "doctor", "d", "doctor", "Show where the run loses time, and what to change next time.", 45),
+    _action("train", "log", "L", "log", "Show or hide the log: what was written to standard output."),
+    _action("train", "table", "c", "scores", "Show the scores per class (confusion matrix) or per kind of tag."),
+    _action("train", "freeze", "space", "freeze", "Freeze or unfreeze the display; training continues."),
+    _action("train", "filter", "/", "filter events", "Show only events and log lines that contain the words.", 90),
+    _action("train", "up", "up k", "older", "Show older events."),
+    _action("train", "down", "down j", "newer", "Show newer events."),
+    _action("train", "try_model", "w", "try the model", "Try the latest weights on your own text.", 47),
+    _action("train", "export", "x", "export", "Export the model to another format, and compare it.", 80),
+    _action("train", "more", "M", "more", "More actions: evaluate, predict, measure speed, publish.", 82),
+    _action("train", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52)."),
     #
-    *_moves("runs", "To the run above.", "To the run below.", "To the first run.", "To the last run."),
-    _action("runs", "open", "enter", "open", "Show the run on the Train screen, while it trains and afterwards.", 10),
-    _action("runs", "resume", "p", "resume", "Go on from the newest checkpoint of the run, after one more key.", 20),
-    _action("runs", "stop", "S", "stop", "Save and stop a run that trains, after one more key.", 20),
-    _action("runs", "mark", "space", "mark", "Mark to compare, delete or export, or unmark; then the run below.", 30),
-    _action("runs", "mark_all", "*", "mark all", "Mark all runs that are shown, or take their marks away."),
-    _action("runs", "metric", "v", "metric", "Another curve of the chosen run: loss, scores, learning rate, speed."),
-    _action("runs", "tags", "#", "tags", "Give the run tags, also while it trains; `#word` filters by them.", 55),
-    _action("runs", "note", "e", "note", "Write a note of one line on the run."),
-    _action("runs", "compare", "C", "compare", "Two to six marked runs: curves, scores, settings that differ.", 25),
-    _action("runs", "new", "c", "new from config", "Take the settings of the run, to start another one.", 40),
-    _action("runs", "rename", "N", "rename", "Give a run that is not running another name.", 60),
-    _action("runs", "delete", "D", "delete", "Delete the marked runs, or this one; see first what that frees.", 34),
-    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52), and show it."),
-    _action("runs", "export", "x", "export", "Write the models of the marked runs, or this one, in another form.", 65),
-    _action("runs", "more", "M", "more", "Evaluate, predict, measure, publish: what else a run is for.", 33),
-    _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52), and show it."),
-    _action("runs", "sort", "o", "sort", "Sort by the next column, and at the end the newest first again."),
-    _action("runs", "reverse", "O", "reverse", "The other way round."),
-    _action("runs", "filter", "/", "filter", "Show runs with these words and numbers: chat #tag loss<1.5.", 32),
-    _action("runs", "clear", "escape", "clear", "Take the filter away, or else the marks."),
-    _action("runs", "again", "r", "read again", "Read the list of runs anew."),
+    *_moves("runs", "Go to the run above.", "Go to the run below.", "Go to the first run.", "Go to the last run."),
+    _action("runs", "open", "enter", "open", "Open the run on the Train screen, whether active or finished.", 10),
+    _action("runs", "resume", "p", "resume", "Resume the run from its latest checkpoint, once you confirm.", 20),
+    _action("runs", "stop", "S", "stop", "Save and stop an active run, once you confirm.", 20),
+    _action("runs", "mark", "space", "mark", "Mark or unmark to compare, delete or export; go to the next run.", 30),
+    _action("runs", "mark_all", "*", "mark all", "Mark all runs shown, or clear their marks."),
+    _action("runs", "metric", "v", "metric", "Draw the next curve: loss, scores, learning rate, speed."),
+    _action("runs", "tags", "#", "tags", "Set tags of the run, even while it trains; filter with `#word`.", 55),
+    _action("runs", "note", "e", "note", "Write a one-line note on the run."),
+    _action("runs", "compare", "C", "compare", "Compare two to six marked runs: curves, scores, settings.", 25),
+    _action("runs", "new", "c", "new from config", "Load this run's settings for a new run.", 40),
+    _action("runs", "rename", "N", "rename", "Rename the run. It must not be active.", 60),
+    _action("runs", "delete", "D", "delete", "Delete the marked runs, or this one; you see first what it frees.", 34),
+    _action("runs", "copy", "y", "copy path", "Copy the path of the run's folder (OSC 52)."),
+    _action("runs", "export", "x", "export", "Export the models of the marked runs, or of this one.", 65),
+    _action("runs", "more", "M", "more", "More actions: evaluate, predict, measure speed, publish.", 33),
+    _action("runs", "report", "Y", "copy report", "Copy the path of the run's report.html (OSC 52)."),
+    _action("runs", "sort", "o", "sort", "Sort by the next column; after the last, newest first again."),
+    _action("runs", "reverse", "O", "reverse", "Reverse the sort order."),
+    _action("runs", "filter", "/", "filter", "Show only matching runs, for example chat #tag loss<1.5.", 32),
+    _action("runs", "clear", "escape", "clear", "Clear the filter, then the marks."),
+    _action("runs", "again", "r", "refresh", "Read the list of runs again."),
 )  # fmt: skip
 
 
@@ -270,7 +271,7 @@ class Keymap:
             wanted = dict.fromkeys(map(_as_reported, own.get(action.id, action.keys)))
             kept[action.id] = tuple(key for key in wanted if self._give(key, action))
             if wanted and not kept[action.id]:
-                self.problems.append(f"{action.id} has no key left; the list of commands has it")
+                self.problems.append(f"{action.id} has no key left; use it from the command palette")
         self.actions = [replace(action, keys=kept[action.id]) for action in ACTIONS]
         self.changed = [now for now, before in zip(self.actions, ACTIONS, strict=True) if now.keys != before.keys]
 
@@ -280,8 +281,8 @@ class Keymap:
         if taken is None and not (refusal := _refusal(key)):
             self._by_key[action.place, key] = action
             return True
-        why = f"the key {key} belongs to {taken.id} already" if taken else refusal
-        self.problems.append(f"{one_line(why, 80)}: {action.id} does not get it")
+        why = f"the key {key} is already used by {taken.id}" if taken else refusal
+        self.problems.append(f"{one_line(why, 80)}: {action.id} cannot use it")
         return False
 
     def find(self, place: Place, key: str, character: str | None) -> Action | None:
@@ -309,7 +310,7 @@ def _refusal(key: str) -> str:
         return f"{key} {why} in terminals"
     if key in _NAMED_KEYS or (len(key) == 1 and key.isprintable()):
         return ""
-    return f"{key} is no key; write the sign itself, or such as ctrl+x, f5, pageup"
+    return f"{key} is not a key; write the character itself or a name such as ctrl+x, f5, pageup"
 
 
 def keys_file() -> Path:
@@ -326,7 +327,7 @@ def load_keymap() -> Keymap:
         raw = path.read_bytes()[:_LIMIT_BYTES]
         values = tomllib.loads(raw.decode())
     except (OSError, RuntimeError, ValueError, RecursionError) as error:
-        return Keymap(problems=[f"keys.toml cannot be read: {one_line(str(error), 120)}"])
+        return Keymap(problems=[f"could not read keys.toml: {one_line(str(error), 120)}"])
     own: dict[str, tuple[str, ...]] = {}
     problems = []
     known = {action.id for action in ACTIONS}
@@ -335,7 +336,7 @@ def load_keymap() -> Keymap:
         if name not in known:
             near = get_close_matches(name, known, n=1)
             meant = f"; did you mean {near[0]}?" if near else ""
-            problems.append(f"keys.toml: there is no action {one_line(name, 40)}{meant}")
+            problems.append(f"keys.toml: unknown action {one_line(name, 40)}{meant}")
         elif not isinstance(listed, list) or not listed or not all(isinstance(key, str) and key for key in listed):
             problems.append(f"keys.toml: {name} must be a key or a list of keys")
         else:
@@ -366,8 +367,8 @@ shown = Keymap()
 
 
 def in_keys(text: str) -> str:
-    """The sentence with a key in the place of each command that a key does: `paused; go on with: tui-trainer ask x
-    resume` becomes `paused; press p to go on`, and `see tui-trainer preview` becomes `see v on Config`."""
+    """The sentence with a key in the place of each command that a key does: `paused; continue with: tui-trainer ask x
+    resume` becomes `paused; press p to continue`, and `see tui-trainer preview` becomes `see v on Config`."""
     if "tui-trainer " in text:
         for command, action in _DONE_HERE:
             text = re.sub(command, partial(_pressed, action), text)

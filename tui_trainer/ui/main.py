@@ -95,7 +95,7 @@ def run_screens(
         except Exception:  # whatever failed around the screens: a run that is alive must be taken care of
             app.crash = app.crash or traceback.format_exc()
         if bench.leaving is None and not app.crash:
-            app.crash = "Textual has ended them without a word"
+            app.crash = "Textual stopped without an error message"
         for number in (signal.SIGTTOU, signal.SIGTTIN):
             # `stty tostop` would stop a run in the background at its next line.
             signal.signal(number, signal.SIG_IGN)
@@ -178,10 +178,10 @@ def _is_detached(bench: Workbench) -> bool:
         return False
     bench.background.finish(DETACHING, _DETACHING_SECONDS)
     if isinstance(bench.detached, int):
-        tell(f"{bench.own_run.folder.name} goes on in process {bench.detached}")
+        tell(f"{bench.own_run.folder.name} continues in process {bench.detached}")
         return True
     if bench.detached is not None:
-        tell(f"{bench.own_run.folder.name} is not detached: {bench.detached}")
+        tell(f"could not detach {bench.own_run.folder.name}: {bench.detached}")
         bench.own_run = CurrentRun(open_again(bench.own_run.folder, gpu=bench.chosen_gpu))
         bench.own_run.start()
     return False
@@ -208,14 +208,14 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
     is_asked, printing = False, None
     if has_lines:
-        tell(f"{run.folder.name} trains on; you may close this terminal; Ctrl+C saves and stops")
+        tell(f"{run.folder.name} keeps training: you may close this terminal; Ctrl+C saves and stops")
         printing = Printing(Follower(run.folder))
         printing.start()
     while run.alive:
         if (wants_stop or signals.ask_for_stop) and not is_asked:
             is_asked = True
             run.ask("stop")
-            tell(f"{run.folder.name} saves and stops; Ctrl+C twice leaves at once")
+            tell(f"saving and stopping {run.folder.name}; press Ctrl+C twice to quit at once")
         run.wait(_WAIT_SECONDS)
     if printing is not None:
         printing.end(lambda: signals.ask_for_stop)
@@ -239,10 +239,10 @@ def _tell_end(run: CurrentRun, *, has_lines: bool = False) -> None:
 
 def _tell_crash(report: str, logs: Path) -> None:
     path = logs / f"crash-{os.getpid()}.txt"
-    where = f"the report is in {path}"
+    where = f"a crash report is in {path}"
     try:
         path.write_text(report, encoding="utf-8", errors="replace")
     except OSError:
-        where = "the report could not be written"
+        where = "the crash report could not be written"
     last = report.strip().rpartition("\n")[2]
     tell(f"the screens failed: {last}; {where}")

@@ -52,7 +52,7 @@ class ChoiceOfPath(FieldDialog):
     """A line of text that filters what there is, a list of that, and about the chosen one what is known. `here` lists
     it and `look` finds out more: both behind the keys."""
 
-    keys = (("enter", "take it"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
+    keys = (("enter", "select"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
 
     def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
         super().__init__("")
@@ -105,7 +105,7 @@ class ChoiceOfPath(FieldDialog):
     def _empty(self) -> str:
         if self._all is None:
             return "looking ..."
-        return "nothing here goes with it; Enter takes it as it is" if self.value else "there is none here: type a path"
+        return "No matches; press Enter to use the text as typed" if self.value else "Nothing found here: type a path"
 
     def _row(self, place: int, width: int) -> Line:
         one, is_chosen = self.options[place], place == self._chosen
@@ -178,7 +178,7 @@ class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set; type to search, or a path."
+        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set. Type to search or give a path."
         super().__init__(bench, DATA, words, data_here)
 
     def look(self, value: str) -> FirstRows:
@@ -199,7 +199,7 @@ class ModelDialog(ChoiceOfPath):
     heading = "New run, 2 of 2: the model"
 
     def __init__(self, bench: Workbench, data: str) -> None:
-        words = f"Which model learns from {one_line(data, 60)}: a folder, one that was fetched, a run, or none."
+        words = f"Model to train on {one_line(data, 60)}: local folder, downloaded model, earlier run, or from scratch."
         super().__init__(bench, MODEL_KEY, words, models_here)
         self._data = data
         self._columns: dict[str, str] = {}
@@ -233,7 +233,7 @@ class ModelDialog(ChoiceOfPath):
 
     def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
         if not isinstance(known, WhatFollows):
-            return [[("counting its parameters and planning ...", "dim")]]
+            return [[("planning ...", "dim")]]
         lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
         if (loaded := known.loaded) is None:
             return lines
@@ -242,7 +242,7 @@ class ModelDialog(ChoiceOfPath):
         read = loaded.columns.values()
         if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):
             key = self._bench.app.key_of("config.recipe")
-            columns.append(f"not read: {', '.join(others)}; {key} on Config has recipes from scratch for other tasks")
+            columns.append(f"not used: {', '.join(others)}; {key} on Config has from-scratch recipes for other tasks")
         rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]
@@ -250,7 +250,7 @@ class ModelDialog(ChoiceOfPath):
     def use(self, value: str) -> None:
         bench, document = self._bench, self._bench.document
         if document is None:
-            bench.tell("the config is not open yet", "dim")
+            bench.tell("the config is still loading", "dim")
             return
         gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
         values = gone | {DATA: self._data} | self._columns | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
@@ -258,7 +258,7 @@ class ModelDialog(ChoiceOfPath):
             bench.tell(one_line(str(problems[0])), "bad")
             return
         undo = bench.app.key_of("config.undo")
-        bench.note_change(f"planning the new run ...; on Config {undo} brings the old settings back", "dim")
+        bench.note_change(f"planning the new run ...; {undo} on Config restores the old settings", "dim")
         bench.start_wanted = True
         if not bench.is_planning:
             bench.app.carry_out("app.start")
@@ -271,8 +271,8 @@ def model_of(value: str) -> str:
 class ColumnsDialog(Dialog):
     """Which column of the data is what to its task. `take` gets those that are to be named, by their settings."""
 
-    heading = "Which column is what"
-    keys = (("enter", "take them"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
+    heading = "Choose the columns"
+    keys = (("enter", "apply"), ("up down", "choose"), ("left right", "another column"), ("escape", "back"))
 
     def __init__(self, loaded: LoadedConfig, first: FirstRows, take: Callable[[dict[str, str]], None]) -> None:
         super().__init__()

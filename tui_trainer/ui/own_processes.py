@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
-BESIDE_A_RUN = "a run trains: both would be slower, and nothing would be measured"
+BESIDE_A_RUN = "a run is training, which would distort the measurement and be slowed down"
 P = TypeVar("P", bound="CommandProcess")
 J = TypeVar("J", bound="JsonProcess")
 C = TypeVar("C", bound="ConfigProcess")
@@ -65,7 +65,7 @@ class OwnProcess(Generic[P]):
         try:
             self.process = make()
         except OSError as error:
-            return f"no process can be started: {system_reason(error)}"
+            return f"could not start a process: {system_reason(error)}"
         return ""
 
 
@@ -123,16 +123,16 @@ class Exports(OwnProcess["ExportProcess"]):
         if export is None or not export.poll() or export.outcome is None:
             return
         if export.outcome.is_good:
-            self._tell_end(f"{export.run.name} is exported to {export.name}: {export.outcome.folder}", "good")
+            self._tell_end(f"exported {export.run.name} to {export.name}: {export.outcome.folder}", "good")
         else:
-            words = f"{export.run.name} is not exported to {export.name}: {export.outcome.words[0]}"
+            words = f"could not export {export.run.name} to {export.name}: {export.outcome.words[0]}"
             self._failures.append(words)
             if not export.is_cancelled:
                 self._tell_end(words, "bad")
         self._begin_next()
         if self._several > 1 and not self.alive:
             failed = len(self._failures)
-            words = "; ".join([f"{self._several - failed} of {self._several} are exported", *self._failures])
+            words = "; ".join([f"{self._several - failed} of {self._several} runs exported", *self._failures])
             self._tell_end(words, "bad" if failed else "good")
             self._several, self._failures = 0, []
 
@@ -153,7 +153,7 @@ class Command(OwnProcess[J]):
         is_in_the_way = self.measures and bench.run_is_alive
         if is_in_the_way and process.alive and not process.is_cancelled:
             process.cancel()
-            self._tell_end(f"{self.what} ends: {BESIDE_A_RUN}", "warn")
+            self._tell_end(f"{self.what} was stopped: {BESIDE_A_RUN}", "warn")
         ended = process.poll()
         if ended and not is_in_the_way and (verdict := self._verdict(process)):
             self._tell_end(*verdict)
@@ -179,7 +179,7 @@ class Measurement(Command[C]):
         if bench.run_is_alive:
             return BESIDE_A_RUN
         if loaded is None:
-            return "the config has a problem, which comes first" if bench.document else "the config is still being read"
+            return "fix the problem in the config first" if bench.document else "the config is still loading"
         from tui_trainer.bench import rehearsal as config_process
 
         make: Callable[..., C] = getattr(config_process, self._kind)
@@ -205,7 +205,7 @@ class Gains(Measurement["GainProcess"]):
     def words(self) -> str:
         if (process := self.alive) is None:
             return ""
-        return "ending ..." if process.is_cancelled else f"measuring: {process.part}"
+        return "stopping ..." if process.is_cancelled else f"measuring: {process.part}"
 
     def poll(self) -> bool:
         ended, process = super().poll(), self.process
@@ -217,10 +217,10 @@ class Gains(Measurement["GainProcess"]):
 
     def _verdict(self, process: GainProcess) -> tuple[str, Role]:
         if process.is_cancelled:
-            return "the measuring has ended; what was measured until then is kept", "text"
+            return "measurement stopped; results so far are saved", "text"
         if process.exit_code in (EXIT_DONE, EXIT_FAILED):
             return process.part, "good"
-        return f"not measured: {process.reason}", "bad"
+        return f"could not measure: {process.reason}", "bad"
 
 
 class Tool(Command["JsonProcess"]):

@@ -44,7 +44,7 @@ Tab = tuple[str, str]
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
-NO_REPORT = "there is none yet: it is written at the end of a run, and by `tui-trainer report`"
+NO_REPORT = "no report yet: a run writes it when it ends, and `tui-trainer report` does at any time"
 _SCREENS = "tui_trainer.ui.screens"
 
 
@@ -239,7 +239,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def copy_path(self, path: Path) -> None:
         self.app.copy_to_clipboard(str(path))
-        self.bench.tell(f"{path}  copied, if your terminal allows it", "good")
+        self.bench.tell(f"{path}  copied, if your terminal supports it", "good")
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")
@@ -354,7 +354,7 @@ class TooSmall(ModalScreen[None], inherit_bindings=False):
         yield Pane(self._lines)
 
     def _lines(self, *_: int) -> list[Line]:
-        size, training = self.app.size, ["training goes on"] * self._bench.run_is_alive
+        size, training = self.app.size, ["training continues"] * self._bench.run_is_alive
         below: list[Line] = [[(text, "dim")] for text in (f"this is {size.width}x{size.height}", *training)]
         return [[(f"needs {SMALLEST_WIDTH}x{SMALLEST_HEIGHT}", "bold")], *below]
 

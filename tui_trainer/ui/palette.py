@@ -73,7 +73,7 @@ def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> lis
 
 
 class Palette(FieldDialog):
-    keys: Sequence[tuple[str, str]] = (("enter", "do it"), ("up down", "choose"), ("escape", "close"))
+    keys: Sequence[tuple[str, str]] = (("enter", "select"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, heading: str, commands: Sequence[Command], back: Callable[[], object] | None = None) -> None:
         """`back` is done where none is taken."""
@@ -100,7 +100,7 @@ class Palette(FieldDialog):
 
     def inside(self) -> Iterable[Widget]:
         yield self.field
-        yield LineList(self._row, lambda: (len(self._hits), self._chosen), empty=lambda: "nothing has these letters")
+        yield LineList(self._row, lambda: (len(self._hits), self._chosen), empty=lambda: "No matches")
         yield Pane(self._about, classes="about")
 
     def _row(self, place: int, width: int) -> Line:
@@ -174,7 +174,7 @@ class MarkingPalette(Palette):
 
     def _about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, whole in its row.
-        words = f"Space marks up to {self._most}, Enter draws them; letters find one by its name."
+        words = f"Space marks up to {self._most}, Enter draws them. Type to search by name."
         return paragraph(words, width, "dim")
 
     def _mark_of(self, command: Command) -> str:
@@ -247,7 +247,7 @@ def _more_here(app: Any) -> list[Command]:
     more = next((one for one in app.offered_actions if one.id in ("runs.more", "train.more")), None)
     if more is None:
         return []
-    about = f"With the {'chosen ' * (more.place == 'runs')}run."
+    about = f"For the {'selected ' * (more.place == 'runs')}run."
     return [
         Command(f"{TITLES[more.place]}: {label}", about, partial(app.call_next, do), " ".join([*more.keys[:1], key]))
         for key, label, do in app.page.more_answers()

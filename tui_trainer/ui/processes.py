@@ -38,7 +38,7 @@ _COMMAND_CHARACTERS = 300
 _LEAST_COMMAND_CELLS = 12
 _NEVER = -1.0
 HEADINGS: Final = {
-    "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "on cards", "since": "since",
+    "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "GPU", "since": "since",
     "command": "command",
 }  # fmt: skip
 _RIGHT: Final = ("pid", "cpu", "memory", "since")
@@ -170,7 +170,7 @@ class ProcessesDialog(Dialog):
     """The table, what it does not show, and a question before anything is ended."""
 
     heading = "Processes"
-    keys = (("k", "end it"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
+    keys = (("k", "end"), ("s", "sort"), ("up down", "choose"), ("escape", "close"))
     CSS = """
     ProcessesDialog {
         #box { width: 100%; height: 100%; }
@@ -258,36 +258,38 @@ class ProcessesDialog(Dialog):
         stop, leave = self._bench.app.key_of("train.stop"), self._bench.app.key_of("app.quit")
         ours = descendants({use.pid: use for use in self._look.processes}, os.getpid()) if self._look else {os.getpid()}
         if one.started_at is None:
-            return "it is outside this container, and can be ended only there"
+            return "it runs outside this container and can only be ended there"
         if one.pid in ours:
-            what = "this is tui-trainer itself" if one.pid == os.getpid() else "it is a part of tui-trainer"
+            what = "this is tui-trainer itself" if one.pid == os.getpid() else "it is part of tui-trainer"
             of_run = f"{stop} on Train saves and stops the run; " if self._bench.run_is_ours_and_alive else ""
-            return f"{what}: {of_run}{leave} leaves"
+            return f"{what}: {of_run}{leave} quits"
         if not one.is_own:
-            return f"it belongs to {one_line(one.user or 'another user', 40)}: only they can end it, or root"
+            return f"it belongs to {one_line(one.user or 'another user', 40)}: only that user or root can end it"
         return ""
 
     def _ask(self, one: ProcessUse, run: RunFolder | None, again: bool = False) -> None:
         if not self.is_attached:
             return
         if reason := self._refusal(one):
-            self._bench.app.ask("Not ended", [reason], [])
+            self._bench.app.ask("Cannot end this process", [reason], [])
             return
         rows: list[Row] = [one_line(one.command, 300) or "a process without a command"]
         words = [f"process {one.pid} of {one_line(one.user or '?', 40)}"]
-        words += [f"since {format_seconds(time() - one.started_at)}"] if one.started_at else []
+        words += [f"running for {format_seconds(time() - one.started_at)}"] if one.started_at else []
         words += [f"memory {format_bytes(one.memory_bytes)}"] * bool(one.memory_bytes)
         words += [f"on GPU {card}" for card in [_card_words(one)] if card]
         rows.append((", ".join(words), "dim"))
         if run is not None:
             stop = self._bench.app.key_of("runs.stop")
-            rows.append((f"It is the run {one_line(run.name, 60)}: {stop} on Runs saves and stops it.", "warn"))
+            rows.append((f"This is the run {one_line(run.name, 60)}: {stop} on Runs saves and stops it.", "warn"))
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
-            rows.append((f"It was asked to end {format_seconds(monotonic() - asked)} ago, and has not.", "warn"))
+            rows.append(
+                (f"It was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.", "warn")
+            )
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
-        self._bench.app.ask("Still there" if again else "End this process?", rows, answers)
+        self._bench.app.ask("Still running" if again else "End this process?", rows, answers)
 
     def _end(self, one: ProcessUse, run: RunFolder | None, number: signal.Signals) -> None:
         bench, is_kill = self._bench, number == signal.SIGKILL

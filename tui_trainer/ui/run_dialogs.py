@@ -103,10 +103,10 @@ class TryDialog(FieldDialog):
         if self._chats:
             # A sample's prompt has the signs of the chat template.
             self._text = ""
-        self._newest = f"the newest checkpoint is {_newest(state)}, training goes on; " if bench.run.alive else ""
+        self._newest = f"latest checkpoint: {_newest(state)}, training continues; " if bench.run.alive else ""
         self._has_base = state.plan is not None and bool(state.plan.base_model)
         does = "continue the text" if task.continues else "ask the model"
-        self.keys = (("enter", does), *[("tab", "base model beside it")] * self._has_base, ("escape", "close"))
+        self.keys = (("enter", does), *[("tab", "compare base model")] * self._has_base, ("escape", "close"))
         self._with_base = self._wants_end = self._is_writing = False
         self._process: ModelProcess | None = None
         self._seen_bytes = state.last_step.peak_memory_bytes if state.last_step else 0
@@ -122,7 +122,7 @@ class TryDialog(FieldDialog):
         yield Pane(lambda width, _: paragraph(self._status, width, "dim"), classes="status")
 
     def on_mount(self) -> None:
-        self._status = f"{self._newest}looking where there is room for it ..."
+        self._status = f"{self._newest}looking for free memory ..."
         self._bench.background.do("place", self._find_place, self._found_place, lane=TRYING)
 
     def _find_place(self, models: int = 1) -> Place:
@@ -132,7 +132,7 @@ class TryDialog(FieldDialog):
 
     def _found_place(self, place: Place) -> None:
         if not self._is_writing and not self._said and not self._transcript:
-            more = "; /help lists commands, /system TEXT sets how it begins" if self._chats else ""
+            more = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
             self._status = f"{self._newest}{place.words}{more}"
             if self.is_attached:
                 self.redraw()
@@ -145,7 +145,7 @@ class TryDialog(FieldDialog):
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
         if event.key == "tab" and self._has_base:
             self._with_base = not self._with_base
-            self._status = "the base model answers first" if self._with_base else "the trained model alone"
+            self._status = "base model first, then the trained model" if self._with_base else "trained model only"
             self.redraw()
             return True
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
@@ -158,7 +158,7 @@ class TryDialog(FieldDialog):
         if self._chats:
             self.field.put("")
             self._transcript.append(f"> {prompt}\n")
-        self._status = "writing ..." if self._writers else "loading the weights ..."
+        self._status = "generating ..." if self._writers else "loading the weights ..."
         self._bench.background.do(TRYING, lambda: self._write(prompt, self._seed), self._wrote, lane=TRYING)
         self.redraw()
 
@@ -193,7 +193,7 @@ class TryDialog(FieldDialog):
                 return "", f"weights of {self._source}; /help lists commands"
             texts = {name: _made(one, prompt, sampling) for name, one in self._writers.items()}
             if len(texts) == 1:
-                return texts["tuned"], f"weights of {self._source}; Enter writes another one"
+                return texts["tuned"], f"weights of {self._source}; Enter to generate again"
             return "\n\n".join(f"[{name}] {text}" for name, text in texts.items()), f"weights of {self._source}"
         except TuiTrainerError as error:
             return "", one_line(str(error))
@@ -216,7 +216,7 @@ class TryDialog(FieldDialog):
             # What it holds of the card would count as taken.
             self._end_process()
             self._process, self._writers = ModelProcess(self._find_place(len(names))), {}
-        with in_use(self._folder, "loading it to try it"):
+        with in_use(self._folder, "trying the model"):
             tuned = self._writers.get("tuned") or ChildWriter(self._process, self._folder)
             base = {"base": self._writers.get("base") or self._base()} if self._with_base else {}
         writers = {**base, "tuned": tuned}
@@ -289,7 +289,7 @@ def show_and_try(bench: Workbench, folder: RunFolder) -> None:
 
     def shown(_: bool) -> None:
         if bench.run_is_ours_and_alive:
-            bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
+            bench.tell("a run is active in this process: the Train screen keeps showing it", "warn")
         else:
             bench.take_run(run)
             offer_try(bench)

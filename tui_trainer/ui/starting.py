@@ -29,7 +29,7 @@ _LABEL = 12
 _PROBLEM_CELLS = 70
 _CONFIG_LIMIT_BYTES = 1 << 20
 _STOPPING = "stopping a run"
-_NOT_YET, LEAVE = "This cannot start yet", "Leave?"
+_NOT_YET, LEAVE = "Cannot start yet", "Quit?"
 _WAIT_SECONDS = 0.2
 
 
@@ -39,7 +39,7 @@ def offer_start(bench: Workbench) -> None:
     if bench.document is None or bench.is_planning:
         # A new user presses `t` at once: the answer comes as soon as the plan is there.
         bench.start_wanted = True
-        bench.tell(f"making the plan: {bench.fitting}" if bench.fitting else "making the plan ...", "dim")
+        bench.tell(f"planning: {bench.fitting}" if bench.fitting else "planning ...", "dim")
         return
     from tui_trainer.launching.open_run import start_problems
 
@@ -112,22 +112,22 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if bench.run is not None and bench.run_is_alive:
-        words = f"{one_line(bench.run.folder.name)} trains already: both would be slower"
+        words = f"{one_line(bench.run.folder.name)} is already training: both would be slower"
         lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
     if plan.busy_words:
         lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
     if mark:
-        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l shows them", "dim")])
+        lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
     if bench.has_unsaved_edits:
-        kept = "not saved to a file; the run keeps them in its config.toml"
+        kept = "not saved to a file; the run stores them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
-    return [*lines, [], [("~ estimated; the data is prepared first, then the numbers are exact", "dim")]]
+    return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
 
 def show_problems(bench: Workbench, title: str, problems: Sequence[Problem]) -> None:
     rows = [row for one in problems for row in ("", *wrapped(one_line(str(one)), _PROBLEM_CELLS))]
-    bench.app.ask(title, rows[1:] or ["the plan is not made yet"], [("c", "to the settings", lambda: bench.go(1))])
+    bench.app.ask(title, rows[1:] or ["the plan is not ready yet"], [("c", "open settings", lambda: bench.go(1))])
 
 
 def start(bench: Workbench) -> None:
@@ -141,7 +141,7 @@ def start(bench: Workbench) -> None:
         return
     _open(
         bench, "starting ...", partial(open_new, loaded, bench.plan, gpu=bench.chosen_gpu),
-        lambda error: show_problems(bench, "The run was refused", error.problems),
+        lambda error: show_problems(bench, "The run did not start", error.problems),
     )  # fmt: skip
 
 
@@ -185,11 +185,11 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
     if folder is None or _is_refused_now(bench):
         return
     gpu = bench.chosen_gpu
-    how = ", to the bit: as if it had never stopped"
+    how = ", exactly as if it had never stopped"
     if gpu is not None:
-        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}, to the bit where it was there before"
-    answers = [("enter", "go on", lambda: _resume(bench, folder))]
-    bench.app.ask(f"Go on with {one_line(folder.name)}?", [f"from the newest checkpoint{how}"], answers)
+        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}; bit-identical if it ran there before"
+    answers = [("enter", "resume", lambda: _resume(bench, folder))]
+    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"from the latest checkpoint{how}"], answers)
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
@@ -207,9 +207,9 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     bench.take_run(run)
     run.start()
     if not run.is_remembered:
-        bench.tell("the index of runs cannot be written: set TUI_TRAINER_HOME to a folder that can be", "warn")
+        bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell("a lost connection ends only the screens: the run trains on, `tui-trainer attach` shows it again")
+        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows it again")
     bench.app.soon()
 
 
@@ -228,7 +228,7 @@ def offer_stop(bench: Workbench, folder: RunFolder | None = None) -> None:
         bench.tell(problem or f"asked {folder.name} to stop", "bad" if problem else "dim")
         bench.app.draw()
 
-    rows = ["The run saves after this step. It can go on later, to the bit."]
+    rows = ["The run saves after this step. You can resume it later with bit-identical results."]
     bench.app.ask("Save and stop?", rows, [("enter", "save and stop", stop)])
 
 
@@ -243,38 +243,36 @@ def offer_quit(bench: Workbench) -> None:
 
     rows: list[Row]
     if bench.background.is_busy(DETACHING):
-        bench.tell("the run is being detached: it takes some seconds", "warn")
+        bench.tell("the run is being detached: this takes a few seconds", "warn")
         return
     if bench.run_is_ours_and_alive:
-        rows = ["A run is alive in this process."]
-        words = (
-            "Detached it goes on in a process of its own, and this terminal is free. Without the screens it trains on "
-        )
-        words += "here and prints lines; you may close the terminal. `tui-trainer attach` shows the run again."
+        rows = ["A run is active in this process."]
+        words = "Detach: training continues in a background process and frees this terminal. Without the screens, it "
+        words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
         rows.append((words, "dim"))
         answers: list[Answer] = [
-            ("d", "detach it, then leave", lambda: detach(bench, then_leave=True)),
-            ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
-            ("s", "save, stop, then leave", lambda: stop_and_leave(bench)),
+            ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("s", "save, stop and quit", lambda: stop_and_leave(bench)),
         ]
     elif bench.background.is_busy(OPENING):
-        rows = ["A run is just being started."]
+        rows = ["A run is starting."]
         answers = [
-            ("l", "leave the screens, train on", lambda: bench.app.leave(Leaving.TRAINING_ON)),
-            ("q", "leave, and do not start it", bench.app.leave),
+            ("l", "close the screens, keep training", lambda: bench.app.leave(Leaving.TRAINING_ON)),
+            ("q", "quit without starting it", bench.app.leave),
         ]
     elif export := bench.exports.alive:
-        rows = [f"{one_line(export.run.name)} is being exported to {export.name}, and goes on without the screens."]
+        rows = [f"{one_line(export.run.name)} is being exported to {export.name} and continues without the screens."]
         if waiting := len(bench.exports.waiting):
-            rows.append((f"{waiting} more that wait for it are not exported.", "warn"))
-        answers = [("q", "leave", bench.app.leave), ("c", "cancel it, then leave", cancel_and_leave)]
+            rows.append((f"{waiting} more in the queue will not be exported.", "warn"))
+        answers = [("q", "quit", bench.app.leave), ("c", "cancel it and quit", cancel_and_leave)]
     elif going := [one.what for one in bench.tools.values() if one.alive]:
-        rows = [f"{one_line(what)} goes on, and ends when the screens are left." for what in going]
-        answers = [("q", "leave", bench.app.leave)]
+        rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
+        answers = [("q", "quit", bench.app.leave)]
     elif bench.has_unsaved_edits:
-        rows = ["Settings that you changed are in no file yet."]
-        rows.append(("They are kept aside and offered at the next start.", "dim"))
-        answers = [("q", "leave", bench.app.leave), ("s", "save first", save_config)]
+        rows = ["You have changed settings that are not saved."]
+        rows.append(("They are kept and offered at the next start.", "dim"))
+        answers = [("q", "quit", bench.app.leave), ("s", "save first", save_config)]
     else:
         bench.app.leave()
         return
@@ -285,17 +283,17 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     if bench.run is not None or bench.is_attaching:
         return
     newest = living[-1]
-    rows: list[Row] = [[(one_line(newest.name), "bold"), (" trains on this machine now.", "text")]]
+    rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
     if len(living) > 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{len(living) - 1} more: {key} lists them, and opens one", "dim"))
-    bench.app.ask("A run is alive", rows, [("enter", "watch it", lambda: bench.attach_to(newest))])
+        rows.append((f"{len(living) - 1} more: press {key} to list and open them", "dim"))
+    bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 
 def offer_detach(bench: Workbench) -> None:
-    rows: list[Row] = ["The run saves after this step and goes on in a process of its own, to the bit."]
-    rows.append("This program can then be left, updated or lose its terminal; the run needs neither.")
-    rows.append(("`tui-trainer attach` shows it again, from any number of terminals.", "dim"))
+    rows: list[Row] = ["The run saves after this step and continues exactly in a background process."]
+    rows.append("You can then quit or update this program or lose the terminal: the run needs neither.")
+    rows.append(("`tui-trainer attach` shows it again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
 
 
@@ -324,19 +322,19 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
     def answered(detached: int | RunError | InputError | None) -> None:
         if isinstance(detached, int):
             bench.own_run = bench.detached = None
-            words = f"{folder.name} goes on in process {detached}: this program may be left"
+            words = f"{folder.name} continues in process {detached}: you can quit this program"
             bench.attach_to(folder, go=False, words=words)
             if then_leave:
                 bench.app.leave()
         elif detached is None:
-            bench.tell(f"{folder.name} has ended before it was detached", "warn")
+            bench.tell(f"{folder.name} ended before it was detached", "warn")
         else:
             bench.detached = None
-            bench.tell(f"not detached, it goes on here: {detached}", "bad")
+            bench.tell(f"could not detach, the run continues here: {detached}", "bad")
             _resume(bench, folder)
         bench.app.draw()
 
-    bench.tell(f"{folder.name} saves, to go on in a process of its own ...", "dim")
+    bench.tell(f"saving {folder.name}, to continue it in a background process ...", "dim")
     bench.background.do(DETACHING, work, answered, DETACHING)
 
 
@@ -348,7 +346,7 @@ def stop_and_leave(bench: Workbench) -> None:
 def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = None) -> None:
     """Show them there, with `patch` on top; undo brings back what was there before. A sentence where it cannot be."""
     if bench.document is None:
-        bench.tell("the config is not open yet", "dim")
+        bench.tell("the config is still loading", "dim")
         return
 
     def read() -> str | Exception:
@@ -365,13 +363,13 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
                 raise found
             document.take(found, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
         except (OSError, ValueError, ConfigError) as error:
-            bench.tell(f"its config.toml cannot be used: {one_line(str(error))}", "bad")
+            bench.tell(f"could not use its config.toml: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
         remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""
         bench.go(1)
         start, undo = bench.app.key_of("app.start"), bench.app.key_of("config.undo")
-        words = f"the settings of {folder.name}{remedied}; {start} starts a new run, {undo} takes them back"
+        words = f"loaded the settings of {folder.name}{remedied}; {start} starts a new run, {undo} to undo"
         bench.note_change(words, "good")
 
     bench.background.do("settings of a run", read, take, f"settings of {folder.root}")

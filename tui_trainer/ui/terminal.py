@@ -68,14 +68,14 @@ class PatientWriter(PatientStream):
 
 def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
     """Raises InputError when standard input or error is no terminal, or one that cannot place a cursor."""
-    hint = f"without a screen the same is: tui-trainer {command} --no-ui".replace("  ", " ")
+    hint = f"to run without screens: tui-trainer {command} --no-ui".replace("  ", " ")
     for number, name in ((0, "standard input"), (2, "standard error")):
         if not os.isatty(number):
-            raise InputError(f"{name} is no terminal to show screens on", hint=hint)
+            raise InputError(f"{name} is not a terminal, so the screens cannot be shown", hint=hint)
     term = environment.get("TERM", "")
     if term in ("", "dumb", "unknown"):
         shown = f"TERM is {term!r}" if term else "TERM is not set"
-        raise InputError(f"{shown}: this terminal cannot place a cursor", hint=hint)
+        raise InputError(f"{shown}: this terminal cannot position the cursor", hint=hint)
 
 
 def speaks_unicode() -> bool:

@@ -108,7 +108,7 @@ class WatchedRun:
         """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
         if owner(self.folder.lock) is None and self._job.is_active():
             if action != "stop":
-                return f"{self._job.words}: it can be stopped, which takes it out of the queue"
+                return f"{self._job.words}: it can only be stopped, which removes it from the queue"
             try:
                 slurm.cancel(self._job.job)
             except RunError as error:
@@ -211,7 +211,7 @@ class CurrentRun(WatchedRun):
         reason = self._journal.failing
         if reason and reason != self._told_failing:
             self._told_failing = reason
-            words = f"the journal cannot be written ({one_line(reason)}): training goes on, unseen"
+            words = f"could not write the journal ({one_line(reason)}): training continues but is not shown"
             self._add(words, "bad")
             self.news.append((words, "error"))
             return True

@@ -46,8 +46,8 @@ if TYPE_CHECKING:
 
 
 class Leaving(Enum):
-    QUIT = "asked to"
-    TRAINING_ON = "asked to, and the run goes on"
+    QUIT = "requested"
+    TRAINING_ON = "requested, training continues"
     LOST = "connection lost"
     TERMINATED = "terminated"
 
@@ -103,7 +103,7 @@ def fitting_words(plain: LoadedConfig) -> str:
     model, data = plain.config.model.model_name_or_path, plain.config.data.path
     if model and shapes_worker.is_asked:
         return f"counting the parameters of {one_line(model, _NAMED_CELLS)} ..."
-    return f"looking at {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
+    return f"reading {' and '.join(one_line(name, _NAMED_CELLS) for name in (model, data) if name)} ..."
 
 
 def _ask_name(action: controls.Action) -> str:
@@ -167,7 +167,7 @@ class Workbench:
         self.tunings: Measurement[ConfigProcess] = Measurement(self, "tune", "TuneProcess")
         self.sizes: Measurement[ConfigProcess] = Measurement(self, "tune --effective", "SizesProcess")
         self.switches: Measurement[ConfigProcess] = Measurement(self, "bench train", "SwitchesProcess")
-        self.measuring = Gains(self, "the measuring", "GainProcess")
+        self.measuring = Gains(self, "the measurement", "GainProcess")
         self.tools: dict[str, Tool] = {}
         """Commands about runs, models and this program, by what they do."""
         self.leaving: Leaving | None = None
@@ -298,7 +298,7 @@ class Workbench:
 
     def refuse_second_run(self) -> None:
         stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        self.tell(f"one at a time: on Train, {stop} stops this run and {detach} detaches it", "warn")
+        self.tell(f"a run is active already: on Train, {stop} stops it and {detach} detaches it", "warn")
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
@@ -437,12 +437,12 @@ class Workbench:
             if run is self.run and action == "stop":
                 self._stop_unasked = bool(problem)
             leaves = self.leave_when_over and action == "stop"
-            done = "saving and stopping; the screens go when it is done" if leaves else f"asked to {action}"
+            done = "saving and stopping; the screens close when it is done" if leaves else f"requested: {action}"
             self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
             self.app.soon()
             self.app.draw()
 
-        self.tell(f"asking to {action} ...", "dim")
+        self.tell(f"requesting: {action} ...", "dim")
         # A lock of another process may have to be waited for, or Slurm; a stop waits for no other wish.
         self.background.do(_ask_name(action), partial(run.ask, action), asked, _ask_name(action))
 
@@ -472,7 +472,7 @@ class Workbench:
             self.tell(sentence, role)
         if self.document is not None and self.document.revision != self._noted_revision:
             if self.run_is_alive and not sentence:
-                self.tell("for the next run: the one that trains keeps its settings", "dim")
+                self.tell("applies to the next run: the active run keeps its settings", "dim")
             self.config_changed()
         self.app.draw()
 
@@ -529,7 +529,7 @@ class Workbench:
         self._followed = now
         if before is not None and (words := followed_words(before, now)):
             undo = self.app.key_of("config.undo")
-            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} takes it back; {words}")
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} to undo; {words}")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING

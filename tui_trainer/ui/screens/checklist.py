@@ -83,7 +83,7 @@ class ChecklistModel:
 
 def counts_line(
     model: ChecklistModel, first: int, rows: int, width: int, glyphs: Glyphs, *,
-    all_key: str = "o", waiting: str = "looking ...",
+    all_key: str = "o", waiting: str = "checking ...",
 ) -> Line:  # fmt: skip
     found, listed = counts(model.findings), len(model.visible)
     line: Line = []
@@ -92,9 +92,9 @@ def counts_line(
             continue
         role: Role = _ROLES[status] if found[status] else "dim"
         line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-    words = "only open  " if model.open_only else ""
+    words = "open only  " if model.open_only else ""
     if not listed:
-        words = f"nothing is open: press {all_key} for all checks " if model.findings else f"{waiting} "
+        words = f"no open checks: press {all_key} to show all " if model.findings else f"{waiting} "
     elif listed > rows:
         words += f"{first + 1}-{min(first + rows, listed)} of {listed} "
     return beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)
@@ -204,9 +204,9 @@ class ChecklistPage(ListPage):
 
     def _counts(self, width: int, _: int) -> list[Line]:
         bench, first, rows = self.bench, self._list.seen_places.start, self._list.size.height
-        all_key, waiting = bench.app.key_of("checklist.open_only"), "looking ..."
+        all_key, waiting = bench.app.key_of("checklist.open_only"), "checking ..."
         if bench.document is not None and bench.document.loaded is None:
-            waiting = f"the config has a problem: {bench.app.key_of('app.go_config')} shows it"
+            waiting = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it"
         return [counts_line(self.model, first, rows, width, bench.glyphs, all_key=all_key, waiting=waiting)]
 
     def _row(self, place: int, width: int) -> Line:
@@ -223,7 +223,7 @@ class ChecklistPage(ListPage):
             self.action_show()
         elif chosen := self._chosen_fix:
             key = self.bench.app.key_of("checklist.apply")
-            self.bench.tell(f"{key} applies: {one_line(settings_words(chosen.fix or {}))}")
+            self.bench.tell(f"press {key} to apply {one_line(settings_words(chosen.fix or {}))}")
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
@@ -244,13 +244,13 @@ class ChecklistPage(ListPage):
         if action.name == "show":
             return "" if self.model.selected else NOTHING_TO_DO
         if action.name == "apply":
-            return "" if self._chosen_fix else "there is no fix to apply"
+            return "" if self._chosen_fix else "this check has no fix to apply"
         if action.name == "apply_all":
             return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
             return self._why_not_measured([self.model.selected] if action.name == "measure" else self.model.findings)
         if action.name == "install":
-            return "" if self._named_libraries else "this check names nothing to install"
+            return "" if self._named_libraries else "this check has nothing to install"
         if action.name == "cancel":
             return "" if self.bench.measuring.alive else NOTHING_TO_DO
         document = self.bench.document
@@ -261,9 +261,9 @@ class ChecklistPage(ListPage):
         if all(reasons):
             return reasons[0] if len(reasons) == 1 else NOTHING_TO_DO
         if self.bench.measuring.alive:
-            return f"one at a time: {self.bench.app.key_of('checklist.cancel')} ends what is being measured"
+            return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops it"
         if other := self.bench.measurement_beside(self.bench.measuring):
-            return f"{other.what} goes on: one at a time"
+            return f"{other.what} is still running: only one at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self) -> object:
@@ -283,8 +283,8 @@ class ChecklistPage(ListPage):
         chosen = self._chosen_fix
         if chosen is None:
             return
-        done = f"applied: {one_line(settings_words(chosen.fix or {}))}; {self._undo_key} takes it back"
-        self._patch(chosen.fix or {}, f"the fix of {chosen.title}", done)
+        done = f"applied {one_line(settings_words(chosen.fix or {}))}; {self._undo_key} to undo"
+        self._patch(chosen.fix or {}, f"the fix for {chosen.title}", done)
 
     def _patch(self, changes: Mapping[str, Any], label: str, done: str) -> None:
         problems = self.bench.apply(changes, label)
@@ -308,14 +308,14 @@ class ChecklistPage(ListPage):
     def _apply_all(self, result: tuple[int, dict[str, object]]) -> None:
         revision, changes = result
         if self.bench.document is None or self.bench.document.revision != revision:
-            self.bench.tell("nothing applied: the settings changed meanwhile", "warn")
+            self.bench.tell("nothing applied: the settings have changed in the meantime", "warn")
             self.bench.app.draw()
             return
         if changes:
             count = settings_count(len(changes))
-            self._patch(changes, f"{count} of the checklist", f"{count} changed; {self._undo_key} takes it back")
+            self._patch(changes, f"{count} from the checklist", f"{count} changed; {self._undo_key} to undo")
         else:
-            self.bench.tell("no fix can be applied", "warn")
+            self.bench.tell("there are no fixes to apply", "warn")
         self.bench.app.draw()
 
     @property

@@ -70,7 +70,7 @@ def curves_lines(
     drawn = [(curve.scaled(log), role) for curve, role in zip(curves, ROLES, strict=False)]
     every = [point for curve, _ in drawn for point in (*curve.points, *curve.marks)]
     if not every or height < 4 or width < 3 * GUTTER:
-        return [[("there is no value to draw", "dim")]]
+        return [[("no values to draw", "dim")]]
     raster = Raster(width - GUTTER, height - 2, glyphs)
     window = Bounds(0, max(x for x, _ in every) or 1)
     bounds = settle(None, min(y for _, y in every), max(y for _, y in every))

@@ -136,7 +136,7 @@ class ConfigPage(ListPage):
     def _draw(self, name: str, width: int, height: int) -> list[Line]:
         if self.bench.document:
             return list(getattr(self.panes, name)(width, height))
-        return [[("  reading the settings ...", "dim")]] if name == "summary" else []
+        return [[("  loading the settings ...", "dim")]] if name == "summary" else []
 
     def _choice(self, width: int, _: int) -> list[Line]:
         return [[(pad(self.editor.text if self.editor else "", width), "edit")]]
@@ -171,7 +171,7 @@ class ConfigPage(ListPage):
         if self.editor is None:
             return [("enter", "to the table"), ("escape", "clear")]
         if self.editor.closed:
-            return [("enter", "take it"), ("up down", "choose"), ("escape", "cancel")]
+            return [("enter", "select"), ("up down", "choose"), ("escape", "cancel")]
         keys = [("enter", "accept"), ("escape", "cancel"), ("up down", "accept and move")]
         return [*keys, ("tab", "complete")] if self.editor.options else keys
 
@@ -331,12 +331,14 @@ class ConfigPage(ListPage):
 
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
-        self.bench.tell("only what differs from the recipe" if self.model.only_changed else "all settings")
+        self.bench.tell(
+            "only what differs from the recipe" if self.model.only_changed else "unchanged settings as well"
+        )
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
-        everyday = "what people change for this task and method, and what was changed"
-        self.bench.tell("all settings, also those that this run does not read" if self.model.show_all else everyday)
+        everyday = "the usual settings for this task and method, and all that were changed"
+        self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else everyday)
 
     def action_next_problem(self) -> None:
         key, elsewhere = self.model.next_problem(self.key)
@@ -359,7 +361,7 @@ class ConfigPage(ListPage):
         if self.key:
             text = self.model.copied_text(self.key)
             self.app.copy_to_clipboard(text)
-            self.bench.tell(f"copied, if your terminal allows it: {one_line(text)}")
+            self.bench.tell(f"copied, if your terminal supports it: {one_line(text)}")
 
     def action_download(self) -> None:
         """Of the data set where the cursor is on one, else of the model."""

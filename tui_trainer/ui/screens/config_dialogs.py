@@ -65,12 +65,12 @@ def save(bench: Workbench, document: ConfigDocument) -> None:
 
 
 def save_as(bench: Workbench, document: ConfigDocument) -> None:
-    rows: list[Row] = [("Your own values are written, on top of the recipe's name.", "dim"), ""]
+    rows: list[Row] = [("Saves the name of the recipe and your changes to it.", "dim"), ""]
     start = str(document.file or from_the_root(_DEFAULT_FILE))
 
     def write(text: str) -> str | None:
         if not (name := text.strip()):
-            return "write the name of a file"
+            return "enter a file name"
         _write(bench, document, at_home(name), dialog.answered)
         return None
 
@@ -91,15 +91,15 @@ def _write(
 
     def load_again() -> None:
         document.reload()
-        bench.note_change("loaded again; your unsaved edits lie on top")
+        bench.note_change("reloaded; your unsaved edits are kept")
 
     def written(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
         if isinstance(result, OverwriteError):
             rows = wrapped(one_line(str(result.problems[0])), 70)
             overwrite = partial(_write, bench, document, path, answer, force=True)
-            answers: list[Answer] = [("o", "overwrite it", overwrite)]
+            answers: list[Answer] = [("o", "overwrite", overwrite)]
             if path == document.file:
-                answers.append(("l", "load it, keep my edits", load_again))
+                answers.append(("l", "reload, keep my edits", load_again))
             answer("")
             bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
         elif isinstance(result, ConfigError):
@@ -110,7 +110,7 @@ def _write(
             bench.old_edits = {}
             document.mark_saved(path, *result)
             shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
-            bench.note_change(f"saved in {shown}: `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
+            bench.note_change(f"saved to {shown}; `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
         bench.app.draw()
 
     write = writing(document, path, force=force)
@@ -132,10 +132,10 @@ class OwnEditor:
         try:
             after = edit_text_in(self._app, shlex.split(command), before)
         except (OSError, ValueError) as error:
-            bench.tell(f"{one_line(command)} cannot be used: {error}; set EDITOR to your editor", "bad")
+            bench.tell(f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad")
             return
         if after == before and not self._kept:
-            bench.tell("nothing was changed in the editor")
+            bench.tell("nothing changed in the editor")
             return
         text = without_marks(after)
         try:
@@ -144,7 +144,7 @@ class OwnEditor:
             self._refuse(text, error.problems)
         else:
             self._kept = ""
-            bench.note_change(f"taken from the editor; {bench.app.key_of('config.undo')} takes it back")
+            bench.note_change(f"applied from the editor; {bench.app.key_of('config.undo')} to undo")
 
     def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
         self._kept = marked_text(text, problems)
@@ -152,21 +152,21 @@ class OwnEditor:
         for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
             rows.append((one_line(str(replace(problem, where=f"line {line}"))), "bad"))
             rows += [one_line(text.split("\n")[line - 1], 70), ""]
-        rows.append(("Nothing has changed, and your text is kept with these marks in it.", "dim"))
-        answers: list[Answer] = [("e", "edit it again", self.open), ("d", "discard it", self._discard)]
-        self._bench.app.ask("not taken: the text from the editor", rows, answers)
+        rows.append(("No setting was changed. Your text is kept, with the errors marked.", "dim"))
+        answers: list[Answer] = [("e", "edit again", self.open), ("d", "discard", self._discard)]
+        self._bench.app.ask("The edited text has errors", rows, answers)
 
     def _discard(self) -> None:
         self._kept = ""
-        self._bench.tell("discarded; the settings are as before")
+        self._bench.tell("discarded; the settings are unchanged")
 
 
 def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
     """What the text is when the editor has ended. Raises OSError or ValueError when it cannot be run."""
     if not command:
-        raise ValueError("no editor is named")
+        raise ValueError("no editor is set")
     if shutil.which(command[0]) is None:
-        raise ValueError(f"there is no program {command[0]}")
+        raise ValueError(f"{command[0]} was not found")
     with tempfile.TemporaryDirectory(prefix="tui-trainer-") as folder:
         path = Path(folder) / "settings.toml"
         path.write_text(text, encoding="utf-8")
@@ -179,7 +179,7 @@ def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
             )
             code = process.returncode = _in_foreground(process.pid)
         if code:
-            raise ValueError(f"it ended with code {code}")
+            raise ValueError(f"it exited with code {code}")
         return path.read_text(encoding="utf-8", errors="replace") if os.path.lexists(path) else text
 
 
@@ -207,7 +207,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     def restore() -> None:
         bench.old_edits = {}
         restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
-        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} takes it back")
+        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} to undo")
 
     def discard() -> None:
         bench.old_edits = {}
@@ -215,13 +215,13 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
         bench.tell("discarded")
 
     count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
-    subject = f"{count} edits of {when} UTC were" if count > 1 else f"An edit of {when} UTC was"
+    subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
     rows: list[Row] = [f"{subject} not saved."]
-    rows.append(("They were kept when the connection or the program ended.", "dim"))
+    rows.append(("Recovered from your last session.", "dim"))
     rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
-        rows.append(("The config file has changed since: look at them before you save.", "warn"))
-    bench.app.ask("Unsaved edits", rows, [("r", "restore them", restore), ("d", "discard them", discard)])
+        rows.append(("The config file has changed since: review the edits before you save.", "warn"))
+    bench.app.ask("Unsaved edits", rows, [("r", "restore", restore), ("d", "discard", discard)])
 
 
 if TYPE_CHECKING:
@@ -245,7 +245,7 @@ Fits = Mapping[str, tuple[str, str]]
 
 class TuneDialog(OwnProcessDialog):
     heading, command_of = "Tune", attrgetter("tunings")
-    apply_words, patch_words = "apply the fastest", "what tune found"
+    apply_words, patch_words = "apply the fastest", "the results of tune"
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
@@ -261,8 +261,8 @@ class TuneDialog(OwnProcessDialog):
 class SizesDialog(OwnProcessDialog):
     """The sizes of a step as a curve of rows a second, and in numbers."""
 
-    heading, command_of = "Rows of a step", attrgetter("sizes")
-    apply_words, patch_words = "apply the best size", "what tune --effective found"
+    heading, command_of = "Effective batch", attrgetter("sizes")
+    apply_words, patch_words = "apply the best size", "the results of tune --effective"
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if (found := process.result) is None:
@@ -288,7 +288,7 @@ class SizesDialog(OwnProcessDialog):
 
 
 class SwitchesDialog(OwnProcessDialog):
-    heading, command_of = "What each switch of training gains", attrgetter("switches")
+    heading, command_of = "Gain of each training option", attrgetter("switches")
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
@@ -300,8 +300,8 @@ class SwitchesDialog(OwnProcessDialog):
 
 
 class RehearsalDialog(OwnProcessDialog):
-    heading, command_of = "Rehearsal", attrgetter("rehearsals")
-    apply_words, patch_words = "apply what works", "what the rehearsal found"
+    heading, command_of = "Rehearsal (dry run)", attrgetter("rehearsals")
+    apply_words, patch_words = "apply what works", "the results of the rehearsal"
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         def role(text: str) -> Role:
@@ -313,7 +313,7 @@ class RehearsalDialog(OwnProcessDialog):
 class PreviewDialog(Dialog):
     """Made in the background; closing it gives the work up."""
 
-    heading = "Preview: what the model gets"
+    heading = "Preview: what the model sees"
 
     def __init__(self, bench: Workbench, plain: LoadedConfig) -> None:
         super().__init__()
@@ -361,7 +361,7 @@ class PreviewDialog(Dialog):
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         if self._preview is None:
-            return (("escape", "close" if self._refusals else "give up"),)
+            return (("escape", "close" if self._refusals else "cancel"),)
         if self._shows_numbers:
             return (("a", "samples"), ("up down", "scroll"), ("escape", "close"))
         return (("n", "next"), ("p", "previous"), ("a", "all rows"), ("up down", "scroll"), ("escape", "close"))
@@ -502,7 +502,7 @@ class RecipeChooser:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
-            fits = dict.fromkeys(names, ("", "one of its values does not fit its setting"))
+            fits = dict.fromkeys(names, ("", "one of its values is not valid for its setting"))
             for name in names:
                 try:
                     if plain := document.with_recipe(name, keep_own=keep_own):
@@ -568,10 +568,10 @@ class RecipeDialog(FieldDialog):
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         if self.is_typing:
             return (("enter", "done"), ("up down", "choose"), ("escape", "all recipes"))
-        take = (("enter", "take it"), ("up down", "choose"), ("/", "filter"))
+        take = (("enter", "select"), ("up down", "choose"), ("/", "filter"))
         return (
             *take,
-            ("space", "drop own values" if self._chooser.keep_own else "keep own values"),
+            ("space", "drop my values" if self._chooser.keep_own else "keep my values"),
             ("escape", "back"),
         )
 
@@ -601,7 +601,7 @@ class RecipeDialog(FieldDialog):
             # The title of a task is in sight with its first recipe.
             lead=lambda place: place > 0 and isinstance(chooser.rows[place - 1], str),
             is_heading=lambda place: isinstance(chooser.rows[place], str),
-            empty=lambda: "no recipe matches the filter",
+            empty=lambda: "no matching recipes",
         )
         yield Pane(lambda w, h: preview_lines(chooser, w, h, self.glyphs))
 
@@ -685,8 +685,8 @@ def preview_lines(chooser: RecipeChooser, width: int, height: int, glyphs: Glyph
         return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {chooser.error}"), width, "bad")]
     changes, stays = chooser.preview.changes, chooser.preview.stays
     lines += paragraph(one_line(chooser.waiting), width, "accent") if chooser.waiting else []
-    title = f"It changes {settings_count(len(changes))}" if changes else "It changes nothing"
-    note = "your own values stay" if chooser.keep_own else "your own values go"
+    title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
+    note = "your own values are kept" if chooser.keep_own else "your own values are dropped"
     lines.append(title_rule(title, width, glyphs, note))
     with_it = f"with {one_line(recipe.name)}"
     changed = _table(("setting", "now", with_it), changes, ("text", "dim", "bold"), width, glyphs) if changes else []
@@ -706,7 +706,7 @@ def _kept(
     """The user's own values that the recipe would set otherwise, and does not."""
     if not stays:
         return []
-    title = f"{settings_count(len(stays))} of yours that it does not change"
+    title = f"{settings_count(len(stays))} of yours that are kept"
     if names_only:
         names = ", ".join(all_settings()[change.key].name for change in stays)
         return [[(f"{title}: {names}", "dim")]]

@@ -198,7 +198,7 @@ class ConfigModel:
         folded = [setting for _, _, settings in groups() for setting in settings if setting.key not in shown]
         unread = sum(setting.key in self.unread for setting in folded)
         rare = len(folded) - unread
-        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not read by this run"] * bool(unread)
+        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
         return f"{len(folded)} more: {', '.join(parts)}; + shows them"
 
     @property
@@ -255,25 +255,25 @@ class ConfigModel:
         new = bump(setting, old, direction)
         if new == old:
             known = {int, float} & set(setting.kinds)
-            return f"{setting.name} goes no {'higher' if direction > 0 else 'lower'}" if known else "Enter edits it"
+            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if known else _EDIT_IT
         problem = self.document.set(key, new)
         return str(problem) if problem else ""
 
     def toggle(self, key: str) -> str:
-        return self.bump(key, 1) if choices(all_settings()[key]) else "Enter edits it"
+        return self.bump(key, 1) if choices(all_settings()[key]) else _EDIT_IT
 
     def reset(self, key: str) -> str:
         setting, document = all_settings()[key], self.document
         if not document.is_changed(key) and not document.is_edited(key):
-            return f"{setting.name} is as the recipe has it"
+            return f"{setting.name} already has the recipe's value"
         document.reset(key)
-        return f"{setting.name} is {display_text(setting, document.value(key))} again"
+        return f"{setting.name} reset to {display_text(setting, document.value(key))}"
 
     def reset_all(self) -> str:
         before = len(self.document.changes())
         self.document.reset_all()
         count = before - len(self.document.changes())
-        return f"reset {settings_count(count)}; undo takes it back" if count else "nothing to reset"
+        return f"reset {settings_count(count)}; undo restores" if count else "nothing to reset"
 
     def copied_text(self, key: str) -> str:
         return f"{key} = {toml_text(self.document.value(key))}"
@@ -351,7 +351,7 @@ LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
-_NO_PLAN = "none yet: the problems come first"
+_NO_PLAN, _EDIT_IT = "no plan: fix the problems first", "press Enter to edit it"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 _PLAN_ROWS = 7
@@ -478,7 +478,7 @@ def estimate_column(
         number: Span = (text.ljust(22), plan.role_of(name, "dim" if planning else "text"))
         line: Line = [(name.ljust(LABEL_CELLS), "dim"), number]
         lines.append([*line, (f"recipe {before}", "dim")] if before != text else line)
-    return [*lines, [("planning" if planning else "~ estimated, until the data is prepared", "dim")]]
+    return [*lines, [("planning" if planning else "~ estimated until the data is prepared", "dim")]]
 
 
 def memory_lines(use: MemoryUse | None, width: int, glyphs: Glyphs) -> list[Line]:
@@ -524,7 +524,7 @@ def _legend(use: MemoryUse, total_bytes: int, width: int, glyphs: Glyphs) -> Lin
     left = total_bytes - sum(count for _, count in entries)
     end: Line = [(f"{glyphs.bar_empty} ", "dim"), (f"{format_bytes(left)} free", "text")]
     if left < 0:
-        end = [(f"{glyphs.bad} {format_bytes(-left)} too much", "bad")]
+        end = [(f"{glyphs.bad} {format_bytes(-left)} over the limit", "bad")]
     line: Line = [(" " * LABEL_CELLS, "dim")]
     room = width - LABEL_CELLS - sum(len(text) for text, _ in end)
     for kind, count in entries:
@@ -580,7 +580,7 @@ class ConfigPanes:
 
     def names(self, width: int, _: int) -> list[Line]:
         model = self._model
-        kind = ", changed only" if model.only_changed else ", all of them" if model.show_all else ""
+        kind = ", changed only" if model.only_changed else ", all" if model.show_all else ""
         line = " " * MARK_CELLS + pad(f"setting{kind}", name_cells() + 1)
         line += pad("value", value_cells(width, name_cells()) + 1)
         right: Line = [(model.count, "dim")]
@@ -627,7 +627,7 @@ class ConfigPanes:
     def toml(self, width: int, height: int) -> list[Line]:
         """What would be saved; what is not saved yet is bold."""
         unsaved = self._model.document.unsaved()
-        lines: list[Line] = [title_rule("Saved as", width, self._glyphs)]
+        lines: list[Line] = [title_rule("Text to save", width, self._glyphs)]
         table = ""
         for text in document_text(self._model.document).splitlines():
             if text.startswith("["):
@@ -672,13 +672,13 @@ def detail_lines(
     if editor and editor.options:
         parts.append(_option_lines(editor, width, height - len(parts[0]), glyphs))
     if unread:
-        parts.append(paragraph(f"Not read: {unread}.", width, "warn"))
+        parts.append(paragraph(f"Not used: {unread}.", width, "warn"))
     parts.append(paragraph(setting.help, width))
     takes = setting.expected
     if document.where(setting.key) != "default":
         takes += f" (default {display_text(setting, setting.default)})"
     rows = {
-        "takes": "" if editor and editor.closed else takes,
+        "type": "" if editor and editor.closed else takes,
         "value": _value_and_source(document, setting),
         "memory": setting.memory,
         "speed": setting.speed,
@@ -718,6 +718,6 @@ def _last_part(setting: Setting, option: str) -> str:
 
 def _value_and_source(document: ConfigDocument, setting: Setting) -> str:
     key, where = setting.key, document.where(setting.key)
-    source = {EDITED_HERE: EDITED_HERE, "default": "the default"}.get(where, f"from {where}")
-    preset = f" instead of {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
-    return f"{value_text(setting, document.value(key))}, {source}{preset}{'; advanced' * setting.advanced}"
+    source = {EDITED_HERE: "edited", "default": "default"}.get(where, f"from {where}")
+    preset = f"; was {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
+    return f"{value_text(setting, document.value(key))} ({source}{preset}{'; advanced' * setting.advanced})"

@@ -36,10 +36,10 @@ _BAR = 10
 _LIBRARY_GAP = 2
 _TWO_COLUMNS, _ANY_WIDTH = 120, 80
 _TRIAL = "trial"
-_EXAMPLE = "trains an example here, in about a minute: without a network, without a GPU"
+_EXAMPLE = "trains an example here in about a minute; needs no network and no GPU"
 _WELCOME = {
-    "app.new": "your own data and model: choose them, see what follows, start",
-    "app.help": "what every key does, and the guides",
+    "app.new": "trains on your own data and model: choose them, see the plan, start",
+    "app.help": "shows the keys and the guides",
 }
 
 
@@ -78,7 +78,7 @@ class Machine:
 
     def welcome_section(self) -> list[Line]:
         lines = [line for key, words in self.welcome for line in self.hanging([(f"  {pad(key, 3)}", "key")], words)]
-        return self.titled("begin here", lines) if lines else []
+        return self.titled("start here", lines) if lines else []
 
     def device_section(self) -> list[Line]:
         rows = describe.device_rows(self.diagnosis, self.hardware, self.profile)
@@ -96,10 +96,10 @@ class Machine:
         """What was tried, with what is wrong with that; that nothing was, and which key does."""
         trial = self.trial
         if trial is None:
-            start: Line = [(pad("not yet", LABEL), "dim"), (f"{self.try_key} ", "key")]
-            return self.titled("tried", self.hanging(start, "tries computing, disks and libraries, in seconds", "dim"))
+            start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
+            return self.titled("benchmarks", self.hanging(start, "tests computing, disks, libraries (seconds)", "dim"))
         lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
-        return self.titled("tried, not guessed", [*lines, *self._problem_lines(trial_problems(trial))])
+        return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(trial_problems(trial))])
 
     def _problem_lines(self, found: Sequence[HardwareProblem]) -> list[Line]:
         glyphs = self.glyphs
@@ -134,18 +134,18 @@ class Machine:
             else:
                 gauge = gauges.get(gpu.index, Gpu(index=gpu.index, memory_bytes=gpu.memory_bytes))
                 lines.append([*start, *_columns(gauge, self.glyphs, room)])
-        return self.titled(f"GPUs: {len(gpus)}, how busy and memory in use", lines)
+        return self.titled(f"GPUs: {len(gpus)}, load and memory in use", lines)
 
     def card_section(self) -> list[Line]:
         """The card that would be used; what has a section of its own beside it is left out."""
         rows = describe.gpu_rows(self.diagnosis, self.hardware)
         gpu = self.diagnosis.gpu
-        which = "that you chose" if self.diagnosis.gpu_is_chosen else "that would be used"
+        which = "chosen by you" if self.diagnosis.gpu_is_chosen else "would be used"
         if self.wide and gpu:
             rows = rows[: len(rows) - len(describe.process_rows(gpu))]
         if self.wide and gpu and gpu.card:
             rows = [row for row in rows if row[0] != "peak"]
-        return self.rows(f"GPU {gpu.index}: the card {which}" if gpu else "NVIDIA driver", rows)
+        return self.rows(f"GPU {gpu.index}, {which}" if gpu else "NVIDIA driver", rows)
 
     def peak_section(self) -> list[Line]:
         """The maker's rates as bars, the fastest first."""
@@ -174,7 +174,7 @@ class Machine:
             for gpu in self.hardware.gpus
             for label, words in describe.process_rows(gpu)
         ]
-        return self.rows("who uses which GPU", rows)
+        return self.rows("GPU processes", rows)
 
     def processor_section(self) -> list[Line]:
         return self.rows("processor", describe.processor_rows(self.hardware))
@@ -211,7 +211,7 @@ class Machine:
             for row in range(down)
         ]
         if missing:
-            lines += self.row("not here", ", ".join(missing), "dim")
+            lines += self.row("missing", ", ".join(missing), "dim")
         return self.titled("libraries", lines) if lines else []
 
 
@@ -325,7 +325,7 @@ class HardwarePage(ListPage):
         if action.name == "try_out":
             if self.bench.run_is_alive:
                 return BESIDE_A_RUN
-            return "it is being tried" if self._is_trying else ""
+            return "the benchmarks are running" if self._is_trying else ""
         return "" if can or action.name in ("look_again", "processes", "download", "install") else NOTHING_TO_DO
 
     def move(self, lines: int) -> None:
@@ -357,7 +357,7 @@ class HardwarePage(ListPage):
         self._diagnose()
         self.bench.machine_changed()
         gpu = self._diagnosis.gpu
-        self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no GPU can be used")
+        self.bench.tell(f"GPU {gpu.index}: {self._diagnosis.gpu_reason}" if gpu else "no usable GPU")
 
     def action_processes(self) -> None:
         from tui_trainer.ui.processes import ProcessesDialog
@@ -378,7 +378,7 @@ class HardwarePage(ListPage):
         """What the machine really does: in a child process, while the screens go on."""
         hardware, chosen = self.bench.hardware, self.bench.chosen_gpu
         self._is_trying = True
-        self.bench.tell("trying precisions, attention, rates and disks ...", "dim")
+        self.bench.tell("running benchmarks of precisions, attention, speed and disks ...", "dim")
         # A lane of its own: the plan of the config does not wait for it.
         self.bench.background.do(
             _TRIAL, lambda: try_machine(hardware, chosen), lambda trial: self._tried(trial, chosen), _TRIAL
@@ -389,7 +389,7 @@ class HardwarePage(ListPage):
         if chosen == self.bench.chosen_gpu:
             self._trial = trial
         count = len(trial["problems"])
-        self.bench.tell(f"tried: {count} problems" if count else "tried: nothing is wrong", "warn" if count else "good")
+        self.bench.tell(f"benchmarks: {count or 'no'} problems found", "warn" if count else "good")
         self.bench.app.draw()
 
     def action_look_again(self) -> None:
@@ -404,7 +404,7 @@ class HardwarePage(ListPage):
             self.bench.chosen_gpu = None
         self._diagnose()
         self.bench.machine_changed()
-        self.bench.tell("read anew: memory, disks, cards and their processes", "good")
+        self.bench.tell("refreshed: memory, disks, GPUs and their processes", "good")
         self.bench.app.draw()
 
     def _look_at_runs_folder(self) -> None:

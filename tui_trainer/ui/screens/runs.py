@@ -64,9 +64,9 @@ _NAMES_SHOWN = 6
 
 def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not one.is_run:
-        return f"{one.name} is {'' if one.status == 'no run folder' else 'a run that is '}{one.status}"
+        return f"{one.name} is {'not a run folder' if one.status == 'no run folder' else one.status}"
     if action == "stop" and not one.alive:
-        waits = "waits in the queue: open it, and stop it there"
+        waits = "is waiting in the queue: open it to stop it"
         return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and one.alive:
         return f"{one.name} is running; {stop_key} stops it"
@@ -75,9 +75,9 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     if action == "more" and (not one.is_run or one.alive):
         return f"{one.name} {'is running' if one.alive else f'is {one.status}'}"
     if action == "export" and one.status != "finished":
-        return f"{one.name} is {one.status}: a finished run has a model to export"
+        return f"{one.name} is {one.status}: only a finished run has a model to export"
     if action == "delete" and one.status == "no run folder":
-        return "no run made this folder: it is left alone"
+        return "this folder was not created by a run and is kept"
     return ""
 
 
@@ -213,7 +213,7 @@ class RunsPage(FilteredPage, ListPage):
         if chosen is None:
             return [[("reading its journal ...", "dim")]]
         if not chosen.before:
-            return [[("no earlier run of its task to compare", "dim")]]
+            return [[("no earlier run of this task to compare with", "dim")]]
         return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
@@ -314,19 +314,19 @@ class RunsPage(FilteredPage, ListPage):
             return ""
         if action.name == "metric":
             is_drawn = self.is_wide and one is not None and one.is_run
-            return "" if is_drawn else f"the curve of a run stands beside the list from {WIDE} columns on"
+            return "" if is_drawn else f"curves are shown beside the list from {WIDE} columns"
         if action.name == "reverse":
-            return "" if self.model.order else f"the newest come first; {self.bench.app.key_of('runs.sort')} sorts"
+            return "" if self.model.order else f"newest first; {self.bench.app.key_of('runs.sort')} sorts by a column"
         if action.name == "clear":
             some = self.is_typing or self.model.words or self.model.marked
-            return "" if some else "there is no filter and no mark"
+            return "" if some else "no filter and no marks to clear"
         if action.name == "compare":
             can_compare = LEAST_RUNS <= len(self.model.marked) <= MOST_RUNS
             return "" if can_compare else f"mark two to six runs with {self.bench.app.key_of('runs.mark')}"
         if action.name in ("delete", "export") and self.model.marked:
             return ""
         if one is None:
-            return "no run is shown"
+            return "no run is selected"
         if action.name in ("rename", "delete") and self.bench.exports.is_of(one.path):
             return f"{one.name} is being exported"
         return refusal(action.name, one, self.bench.app.key_of("runs.stop"))
@@ -357,7 +357,7 @@ class RunsPage(FilteredPage, ListPage):
         if run is not None and run.folder == folder:
             self.bench.take_run(run)
         elif self.bench.run_is_ours_and_alive:
-            self.bench.tell("a run of this process is alive: the Train screen stays with it", "warn")
+            self.bench.tell("a run is active in this process: the Train screen keeps showing it", "warn")
         else:
             self.bench.attach_to(folder)
 
@@ -392,12 +392,12 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_tags(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("Words; `#word` in the filter finds them. A blank line takes them away.", "dim"), ""]
+        rows: list[Row] = [("Words. Filter by them with `#word`. Leave empty to remove all tags.", "dim"), ""]
         self._ask_for_label(f"Tags of {one.name}", rows, " ".join(one.tags), parsed_tags, "tags")
 
     def action_note(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("One line; a blank one takes it away.", "dim"), ""]
+        rows: list[Row] = [("One line. Leave empty to remove the note.", "dim"), ""]
         self._ask_for_label(f"Note on {one.name}", rows, one.note, parsed_note, "note")
 
     def _ask_for_label(
@@ -460,14 +460,14 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_delete(self) -> None:
         runs = self.model.marked_runs or [self._chosen]
-        refused = [f"{one.name} is running: it stays; {self.bench.app.key_of('runs.stop')} stops it"
+        refused = [f"{one.name} is running and is kept; {self.bench.app.key_of('runs.stop')} stops it"
                    for one in runs if one.alive]  # fmt: skip
-        refused += [f"{one.name} is being exported: it stays" for one in runs if self.bench.exports.is_of(one.path)]
+        refused += [f"{one.name} is being exported and is kept" for one in runs if self.bench.exports.is_of(one.path)]
         runs = [one for one in runs if not one.alive and not self.bench.exports.is_of(one.path)]
         if not runs:
             self.bench.tell("; ".join(refused), "warn")
             return
-        self.bench.tell("looking what that frees ...", "dim")
+        self.bench.tell("checking how much space this frees ...", "dim")
 
         def look() -> list[int | str]:
             return [_tried(at_rest.bytes_to_free, one.path) for one in runs]
@@ -487,23 +487,21 @@ class RunsPage(FilteredPage, ListPage):
         runs = [one for one, _ in sizes]
         total = format_bytes(sum(size for _, size in sizes))
         if len(runs) == 1 and not refused:
-            what = f"{total} are freed: its journal, checkpoints, model and exports."
+            what = f"Frees {total}: journal, checkpoints, model and exports."
             if runs[0].status == "gone":
-                what = "It is only taken off the list: its folder is gone."
+                what = "Only removed from the list: its folder is gone."
             rows: list[Row] = [what, (one_line(str(runs[0].path)), "dim")]
-            heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete it"
+            heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete"
         else:
-            rows = [f"{total} are freed: journals, checkpoints, models and exports."]
+            rows = [f"Frees {total}: journals, checkpoints, models and exports."]
             rows += [(one_line(one.name), "dim") for one in runs[:_NAMES_SHOWN]]
             rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
             shown = {one.path for one in self.model.shown}
             if hidden := sum(one.path not in shown for one in runs):
-                rows.append(
-                    (f"{hidden} of them {'is' if hidden == 1 else 'are'} not shown: the filter hides them", "warn")
-                )
+                rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
             rows += [(one_line(why), "warn") for why in refused]
             heading = f"Delete {len(runs)} {'run' if len(runs) == 1 else 'runs'}?"
-            answer = "delete it" if len(runs) == 1 else f"delete {len(runs)}"
+            answer = "delete" if len(runs) == 1 else f"delete {len(runs)}"
         self.bench.app.ask(heading, rows, [("D", answer, partial(self._delete_all, runs))])
 
     def _delete_all(self, runs: Sequence[RunOverview]) -> None:
@@ -520,7 +518,7 @@ class RunsPage(FilteredPage, ListPage):
                 done = [answer for answer in answers if not isinstance(answer, str)]
                 failed = [f"{one.name}: {why}" for one, why in zip(runs, answers, strict=True) if isinstance(why, str)]
                 freed = format_bytes(sum(one.freed_bytes for one in done))
-                kept = [f"{sum(bool(one.kept) for one in done)} hold files that no run made"]
+                kept = [f"{sum(bool(one.kept) for one in done)} kept their folder, which has other files"]
                 words = [f"deleted {len(done)} runs: {freed} freed", *kept * any(one.kept for one in done), *failed]
                 self.bench.tell("; ".join(words), "bad" if failed else "good")
             self.bench.app.draw()
@@ -544,9 +542,9 @@ class RunsPage(FilteredPage, ListPage):
         if not self.bench.has_unsaved_edits:
             take_settings_of(self.bench, RunFolder(one.path))
             return
-        rows = ["Settings that you changed are in no file yet. Undo brings them back."]
-        answers = [("enter", "take those of the run", partial(take_settings_of, self.bench, RunFolder(one.path)))]
-        self.bench.app.ask(f"Replace them by those of {one_line(one.name, 40)}?", rows, answers)
+        rows = ["You have changed settings that are not saved. Undo restores them."]
+        answers = [("enter", "load the run's settings", partial(take_settings_of, self.bench, RunFolder(one.path)))]
+        self.bench.app.ask(f"Replace them with those of {one_line(one.name, 40)}?", rows, answers)
 
 
 def _stage(one: RunOverview, step: int = 0) -> object:

@@ -113,10 +113,10 @@ _MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
     "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
 }  # fmt: skip
 _EXPLANATIONS: Final = {
-    "half deleted": "It was being deleted when that was interrupted: deleting it again removes the rest.",
-    "no run folder": "No run made what is here: it is left alone.",
-    "unreadable": "The system does not let its journal be read, or a link stands in its place.",
-    "gone": "Its folder is gone: deleting it takes it off the list.",
+    "half deleted": "Its deletion was interrupted: delete it again to remove the rest.",
+    "no run folder": "This folder was not created by a run and is kept.",
+    "unreadable": "Its journal cannot be read, or is a link.",
+    "gone": "Its folder is gone: delete it to remove it from the list.",
 }
 _MOST_DIFFERENCES: Final = 30
 
@@ -252,7 +252,7 @@ def empty_words(model: RunsModel, start_key: str) -> str:
     """What stands in the place of the runs where none is shown."""
     if model.found is None:
         return "reading ..."
-    return "no run matches the filter" if model.words else f"no run yet; {start_key} starts one"
+    return "no matching runs" if model.words else f"no runs yet; {start_key} starts one"
 
 
 def summary(model: RunsModel) -> str:
@@ -261,7 +261,7 @@ def summary(model: RunsModel) -> str:
         return "reading ..."
     gone = sum(one.status == "gone" for one in model.found)
     parts = [f"{len(model.found) - gone} here"]
-    parts += [f"{len(model.shown)} with {one_line(model.words, 30)!r}"] if model.words else []
+    parts += [f"{len(model.shown)} matching {one_line(model.words, 30)!r}"] if model.words else []
     parts += [f"sorted by {model.order}{', reversed' * model.is_reversed}"] if model.order else []
     parts += [f"{gone} gone"] if gone else []
     parts += [f"{len(model.marked)} marked"] if model.marked else []
@@ -473,12 +473,12 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     shortages = one.out_of_memory_events
     memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
-    freed = f", of which deleting it frees {format_bytes(one.freed_bytes or 0)}" if is_shared else ""
+    freed = f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" if is_shared else ""
     started = one.started_at[:16].replace("T", " ")
     return [
         f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",
         f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
-        f"began {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
+        f"started {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
     ]
 
 
@@ -495,11 +495,11 @@ def difference_lines(
     differences: Sequence[Difference], before: str, is_ancestor: bool, width: int, glyphs: Glyphs
 ) -> list[Line]:
     """The settings of a run that another one before it does not have: `training.learning_rate  3e-3 -> 1e-3`."""
-    why = "started from" if is_ancestor else "the run before"
+    why = "started from" if is_ancestor else "previous run"
     name = cut_inside(one_line(before), max(width - 36, 12), glyphs)
     lines: list[Line] = [title_rule(f"differs from {name}", width, glyphs, why)]
     if not differences:
-        return [*lines, [("no setting differs", "dim")]]
+        return [*lines, [("same settings", "dim")]]
     for one in differences[:_MOST_DIFFERENCES]:
         old, new = (one_line("--" if value is None else str(value), width) for value in one.values)
         lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)

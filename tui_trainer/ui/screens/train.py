@@ -88,7 +88,7 @@ def _memory(scene: TrainScene) -> str:
 
 
 def _readings_heading(scene: TrainScene) -> tuple[str, str]:
-    return "its process", f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
+    return "process", f"read at step {scene.run.gauges[-1].step:,}" if scene.run.gauges else ""
 
 
 def _gauges(scene: TrainScene, width: int, _: int) -> list[Line]:
@@ -125,17 +125,17 @@ _BESIDE_THE_CHART: Final[Parts] = {
     "standing": (TrainScene.standing_rows, TrainScene.standing_heading),
     "machine": (_gauges, lambda scene: ("machine", f"{scene.glyphs.target} target")),
     "readings": (TrainScene.readings_rows, _readings_heading),
-    "times": (TrainScene.parts_rows, _only("time of a step")),
+    "times": (TrainScene.parts_rows, _only("step time")),
     "targets": (view.target_rows, lambda scene: ("targets", targets_summary(scene.run))),
     "epochs": (TrainScene.epoch_rows, _only("epochs")),
-    "samples": (TrainScene.sample_rows, _only("what it writes")),
+    "samples": (TrainScene.sample_rows, _only("samples")),
     # Last what stays as it is: there may be no room for it.
     "plan": (TrainScene.plan_rows, _only("plan")),
     "switched-on": (
         lambda scene, width, _: [
             row for text in scene.what_is_on for row in scene.wrapped(text, width, 2, indent="  ")
         ],
-        _only("switched on"),
+        _only("enabled"),
     ),
 }
 PARTS: Final[Parts] = {
@@ -146,17 +146,17 @@ PARTS: Final[Parts] = {
 
 def _detach_refusal(run: WatchedRun) -> str:
     if not run.alive:
-        return "the run is over"
+        return "the run has ended"
     if not run.is_ours:
-        return "the run goes on without this program already"
-    return "the run is paused, and would go on" if run.state.phase == "paused" else ""
+        return "the run is already detached"
+    return "the run is paused: continue it before you detach it" if run.state.phase == "paused" else ""
 
 
 class TrainPage(FilteredPage):
     """Which of its parts have something to show is decided by `visible_parts`; where they stand, by the style sheet."""
 
     place = "train"
-    filter_words, choose_words = "words of events and of the log", "older, newer"
+    filter_words, choose_words = "words in events and in the log", "older, newer"
     AUTO_FOCUS = ""
     BINDINGS = bindings("train")
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide"), (180, "-very-wide")]  # noqa: RUF012
@@ -299,7 +299,7 @@ class TrainPage(FilteredPage):
         bench = self.bench
         if bench.plan is None or bench.is_planning:
             key = bench.app.key_of("app.go_config")
-            return ["the plan is being made ..." if bench.is_planning else f"the config has a problem: {key} shows it"]
+            return ["planning ..." if bench.is_planning else f"the config has a problem: press {key} to see it"]
         return offer_lines(bench.plan)
 
     def _log(self) -> list[str]:
@@ -309,22 +309,22 @@ class TrainPage(FilteredPage):
     def refusal(self, action: Action) -> str:
         run, name = self.bench.run, action.name
         if self._frozen and name not in _BESIDE_THE_PICTURE:
-            return f"the picture is held still: {self.bench.app.key_of('train.freeze')} goes on"
+            return f"the display is frozen: press {self.bench.app.key_of('train.freeze')} to unfreeze it"
         if name in _WITHOUT_A_RUN or (name == "table" and self._table_open):
             return ""
         if run is None:
-            return f"nothing is training; {self.bench.app.key_of('app.start')} starts"
+            return f"no run; press {self.bench.app.key_of('app.start')} to start one"
         if name in _OF_THE_RUN:
             can_go_on = name == "pause" and (run.is_interrupted or run.state.status in ("stopped", "failed"))
-            return "" if run.alive or can_go_on else "the run is over"
+            return "" if run.alive or can_go_on else "the run has ended"
         if name == "detach":
             return _detach_refusal(run)
         if name == "try_model" and run.alive and not run.state.checkpoints:
-            return f"there is no checkpoint to try yet: {self.bench.app.key_of('train.save')} saves one"
+            return f"no checkpoint to try yet: press {self.bench.app.key_of('train.save')} to save one"
         if name == "try_model":
             return "" if run.state.checkpoints or run.state.finished else NOTHING_TO_DO
         if name == "more":
-            return "it goes on" if run.alive else ""
+            return "the run is still active" if run.alive else ""
         if name == "export":
             finished = run.state.finished
             return "" if finished and finished.model_path and not run.alive else "this run has no final model yet"
@@ -334,7 +334,7 @@ class TrainPage(FilteredPage):
             return "" if run.has_report else NO_REPORT
         if name == "table":
             has_table = any(done.table_rows for done in run.state.evals)
-            return "" if has_table else "no evaluation of this run has a table of classes so far"
+            return "" if has_table else "no evaluation of this run has a table of scores yet"
         if name == "clear":
             is_there = self._filter.value or (self.is_mounted and self.chart.view.cross_step is not None)
             return "" if is_there else NOTHING_TO_DO
@@ -408,7 +408,7 @@ class TrainPage(FilteredPage):
         ]
         marked = [shown for shown, name in names.items() if name in self._curves]
         self.bench.app.open(MarkingPalette(
-            "Curves: one, or two above each other", commands, marked, _MOST_CURVES,
+            "Choose one or two curves", commands, marked, _MOST_CURVES,
             lambda chosen: self._draw_curves([names[shown] for shown in chosen]),
         ))  # fmt: skip
 
@@ -424,7 +424,7 @@ class TrainPage(FilteredPage):
         self._log_open = not self._log_open
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            self.bench.tell("there is no log: the state folder cannot be written; set TUI_TRAINER_HOME", "warn")
+            self.bench.tell("no log: the state folder is not writable; set TUI_TRAINER_HOME", "warn")
 
     def action_table(self) -> None:
         self._table_open = not self._table_open

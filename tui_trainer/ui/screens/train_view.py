@@ -170,7 +170,7 @@ class TrainScene:
         fields = [
             (f"{format_count(self.run.tokens_per_second):>6}", " tokens/s   "),
             (f"{format_count(rows):>6}", " rows/s   "),
-            (f"{format_seconds(_mean_seconds(self.run)):>7}", " a step   lr "),
+            (f"{format_seconds(_mean_seconds(self.run)):>7}", "/step   lr "),
             (f"{last.lr:.2e}" if last else "--      ", "   gradient " if width >= 80 else "   norm "),
             (f"{last.grad_norm:<6.3g}" if last else "--    ", ""),
         ]
@@ -259,7 +259,7 @@ class TrainScene:
     def event_rows(self, width: int, height: int) -> list[Line]:
         events = self.found_events
         if not events and self.words:
-            return [[(f"none of {len(self.events)} events has these words", "dim")]]
+            return [[(f"no matches in {len(self.events)} events", "dim")]]
         end = max(len(events) - max(self.events_back, 0), min(height, len(events)))
         lines: list[Line] = []
         for text, role in reversed(events[:end]):
@@ -280,7 +280,7 @@ class TrainScene:
             key, count = self.key_of("train.clear"), f"{len(self.found_events)} of {len(self.events)}"
             return f"events with {self.shown(self.words)}: {count}", f"{key} shows all"
         if self.frozen:
-            return "events", f"held still: {self.key_of('train.freeze')} goes on"
+            return "events", f"frozen: {self.key_of('train.freeze')} unfreezes"
         if not state.checkpoints:
             return "events", "not saved yet"
         age = max(state.step - state.checkpoints[-1].step, 0)
@@ -291,7 +291,7 @@ class TrainScene:
     def log_rows(self, _: int, height: int) -> list[Line]:
         if not self.log_lines:
             return [[("nothing has been written to standard output or error", "dim")]]
-        found = [text for text in self.log_lines if has_words(text, self.words)] or ["no line has these words"]
+        found = [text for text in self.log_lines if has_words(text, self.words)] or ["no matches"]
         return [[(self.shown(text), "dim")] for text in (found[-height:] if height > 0 else [])]
 
     def tuning_line(self, *_: int) -> list[Line]:
@@ -305,7 +305,7 @@ class TrainScene:
 
     def standing_heading(self) -> tuple[str, str]:
         done = self.run.evals[-1] if self.run.evals else None
-        return "scores", f"after step {done.step:,}" if done else "no evaluation so far"
+        return "scores", f"after step {done.step:,}" if done else "no evaluation yet"
 
     def standing_rows(self, width: int, _: int) -> list[Line]:
         """What the task measures: now, the best and where it was, and what is to be beaten; and which weights stay."""
@@ -332,8 +332,8 @@ class TrainScene:
             rows += self.labelled("best", words, width, _LABEL)
         if (words := kept.patience_words) and not self.is_over:
             rows += self.labelled("patience", words, width, _LABEL)
-        keeps = f"the weights of step {kept.step:,}" if kept.patience or self.is_over else "the last weights"
-        return [*rows, *self.labelled("keeps", keeps, width, _LABEL)] if state.evals else rows
+        keeps = f"weights of step {kept.step:,}" if kept.patience or self.is_over else "weights of the last step"
+        return [*rows, *self.labelled("final", keeps, width, _LABEL)] if state.evals else rows
 
     def _standing(
         self, name: str, now: float, best: tuple[float, int] | None, to_beat: tuple[str, float] | None,
@@ -361,7 +361,7 @@ class TrainScene:
             *model,
             ("data", rows_words(data.rows, data.tokens) if data else "--"),
             ("batch", batch_of(plan)),
-            ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} in an epoch"),
+            ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} per epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
         ]
         role: Role = "warn" if memory_above_plan(state, screens_bytes(state)) else "text"
@@ -451,11 +451,11 @@ _BASELINE_WIDTH: Final = 36
 def invitation(scene: TrainScene, width: int, _: int) -> list[Line]:
     room = min(width, _READING_WIDTH) - 4
     press: Line = [("Press ", "text"), (scene.key_of("app.start"), "key")]
-    press.append((" to start. You see the plan first, and confirm it.", "text"))
+    press.append((" to start. You see the plan first and confirm it.", "text"))
     lines: list[Line] = [[], [("Nothing is training yet.", "bold")], [], press, []]
     for text in scene.offer:
         lines += scene.labelled(f"{scene.glyphs.dot} ", text, room, 2)
-    ending = "The run goes on when the connection is lost, and can be stopped and resumed at any step."
+    ending = "A run continues if the connection is lost. You can stop and resume it at any step."
     return _indented([*lines, [], *scene.wrapped(ending, room, role="dim"), []])
 
 
@@ -468,7 +468,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),
-        ("making the exact plan", is_planned, is_read and not is_planned, planned),
+        ("computing the exact plan", is_planned, is_read and not is_planned, planned),
         ("loading libraries and the model", training, loading or (is_planned and not training), ""),
         ("first step", False, training, ""),
     ]
@@ -512,8 +512,8 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         return []
     where = "from the beginning: no checkpoint was written"
     if state.checkpoints:
-        where = f"from step {state.checkpoints[-1].step:,}, as if it had never stopped"
-    lines += scene.labelled("go on", scene.resume, width, _STORY_LABEL, "key")
+        where = f"from step {state.checkpoints[-1].step:,}, exactly as if it had never stopped"
+    lines += scene.labelled("resume", scene.resume, width, _STORY_LABEL, "key")
     return [*lines, *scene.labelled("", where, width, _STORY_LABEL)]
 
 
@@ -548,10 +548,10 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         lines += scene.labelled(what, path, width, _STORY_LABEL)
         if state.plan is not None and is_adapter:
             lines += scene.labelled("on", state.plan.base_model, width, _STORY_LABEL)
-        does = "says what it makes of" if labels_rows(state.task) else "continues"
-        words = f"  the model {does} a text that you type"
+        does = "classify" if labels_rows(state.task) else "continue"
+        words = f"  {does} a text that you type"
         lines.append([("try it".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
-        words = "  in another form: merged, ONNX, int8, GGUF"
+        words = "  to another format: merged, ONNX, int8, GGUF"
         lines.append([("export".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.export"), "key"), (words, "text")])
     if scene.report:
         words = f"  copies the path of {scene.report.rpartition('/')[2]}"
@@ -606,7 +606,7 @@ def scores_heading(scene: TrainScene) -> tuple[str, str]:
 def score_rows(scene: TrainScene, width: int, height: int) -> list[Line]:
     if done := scene.newest_table:
         return table_rows(done, width, height, scene.glyphs)
-    return [[("no evaluation with a table of classes so far", "dim")]]
+    return [[("no evaluation has a table of scores yet", "dim")]]
 
 
 def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Line]:
