@@ -88,7 +88,7 @@ class DiskSpace(Rule):
         needed = plan.disk_bytes.value
         if free is None:
             return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
-        sentence = f"{space_words('the run writes', needed, free)}: {plan.disk_bytes.reason}"
+        sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
         if needed <= _ROOMY_SHARE * free:
             return passed(sentence)
         fits = _least_bytes(plan) <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1

@@ -309,7 +309,7 @@ class FusedAdapters(Rule):
         if config.tuning.has_adapter and config.tuning.lora_dropout:
             return _with_adapter_dropout(context)
         if config.tuning.has_adapter and not config.tuning.fused_adapters:
-            return warned(f"off by {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
+            return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
         return not_applicable(f"none: {why_not}", switch="fused adapters: none")
 
 
