@@ -152,7 +152,7 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
 
 
 class Accumulation(Rule):
-    """Gradient accumulation gives a large batch in little memory, but a nearly empty pass costs as much as a full one."""
+    """Accumulation gives a large batch in little memory, but a nearly empty pass costs as much as a full one."""
 
     name, title, order = "accumulation", "Gradient accumulation", 310
     settings = (ACCUMULATION, MICRO, EFFECTIVE)

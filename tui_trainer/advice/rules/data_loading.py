@@ -229,7 +229,9 @@ class StorageSpeed(Rule):
             return passed(sentence)
         needed, epoch = _TOKEN_BYTES * plan.train_tokens.value, step * plan.steps_per_epoch.value
         reading = needed / measured.bytes_per_second
-        sentence += f"; reading the {format_bytes(needed)} of an epoch takes {format_seconds(reading)} of its {format_seconds(epoch)}"
+        sentence += (
+            f"; reading {format_bytes(needed)} per epoch takes {format_seconds(reading)} of {format_seconds(epoch)}"
+        )
         if reading <= _MOST_READING_SHARE * epoch:
             return passed(sentence)
         return warned(sentence, advice=_FASTER_DISK)

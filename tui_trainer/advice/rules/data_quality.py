@@ -46,7 +46,7 @@ class DataSize(Rule):
         return warned(
             sentence,
             fix=dict.fromkeys(limits, 0),
-            advice=f"with all the data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
+            advice=f"with all data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
         )
 
 
@@ -260,7 +260,7 @@ class HeldOutRowsTrained(Rule):
         leaked, repeated = counts.leaked_rows, counts.repeated_rows
         if context.config.data.dedup:
             return passed(
-                f"{leaked:,} training rows with the text of a held-out row are skipped, and {repeated:,} other duplicate rows"
+                f"skipped: {leaked:,} training rows with the text of a held-out row, {repeated:,} other duplicate rows"
             )
         # A document may be cut into several rows.
         held_out = counts.eval_documents

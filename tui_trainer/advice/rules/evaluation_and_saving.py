@@ -131,7 +131,7 @@ def overfitting(view: RunView) -> Cause | None:
         cause="The run is overfitting: the held-out loss rises while the training loss falls.",
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
-            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after the best"
+            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came later"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},

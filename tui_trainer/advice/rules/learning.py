@@ -297,7 +297,7 @@ def not_finite(view: RunView) -> Cause | None:
     rate = plan.learning_rate if plan else None
     lower = _learning_rate(_lower(plan, rate)) if rate else None
     return Cause(
-        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is NaN or infinite, so nothing is learned.",
+        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
         share=1.0,
         is_fault=True,
@@ -507,7 +507,7 @@ def gradients_exploding(view: RunView) -> Cause | None:
     return Cause(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
-            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before: {now / usual:.0f} times as large"
+            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
         share=1.0,
         is_fault=True,
@@ -632,7 +632,8 @@ class WeightDecay(Rule):
     def before(self, context: Context) -> Verdict:
         decay, tuning = context.config.training.weight_decay, context.config.tuning
         if decay and tuning.mutates_weights:
-            sentence = f"weight_decay {decay:g}: it shrinks the part of the weights that {tuning.init_lora_weights} moved into the adapters"
+            sentence = f"weight_decay {decay:g}: it shrinks the part of the weights "
+            f"that {tuning.init_lora_weights} moved into the adapters"
             return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
         if decay == 0 and tuning.mutates_weights:
             return passed("weight_decay 0: adapters that start as a part of the weights are not shrunk")

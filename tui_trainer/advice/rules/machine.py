@@ -182,7 +182,7 @@ def slow_rank(view: RunView) -> Cause | None:
     where = "its clock and temperature (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
         cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for rank {found.rank} takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
+        evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
         share=share,
         advice=f"check {where}, and look for other programs there; if it stays slow, exclude it "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",

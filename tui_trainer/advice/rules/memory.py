@@ -54,7 +54,7 @@ _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 
 @symptom("Memory nearly full", least_share=0)
 def memory_full(view: RunView) -> Cause | None:
-    """Try in this order: half the micro-batch with twice the accumulation, 4-bit weights, shorter rows, checkpointing."""
+    """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free = view.mean("memory_available_bytes")
     own = view.mean("process_memory_bytes")
@@ -298,7 +298,7 @@ def memory_growing(view: RunView) -> Cause | None:
         evidence=f"{grown}, {format_bytes(each)}/step over {steps:,} steps{will}",
         share=max(share, 0.0),
         is_fault=True,
-        advice="the reason is unknown, perhaps a hook or custom model code; resuming from a checkpoint frees the memory",
+        advice="the reason is unknown, perhaps a hook or custom model code; resuming from a checkpoint frees it",
     )
 
 

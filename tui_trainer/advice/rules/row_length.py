@@ -116,7 +116,7 @@ class LengthByTask(Rule):
                 else f"; data.max_length = {low} would truncate fewer"
             )
             return passed(sentence + short)
-        advice = f"if the ends of the longest rows are not needed, try data.max_length = {high}: steps get proportionally faster"
+        advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
         return warned(sentence, advice=advice)
 
 
