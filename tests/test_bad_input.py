@@ -164,7 +164,7 @@ CONFIG_CASES = [
         sets=("model.scratch.num_attention_heads=3",)),
     Case("shared heads that do not divide", ("num_key_value_heads", "num_attention_heads 4", "these do: 1, 2, 4"),
         sets=("model.scratch.num_attention_heads=4", "model.scratch.num_key_value_heads=3")),
-    Case("batches that disagree", ("training.effective_batch_size", "4 x 3 = 12", "leave one of the three out"),
+    Case("batches that disagree", ("training.effective_batch_size", "4 x 3 = 12", "remove one of the three"),
         sets=("training.effective_batch_size=32", "training.per_device_train_batch_size=4",
         "training.gradient_accumulation_steps=3")),
     Case("early stopping on nothing", ("evaluation.early_stopping_patience", "data.eval_fraction"),

@@ -37,12 +37,12 @@ REFUSED = [
     ("deepspeed-2", {"training__torch_compile": "true"}, "layers are not compiled"),
     ("deepspeed-3", {"training__mixed_precision": "fp16"}, "the loss scale of fp16 is not kept"),
     ("deepspeed-3", {"training__optim": "adafactor"}, "the state of adafactor is not split"),
-    ("deepspeed-2", {"training__optim": "adamw_8bit"}, "the state of adamw_8bit is not split"),
+    ("deepspeed-2", {"training__optim": "adamw_8bit"}, "the optimizer state of adamw_8bit cannot be sharded"),
     ("deepspeed-3", {"tuning__use_dora": "true"}, "DoRA"),
     (
         "deepspeed-2",
         {"tuning__modules_to_save": "lm_head", "model__dtype": "bfloat16"},
-        "in 16 bits beside their adapters",
+        "16-bit modules beside adapters",
     ),
 ]
 

@@ -61,11 +61,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
     card = f"GPU {gpu.index}, {full_name(gpu)}"
-    words = (
-        f"continuing on {card} instead of {_card(plan)}"
-        if own
-        else f"{_card(plan)} is not available: continuing on {card}"
-    )
+    words = f"continuing on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
     return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 
 

@@ -226,8 +226,8 @@ def unsloth_missing(view: RunView) -> Cause | None:
 
 
 class UnslothParts(Rule):
-    """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, for which
-    there are settings here."""
+    """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, which
+    are settings here."""
 
     name, title, order = "unsloth", "Unsloth features", 146
     settings = (unsloth.KEY,)
