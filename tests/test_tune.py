@@ -325,7 +325,7 @@ def test_compiler_that_costs_more_than_it_saves_is_not_chosen(settings, monkeypa
 def test_micro_batch_that_runs_out_of_memory_is_replaced(settings, monkeypatch):
     Steps(monkeypatch, largest=2)
     found = tuned(settings)
-    assert found.patch == {MICRO: 2} and found.sentence.startswith("the current settings do not fit in memory; these do")
+    assert found.patch == {MICRO: 2} and found.sentence.startswith("the current settings do not fit in memory")
     rows = names_of(found)
     assert rows["as it is"]["turns"] == 0 and "run out of memory" in rows["as it is"]["reason"]
     assert rows["3 rows x 3"]["reason"] == "planted"
