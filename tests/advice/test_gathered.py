@@ -114,7 +114,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {
             "left_out": ("1 of 22 documents is left out: 1 hold only white space",),
             "truncation": ("1 of 21 documents are split into", "no token is lost"),
-            "sequence_length": ("longer documents are split into several rows",),
+            "sequence_length": ("longer documents are split into rows",),
         },
     ),
     "seq2seq": (
@@ -143,7 +143,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {},
         {
             "truncation": ("rows lose their end", "they are windows of 21 longer ones"),
-            "sequence_length": ("longer texts are split into several windows",),
+            "sequence_length": ("longer texts are split into windows",),
         },
     ),
 }  # fmt: skip

@@ -266,9 +266,10 @@ def test_8_billion_parameters_train_on_one_24_gb_card_with_cpu_offload():
     assert plan.step_seconds.value is None and "measure a step" in plan.step_seconds.reason
     # In each pass weights go there twice and their gradient comes back, 4 bytes each; PCIe 4.0 moves 31.5 GB/s.
     moved = 3 * 4 * parameters * plan.gradient_accumulation_steps.value
-    words = f"{format_bytes(moved)} go to the card and back in each step, at least {format_seconds(moved / 31.5e9)}"
+    words = f"each step copies {format_bytes(moved)} to the GPU and back, which takes at least "
+    words += format_seconds(moved / 31.5e9)
     [line] = [line for line in plan_lines(plan) if line.startswith("CPU offload")]
-    assert f"{words} by PCIe 4.0 x16 (an estimate), and the update on the CPU" in line
+    assert f"{words} over PCIe 4.0 x16 (estimated), plus the update on the CPU" in line
     assert offloaded(cards_of(2, 24)).cpu_offload.reason != plan.cpu_offload.reason, "each process has half of them"
 
 

@@ -20,7 +20,7 @@ ON_A_CPU = replace(
     PLANNED,
     steps_per_epoch=5,
     step_seconds=0.25,
-    step_seconds_reason="numpy multiplies here",
+    step_seconds_reason="numpy matmuls here",
     duration_seconds=2.5,
     cpu_threads=2,
     compute_rates=ComputeRates(row_flops=1e9, usual_share=0.5, measured=4e9, measured_of="fp32 matmuls"),
@@ -45,10 +45,10 @@ def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
-    assert graded(1.8, best, 0.6) == "others used 0.6 of 2 cores; good, 90 % of the best here (2 rows/s)"
+    assert graded(1.8, best, 0.6) == "other programs used 0.6 of 2 cores; good, 90 % of the best here (2 rows/s)"
     for rate, others in ((0.8, 1.0), (0.1, 1.6)):
-        assert graded(rate, best, others) == f"not rated: others used {others} of 2 cores"
-    assert graded(0.1, best, 0.6).startswith("others used 0.6 of 2 cores; very slow, 5 %")
+        assert graded(rate, best, others) == f"not rated: other programs used {others} of 2 cores"
+    assert graded(0.1, best, 0.6).startswith("other programs used 0.6 of 2 cores; very slow, 5 %")
     assert graded(0.8, best, 0.1).startswith("slow, 40 %")
     on_a_card = replace(ON_A_CARD, best_samples_per_second=2.0)
     assert graded(0.8, on_a_card, 1.6).startswith("slow, 40 %")
@@ -115,11 +115,11 @@ def test_the_end_shows_throughput_time_and_use():
     )
     shown = dict(speed_rows(state))
     assert (
-        shown["throughput"].startswith("others used 0.8 of 2 cores; excellent, 100 % of typical")
+        shown["throughput"].startswith("other programs used 0.8 of 2 cores; excellent, 100 % of typical")
         and "50 % of the 4 GFLOP/s" in shown["throughput"]
     )
     assert shown["time"] == (
-        "5.0 s, 2.5 s planned; 500 ms/step, planned 250 ms: numpy multiplies here; others used 0.8 of 2 cores"
+        "5.0 s, 2.5 s planned; 500 ms/step, planned 250 ms: numpy matmuls here; other programs used 0.8 of 2 cores"
     )
     assert shown["in use"] == "memory 1.0 of 1.0 KiB planned, CPU 1.0 of 2 threads planned"
     printed = "\n".join(lines.end_lines(state, "a", "a"))
@@ -128,7 +128,7 @@ def test_the_end_shows_throughput_time_and_use():
 
 def test_the_estimated_time_is_corrected_by_the_steps_so_far():
     state = fold([start(100), replace(ON_A_CPU, total_steps=100, duration_seconds=25.0, busy_words="others are here")])
-    assert time_words(state) == "about 25.0 s planned: numpy multiplies here; others are here"
+    assert time_words(state) == "about 25.0 s planned: numpy matmuls here; others are here"
     fold(steps(1, 21), state)
     assert not is_off_plan(state, 25.0), "too few steps"
     fold(steps(22, 22), state)
@@ -145,7 +145,7 @@ def test_time_before_the_first_step_is_shown_apart():
 def test_a_plan_reports_cores_that_others_use():
     assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
     assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they do")
-    assert "enough cores remain for this run" in busy_words(4.0, 16, 8)
+    assert "enough remain for this run" in busy_words(4.0, 16, 8)
 
 
 @pytest.mark.full

@@ -158,8 +158,8 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
         await screens.press("escape")
         await screens.ticks("what was measured until then is kept")
         await screens.press("M")
-        program.end("tui-trainer: chat is training on this machine, and each would slow the other", code=2)
-        await screens.ticks("not measured: chat is training on this machine, and each would slow the other")
+        program.end("tui-trainer: chat is training on this machine: both would be slower", code=2)
+        await screens.ticks("not measured: chat is training on this machine: both would be slower")
         assert [line.partition("--measure=")[2] for line in program.commands] == ["check 03", "all", "all"]
 
 

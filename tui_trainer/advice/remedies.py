@@ -74,9 +74,7 @@ def make_plan(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **know
     try:
         return planning.make(loaded, hardware, facts, **known)
     except planning.MemoryShortage as error:
-        hint = "try these in order, cheapest first: " + ", then ".join(
-            remedy_sentences(error.basis, error.budget_bytes)
-        )
+        hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
         found = replace(error.shortage, hint=hint)
         raise ConfigError(found if one is error.shortage else one for one in error.problems) from None
 

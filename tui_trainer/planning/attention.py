@@ -99,7 +99,7 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
     """What leaves torch no choice."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
-        unknown = "" if is_known_attention(requested) else "; the plan does not know it and assumes memory of sdpa"
+        unknown = "" if is_known_attention(requested) else "; the plan assumes the memory of sdpa"
         return Attention(kernel=requested, reason=f"model.attn_implementation is set to it{unknown}", source="config")
     if facts.soft_cap:
         reason = f"SDPA does not support its soft cap of {facts.soft_cap:g} on scores"

@@ -109,10 +109,8 @@ def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precisi
         return exact("bf16", f"native from compute capability 8.0; this GPU has {dotted(capability)}")
     if shape.model_type in OVERFLOWS_IN_FP16:
         kind = shape.model_type
-        return exact(
-            "fp32", f"compute capability {dotted(capability)} does not support bf16, and {kind} overflows in fp16"
-        )
-    return exact("fp16", f"compute capability {dotted(capability)} does not support bf16; the loss is scaled")
+        return exact("fp32", f"no bf16 with compute capability {dotted(capability)}, and {kind} overflows in fp16")
+    return exact("fp16", f"no bf16 with compute capability {dotted(capability)}; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:

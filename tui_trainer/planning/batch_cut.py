@@ -223,11 +223,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         return exact(False, f"data.packing = false{where}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
-        why = (
-            "rows are cut from one long text, so they are full"
-            if facts.is_stream
-            else f"{task} uses each row on its own"
-        )
+        why = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
         return exact(False, why)
     if is_asked(loaded.config):
         return exact(False, "Unsloth's attention covers whole rows")

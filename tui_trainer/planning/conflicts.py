@@ -143,9 +143,7 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
 
 def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) -> Problem:
     """A plan that needs more memory than there is."""
-    message = (
-        f"needs about {format_bytes(needed_bytes)} of memory, but {room.where} has {format_bytes(room.total_bytes)}"
-    )
+    message = f"needs about {format_bytes(needed_bytes)} of memory; {room.where} has {format_bytes(room.total_bytes)}"
     return loaded.problem("training.per_device_train_batch_size", message)
 
 

@@ -23,10 +23,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
         total += each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
     weights = "weights, fp32 master weights" if copies else "weights"
-    return (
-        total + SMALL_FILES_BYTES,
-        f"{total / max(trained, 1):.3g} bytes per trainable parameter: {weights} and {state}",
-    )
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes/trained parameter: {weights} and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:

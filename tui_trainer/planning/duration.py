@@ -275,9 +275,7 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     if load is None or not is_busy(load, threads):
         return ""
     times = max(1.0, (threads + load) / cores)
-    longer = (
-        f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough cores remain for this run"
-    )
+    longer = f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough remain for this run"
     return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not included): {longer}"
 
 
@@ -373,9 +371,7 @@ def _on_card(
 ) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
-        known = (
-            f"the catalogue has no {setup.precision} rate for this GPU" if card else "this GPU is not in the catalogue"
-        )
+        known = f"the catalogue has no {setup.precision} rate for it" if card else "this GPU is not in the catalogue"
         return estimated(None, f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"

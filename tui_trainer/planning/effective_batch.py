@@ -45,9 +45,7 @@ def with_rows_of_step(
     rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
     if rows < wanted:
         epochs = f"{training.num_train_epochs:g} epochs of {facts.rows:,} rows"
-        reason = (
-            f"auto: {rows}, as more would leave fewer than {LEAST_STEPS} steps in {epochs}; without this limit {reason}"
-        )
+        reason = f"auto: {rows}, as more leave fewer than {LEAST_STEPS} steps in {epochs}; without this limit {reason}"
     else:
         reason = f"auto: {reason}"
     return with_rows(loaded, rows, reason), facts.of_batch(rows)

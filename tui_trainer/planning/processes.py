@@ -109,11 +109,7 @@ def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
     yield from _frozen_parts(config)
     if config.tuning.loraplus_lr_ratio != 1:
-        yield (
-            "tuning.loraplus_lr_ratio",
-            "all weights must share one learning rate",
-            f"set it to 1, or {STRATEGY} = fsdp",
-        )
+        yield "tuning.loraplus_lr_ratio", "all weights share one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
     if config.tuning.use_dora and setup.has_adapter:
         yield "tuning.use_dora", "weights that DoRA reads in other layers cannot be gathered", "set it to false"
 
@@ -204,9 +200,7 @@ def strategy_of(
         if fits(1):
             return exact("ddp", "the model and its gradients fit in each process")
         if problems := split_problems(loaded):
-            return exact(
-                "ddp", f"the model and its gradients do not fit, but the model cannot be sharded: {problems[0].key}"
-            )
+            return exact("ddp", f"the model and its gradients do not fit, but cannot be sharded: {problems[0].key}")
         if has_nodes and fits(group.per_node):
             return exact("hsdp", "the model fits when it is sharded within each node")
         if not fits(processes):

@@ -292,9 +292,9 @@ def _graded(share: float, what: str, state: RunState) -> str:
 
 
 def others_words(state: RunState) -> str:
-    """Return `others used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
+    """Return `other programs used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
     share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
-    return f"others used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
+    return f"other programs used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
 
 
 def _others_share(state: RunState) -> float:

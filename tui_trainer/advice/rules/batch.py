@@ -163,9 +163,7 @@ class Accumulation(Rule):
         effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
         if plan.packing.value:
             reason = plan.gradient_accumulation_steps.reason
-            return passed(
-                f"{effective} documents in {reason}; the loss is a sum, so the gradient equals that of one pass"
-            )
+            return passed(f"{effective} documents in {reason}; the loss is a sum, so the gradient is that of one pass")
         parts = -(-effective // micro)
         if parts == 1:
             return passed(f"{effective} rows in one pass: nothing to accumulate")

@@ -96,9 +96,7 @@ class DataLoading(Rule):
         if earlier is None or earlier.data_share is None:
             sentence = f"{how}; the wait is measured in the first run of this kind"
             return not_applicable(sentence, opposite=other, switch=switch)
-        sentence = (
-            f"fetching data took {earlier.data_share:.1%} of the time in {earlier.steps:,} steps of run {earlier.name}"
-        )
+        sentence = f"fetching data took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
         if earlier.data_share <= _MOST_FETCHING_SHARE:
             return passed(f"{sentence}; {how}", opposite=other, switch=switch)
         sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"

@@ -207,9 +207,7 @@ class HeldOut(Rule):
         share = data.eval_fraction
         if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
             sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
-            return warned(
-                sentence, advice="choose rows for data.eval_path or data.eval_split that are not in data.split"
-            )
+            return warned(sentence, advice="choose rows for data.eval_path or data.eval_split outside of data.split")
         if data.eval_path:
             return _apart(context, "data.eval_path")
         if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
@@ -219,9 +217,7 @@ class HeldOut(Rule):
             sentence = "no rows are held out, so overfitting would go unnoticed"
             return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
         if plan is None:
-            return not_applicable(
-                f"{share:.0%} of the text will be held out; without a plan the number of rows is unknown"
-            )
+            return not_applicable(f"{share:.0%} of the text will be held out; the number of rows needs a plan")
         rows = plan.eval_rows.value
         sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
         if share > _MOST_SHARE:
@@ -234,7 +230,7 @@ class HeldOut(Rule):
 def _apart(context: Context, what: str) -> Verdict:
     """Held out is what lies apart from the training data."""
     if context.plan is None:
-        return not_applicable(f"{what} is held out; without a plan the number of rows is unknown")
+        return not_applicable(f"{what} is held out; the number of rows needs a plan")
     rows = context.plan.eval_rows.value
     sentence = f"{rows:,} rows of {what} are held out"
     if rows < _FEWEST_ROWS:

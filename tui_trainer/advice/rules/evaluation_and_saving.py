@@ -465,7 +465,7 @@ class BatchedWriting(Rule):
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
         sentence = (
-            f"tui-trainer predict generates in batches of rows of similar length, evaluations for {rows} rows at once"
+            f"tui-trainer predict generates for batches of rows of similar length, evaluations for {rows} at once"
         )
         sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
         if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":

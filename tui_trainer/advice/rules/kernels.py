@@ -198,11 +198,8 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     version = basis.hardware.libraries.get(LIBRARY)
     if context.config.model.kernels == "none" and not why_not and not other_way:
         installed = f"{LIBRARY} {version} is installed and supports {basis.shape.model_type}"
-        return warned(
-            f'switched off by model.kernels = "none", but {installed}',
-            fix={KERNELS: "auto"},
-            switch="fused kernels: off",
-        )
+        sentence = f'off by model.kernels = "none", but {installed}'
+        return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
     reason = why_not or planned.reason.removeprefix("auto: ")
     with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
     would_do = version is None and not lack(with_it, basis.target, basis.shape)

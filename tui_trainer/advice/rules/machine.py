@@ -88,9 +88,7 @@ class GpuUsed(Rule):
         if hardware.gpus:
             return _idle(hardware, gpu, cpu)
         if hardware.driver and hardware.driver.problem:
-            sentence = (
-                f"an NVIDIA driver is installed but does not respond ({hardware.driver.problem}); trains on the CPU"
-            )
+            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); trains on the CPU"
             return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
         if hardware.driver is None and hardware.nvidia_pci_devices:
             sentence = (
@@ -117,7 +115,7 @@ def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
 
 
 def _described(gpu: Gpu) -> str:
-    name = gpu.name or f"card {gpu.index}"
+    name = gpu.name or f"GPU {gpu.index}"
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 
 
@@ -144,9 +142,7 @@ class LibrariesFit(Rule):
             return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
         built, served = hardware.torch_cuda, hardware.driver.cuda
         if built is None or served is None:
-            return not_applicable(
-                f"the driver does not report which CUDA it supports, so {named} cannot be compared with it"
-            )
+            return not_applicable(f"the driver does not report the CUDA that it supports; {named} is not compared")
         newer = "; within one major version a newer build works" if built > served else ""
         return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 

@@ -53,14 +53,8 @@ class SequenceLength(Rule):
             return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
         if facts is not None and not facts.is_stream:
             task = find_task(context.config.task.type)
-            ends = (
-                "longer rows are truncated"
-                if task.rows == "examples"
-                else "longer documents are split into several rows"
-            )
-            return _of_documents(
-                facts, length, "longer texts are split into several windows" if task.gives_windows else ends
-            )
+            ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
+            return _of_documents(facts, length, "longer texts are split into windows" if task.gives_windows else ends)
         rows, tokens = plan.train_rows.value, plan.train_tokens.value
         sentence = f"{rows:,} rows of {length:,} tokens, from {tokens:,} tokens"
         power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
@@ -68,7 +62,7 @@ class SequenceLength(Rule):
         if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
             return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
         if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-            sentence += f": the context is too short, use at least {_SHORTEST_TOKENS}"
+            sentence += f": context too short, use {_SHORTEST_TOKENS} or more"
             return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
         return passed(sentence)
 
@@ -84,9 +78,7 @@ def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
     """Each document is a row of its own; `ends` says what becomes of a longer one."""
     sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
-        return warned(
-            f"{sentence}: the context is too short, use at least {_SHORTEST_TOKENS}", fix={LENGTH: _FIX_TOKENS}
-        )
+        return warned(f"{sentence}: context too short, use {_SHORTEST_TOKENS} or more", fix={LENGTH: _FIX_TOKENS})
     if facts.longest_row >= length:
         return passed(f"{sentence}; {ends}")
     longest = f"the longest {facts.longest_row:,}"
@@ -150,9 +142,7 @@ class Truncation(Rule):
         if share <= _MOST_CUT:
             if answers <= _MOST_CUT * rows:
                 return passed(sentence)
-            return warned(
-                sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise it"
-            )
+            return warned(sentence, advice="run tui-trainer preview to see which limit truncates answers; raise it")
         wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
         limit = context.basis.shape.max_position_embeddings
         possible = wanted if limit is None else min(wanted, limit)
