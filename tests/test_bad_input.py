@@ -169,7 +169,7 @@ CONFIG_CASES = [
         "training.gradient_accumulation_steps=3")),
     Case("early stopping on nothing", ("evaluation.early_stopping_patience", "data.eval_fraction"),
         sets=("evaluation.early_stopping_patience=2", "data.eval_fraction=0")),
-    Case("too little memory", ("per_device_train_batch_size", "TiB of memory, this machine has",
+    Case("too little memory", ("per_device_train_batch_size", "TiB of memory; this machine has",
         "per_device_train_batch_size = 4 ("), sets=("training.effective_batch_size=10000000",
         "training.per_device_train_batch_size=10000000", "data.max_length=1048576")),
 ]  # fmt: skip

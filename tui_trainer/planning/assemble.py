@@ -118,10 +118,8 @@ class Steps:
             affordable = _EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(_LEAST_EVAL_ROWS, round(affordable))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = (
-                f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations on the way take {share:.0%} of the"
-            )
-            reason += " time; evaluation.max_eval_rows = 0 uses all rows"
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
+            reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
         return Planned(value=facts.eval_rows, exact=facts.exact, reason=facts.reason)

@@ -20,7 +20,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import Precision
 
 BY_LENGTHS, CUDNN, FLASH, EFFICIENT, MATH = "flash by lengths", "cuDNN", "flash", "memory-efficient", "math"
-EAGER, ON_CPU = "eager", "torch's for the CPU"
+EAGER, ON_CPU = "eager", "torch's CPU kernel"
 # torch's attention by lengths came with 2.10. Its memory-efficient kernel takes fewer heads of keys than of queries in
 # 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa); where
 # that changed between them is not known, and repeated keys are right anywhere.

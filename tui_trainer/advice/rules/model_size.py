@@ -92,7 +92,7 @@ class ModelSize(Rule):
 
 def _from_scratch(context: Context, read: float) -> Verdict:
     parameters = context.planned.parameters.value
-    counted = f"{format_count(parameters)} parameters read {format_count(read)} tokens"
+    counted = f"{format_count(parameters)} parameters are trained on {format_count(read)} tokens"
     sentence = f"{counted}, {format_number(read / parameters, 2)} tokens per parameter"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
