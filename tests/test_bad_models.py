@@ -305,7 +305,7 @@ def test_advice_for_a_plan_that_does_not_fit_makes_it_fit(
     machine(monkeypatch, memory_bytes=memory_mib * MIB)
     settings = LARGE | {"tuning.method": method, "data.path": long_text}
     message = refused(capsys, train(good_models("llama"), **{key.replace(".", "__"): v for key, v in settings.items()}))
-    assert f"of memory, this machine has {memory_mib}.0 MiB; in the order of what it costs: " in message
+    assert f"of memory; this machine has {memory_mib}.0 MiB; in order, cheapest first: " in message
     ways = re.findall(r'([a-z_.]+ = "?\w+"?)[^(]*\(([\d.]+) MiB\)', message)
     needed = [float(size_mib) for _, size_mib in ways]
     assert needed == sorted(needed, reverse=True) and len(set(needed)) == len(needed)
@@ -327,7 +327,7 @@ def test_refusal_names_the_largest_micro_batch_that_fits(good_models, capsys, mo
         rows = int(re.search(r"per_device_train_batch_size = (\d+)", message)[1])
         found.append(rows)
         larger = {**settings, "training__per_device_train_batch_size": 2 * rows}
-        assert "of memory, this machine has" in refused(capsys, train(good_models("llama"), **larger))
+        assert "of memory; this machine has" in refused(capsys, train(good_models("llama"), **larger))
     assert found == sorted(found, reverse=True) and len(set(found)) == 3, found
 
 
@@ -336,7 +336,7 @@ def test_machine_that_is_too_small_for_the_smallest_setup_is_reported(
 ):
     machine(monkeypatch, memory_bytes=2 * MIB)
     message = refused(capsys, train(good_models("llama"), data__max_length=2048, data__path=long_text))
-    assert message.endswith("then none of this is enough: choose a smaller model\n")
+    assert message.endswith("then all of these together are not enough: choose a smaller model\n")
 
 
 @pytest.mark.full

@@ -84,7 +84,7 @@ def test_classifier_predicts_the_same_in_batches_as_one_by_one(finished, here, c
     assert together["loss"] == alone["loss"] and set(together["scores"]) >= {"accuracy"}
     assert 0 < alone["latency_seconds_50"] <= alone["latency_seconds_95"] and alone["first_token_seconds"] is None
     assert together["disk_bytes"] == (run.model / "model.safetensors").stat().st_size < together["peak_memory_bytes"]
-    assert rows["4 beams"]["reason"] == "this model writes no text" and not rows["4 beams"]["turns"]
+    assert rows["4 beams"]["reason"] == "this model generates no text" and not rows["4 beams"]["turns"]
     assert "no adapter" in rows["adapter not merged"]["reason"]
 
 
@@ -217,7 +217,7 @@ def test_target_rate_of_a_run_is_compared_with_the_measured_one(here, capsys, tm
     assert speeds == [report["inference"]["samples_per_second"], None]
     with RunLock(run.lock):
         assert main(["bench", str(run.root), "--rows", "4", "--rounds", "1", "--only", "in batches"]) == 0
-    assert "the speed is not kept with the run" in capsys.readouterr().err
+    assert "the speed was not saved with the run" in capsys.readouterr().err
 
 
 def test_impossible_measurement_is_refused_in_one_sentence(capsys):

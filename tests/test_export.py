@@ -480,7 +480,7 @@ def test_run_is_locked_during_an_export(adapted, tmp_path, monkeypatch, capsys):
         assert (done.returncode, done.stdout) == (2, ""), done
         assert re.search(
             rf"in use by `export {run.name}.*`, process {os.getpid()} on this host since 20\S+; "
-            rf"wait until it has ended, or end it with `kill {os.getpid()}`$",
+            rf"wait until it ends, or end it with `kill {os.getpid()}`$",
             done.stderr.strip(),
         ), done.stderr
     assert len(refused) == 3

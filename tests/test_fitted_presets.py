@@ -249,7 +249,7 @@ def test_settings_that_the_run_does_not_read_are_noted_once_per_reason():
     loaded = load_config(Request(profile="quickstart", assignments=asked))
     assert loaded.notes[-2:] == (
         "task.doc_stride (--set) changes nothing: the task char_lm does not read it",
-        "tuning.r, tuning.use_dora (--set) change nothing: the model begins with random weights",
+        "tuning.r, tuning.use_dora (--set) change nothing: the model starts from random weights",
     ), "what is as it was before is not news"
     assert load_config(Request(profile="quickstart")).notes == ()
 

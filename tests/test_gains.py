@@ -80,16 +80,16 @@ def test_gain_within_the_spread_of_its_pairs_is_no_difference():
     ):
         gain = replace(MEASURED, ratios=ratios, memory_bytes=(1, 1))
         assert gain.is_difference == is_difference, ratios
-        assert gain.words().startswith("no difference in speed (measured here") != is_difference, ratios
+        assert gain.words().startswith("no measurable difference in speed (measured here") != is_difference, ratios
 
 
 @pytest.mark.full
 def test_checks_without_a_measurable_switch_say_so():
     loaded = load_config(Request(profile="char-lm", assignments=("training.weight_decay=0", "training.max_steps=3")))
     found = {one.name: one for one in run_checks(gather(loaded))}
-    assert "no speed to measure" in found["steps"].gain_words and found["steps"].fix
+    assert "no effect on step time to measure" in found["steps"].gain_words and found["steps"].fix
     assert found["weight_decay"].gain_words == "not measured yet"
-    assert found["plan"].why_not_measured == "there is nothing to switch here"
+    assert found["plan"].why_not_measured == "this check has no setting to toggle"
     switched = {name for name, one in found.items() if not one.why_not_measured}
     assert {"optimizer", "torch_compile", "attention", "gradient_checkpointing", "data_loading"} <= switched
     assert all(bool(one.alternative) != (one.why_not_measured.startswith("there is nothing")) for one in found.values())
@@ -198,7 +198,7 @@ def test_measure_all_measures_every_switch(asked, tmp_path, capsys):
     assert measured | reasons == switches and len(measured) >= 6
     for name in measured - {"padding"}:
         assert not found[name]["measured"]["is_difference"], name
-        assert f"{name}: no difference in speed" in printed
+        assert f"{name}: no measurable difference in speed" in printed
 
 
 @pytest.mark.full
@@ -240,7 +240,7 @@ def test_switch_that_changes_nothing_or_cannot_be_planned_is_reported_with_its_r
     asked, tmp_path, capsys, monkeypatch
 ):
     def unchanged(before, after, patch):
-        return "changes nothing here: this model sees other documents"
+        return "has no effect here: this model sees other documents"
 
     def refused(before, after, patch):
         raise InputError("needs 12 GiB of memory")
@@ -269,5 +269,5 @@ def test_nothing_is_measured_while_a_run_trains(asked, tmp_path, capsys, monkeyp
     remember(run.root)
     with RunLock(run.lock):
         assert main(["check", *uneven(tmp_path), "--measure", "all"]) == 2
-    assert "causal_lm trains on this machine: both would be slower" in capsys.readouterr().err and not asked
+    assert "causal_lm is training on this machine" in capsys.readouterr().err and not asked
     assert gains.training_run() == ""

@@ -128,7 +128,7 @@ def renamed_to_latin_1(place: Path) -> Path:
     return place.rename(os.fsdecode(os.fsencode(place) + b"-caf\xe9"))
 
 
-NO_HOME = "there is no home folder: HOME is not set, and the system does not know the user"
+NO_HOME = "there is no home folder: HOME is not set, and the system has no entry for user"
 STARTS = {
     "no home": Start(lambda place: without_home(), UNKNOWN_USER, code=EXIT_BAD_INPUT, words=NO_HOME),
     "TUI_TRAINER_HOME for a home": Start(

@@ -201,7 +201,7 @@ def test_full_disk_is_reported_with_a_number_of_checkpoints_that_fits(config, he
 def test_printed_rehearsal_names_parts_failures_and_remedies(config, here, capsys, monkeypatch):
     assert main(["rehearse", *config, "--gpu", "none"]) == 0
     printed = capsys.readouterr().out
-    for words in (*PARTS, "read again and equal", "nothing failed", "planned"):
+    for words in (*PARTS, "read back and verified", "nothing failed", "planned"):
         assert words in printed, words
     without_memory_for(monkeypatch, 2)
     assert main(["rehearse", *config, "--gpu", "none"]) == 1

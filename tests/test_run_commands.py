@@ -215,7 +215,7 @@ def test_refusal_for_a_lock_of_another_host_names_the_command_that_removes_it(tm
             with pytest.raises(FolderError, match="process 7 on host 3f2a since 2026-11-20T13:45:00Z") as refusal:
                 change(run.root)
             command = re.search(
-                r"old name of this machine or container, remove its lock: `(rm .*)`$", str(refusal.value)
+                r"former name of this machine or container, remove the lock: `(rm .*)`$", str(refusal.value)
             )
             subprocess.run(command[1], shell=True, check=True)
             change(run.root)
@@ -231,7 +231,7 @@ def test_run_that_was_deleted_while_waiting_for_its_lock_is_not_read(pair, monke
             yield
 
     monkeypatch.setattr("tui_trainer.runs.lock.folder_lock", late)
-    with pytest.raises(FolderError, match="renamed or deleted just now"), in_use(run, "export"):
+    with pytest.raises(FolderError, match="just been renamed or deleted"), in_use(run, "export"):
         raise AssertionError
 
 
@@ -245,7 +245,7 @@ def test_request_to_a_run_of_another_host_names_its_lock(pair, capsys):
     pair[1].lock.write_text(json.dumps(OTHER_HOST))
     assert main(["stop", "second"]) == 0
     assert "process 7 on host 3f2a since 2026-11-20T13:45:00Z; " in (message := capsys.readouterr().err)
-    assert f"remove its lock: `rm {pair[1].lock}`" in message
+    assert f"remove the lock: `rm {pair[1].lock}`" in message
 
 
 def test_tags_and_note_of_a_run_are_listed_and_kept_on_renaming(pair, capsys, monkeypatch):

@@ -26,7 +26,7 @@ from tui_trainer.planning.plan_file import changed_base, commit_of, with_own_com
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.registry import remember
 
-CHANGED = "the model changed since this run began"
+CHANGED = "the model has changed since this run started"
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_changed_base_of_an_adapter_is_refused_by_every_command(runs, monkeypatc
         with subtests.test(command):
             assert main([command.split()[0], *arguments]) == 2
             message = capsys.readouterr().err.rpartition("\r")[2]
-            assert CHANGED in message and str(runs.parent / "base") in message and "put the old model back" in message
+            assert CHANGED in message and str(runs.parent / "base") in message and "restore the old model" in message
             assert (runs / "finished/export/merged/certificate.json").read_bytes() == certificate
             assert not (runs.parent / "out.jsonl").exists()
 

@@ -267,7 +267,7 @@ def test_faster_settings_are_combined(settings, monkeypatch):
     assert rows["group_by_length = true"]["turns"] >= 3
     Steps(monkeypatch, {"train_batch_size=4": 0.7})
     rows = names_of(tuned(settings))
-    assert rows["2 rows x 4"]["turns"] == 0 and rows["2 rows x 4"]["reason"] == "4 rows x 2 is no faster already"
+    assert rows["2 rows x 4"]["turns"] == 0 and rows["2 rows x 4"]["reason"] == "4 rows x 2 was already not faster"
     Steps(monkeypatch, {"train_batch_size=8": 0.8})
     rows = names_of(tuned((*settings, f"{MICRO}=4")))
     # A larger one that is slower is seen.
@@ -325,7 +325,7 @@ def test_compiler_that_costs_more_than_it_saves_is_not_chosen(settings, monkeypa
 def test_micro_batch_that_runs_out_of_memory_is_replaced(settings, monkeypatch):
     Steps(monkeypatch, largest=2)
     found = tuned(settings)
-    assert found.patch == {MICRO: 2} and found.sentence.startswith("as it is memory runs out; what works here")
+    assert found.patch == {MICRO: 2} and found.sentence.startswith("the current settings do not fit in memory")
     rows = names_of(found)
     assert rows["as it is"]["turns"] == 0 and "run out of memory" in rows["as it is"]["reason"]
     assert rows["3 rows x 3"]["reason"] == "planted"

@@ -105,14 +105,14 @@ def test_fastest_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
     result = found(many(tmp_path, settings), *NO_BOUND)
     assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0, 150.0]
-    assert result.best.rows == 16 and result.slower_from is None and "no size was seen to be slower" in result.sentence
+    assert result.best.rows == 16 and result.slower_from is None and "no larger size was slower" in result.sentence
 
 
 def test_chosen_size_leaves_enough_steps(settings, monkeypatch, tmp_path):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
     result = found(many(tmp_path, settings), "training.num_train_epochs=2")
     assert result.most_rows == 16 and result.best.rows == 16
-    assert "256 would be faster, but leave fewer than 300 steps" in result.sentence
+    assert "256 would be faster, but would leave fewer than 300 steps" in result.sentence
 
 
 def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, monkeypatch, tmp_path):

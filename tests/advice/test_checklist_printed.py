@@ -22,7 +22,7 @@ BAD = ("training.weight_decay=0", "training.max_grad_norm=0")
 def test_lines_tell_status_evidence_and_the_way_out(capsys):
     assert print_checks(load_config(Request(assignments=BAD)), as_json=False) == 0
     printed = capsys.readouterr().out
-    assert "warn   Weight decay" in printed and "weight_decay 0: nothing holds the weights back" in printed
+    assert "warn   Weight decay" in printed and "weight_decay 0: the weights are not regularised" in printed
     assert "fix: training.weight_decay = 0.0 -> 0.01" in printed
     assert "gain: not measured yet" in printed
     assert "tui-trainer check --fix OUT.toml" in printed

@@ -56,7 +56,7 @@ PLANTED = {
     "small_batch": (
         {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
          "plan": {"effective_batch_size": 1, "per_device_train_batch_size": 1}},
-        ["32 positions in a pass (1 rows)", "24 %"],
+        ["32 positions per pass (1 rows)", "24 %"],
     ),
     "launch_bound": ({**GPU, "card": {"utilization_share": 0.4}}, ["GPU 40 % busy"]),
     "memory_full": (
@@ -64,11 +64,11 @@ PLANTED = {
     ),
     "batch_too_large": (
         {**GPU, "card": {"memory_used_bytes": 75 * GIB}, "step": SLOW_LARGE},
-        ["positions a second in the largest third", "94 % of the GPU's memory"],
+        ["positions/s in the largest third", "94 % of the GPU's memory"],
     ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
-        ["resident memory of the process: 1.", "at step 800, 4.0 MiB a step over", "GiB at step 100,000"],
+        ["resident memory of the process: 1.", "at step 800, 4.0 MiB/step over", "GiB at step 100,000"],
     ),
     "throttled": (
         {**GPU, "card": {"slowed_by": "heat", "clock_share": 0.6, "temperature_celsius": 91.0}},
@@ -81,7 +81,7 @@ PLANTED = {
     "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
     "slow_rank": (
         {"ranks": [0.09, 0.095, 0.095, 0.02]},
-        ["75 of 212 ms a step", "35 % of the time", "until rank 3 has come"],
+        ["75 of 212 ms a step", "35 % of the time", "waiting for it takes"],
     ),
     "one_thread": (
         {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}},
@@ -109,14 +109,14 @@ PLANTED = {
     ),
     "loss_spikes": (
         {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},
-        ["6 steps above 1.5 times the loss around them", "at 5, 42, 79"],
+        ["6 steps with more than 1.5 times the loss around them", "at 5, 42, 79"],
     ),
     "no_gradient": ({"step": {"grad_norm": 0.0}, "steps": 20}, ["gradient norm 0 in each of the first 20 steps"]),
     "rate_of_zero": ({"step": {"lr": 0.0}, "steps": 20}, ["learning rate 0 in the 20 steps up to step 20"]),
     "begins_high": (
         {"loss": lambda step: 8 * falling(step), "plan": {"base_model": "m", "total_steps": 5}, "data_rows": 400,
          "steps": 5},
-        ["loss 36.3 at step 1", "each of 100 choices makes 4.61"],
+        ["loss 36.3 at step 1", "100 choices gives 4.61"],
     ),
     "loss_unmoved": ({"loss": lambda step: 4.6, "steps": 20}, ["loss 4.6 in each of the first 20 steps"]),
     "loss_flat": ({"loss": lambda step: 4.6 + 0.01 * math.sin(step)}, ["loss 4.6"]),
@@ -219,7 +219,7 @@ def test_a_micro_batch_that_was_reduced_during_the_run_is_proposed_for_the_next(
     )  # fmt: skip
     found = fix_of("batch_too_large", told=[cut])
     assert found.fix == {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}
-    assert "16 rows in a pass at step 40, 8 from there on" in found.evidence
+    assert "16 rows per pass until step 40, 8 from then on" in found.evidence
 
 
 def test_larger_passes_that_are_slower_are_too_large_only_where_memory_is_short():
@@ -256,9 +256,9 @@ def test_spikes_that_come_with_the_same_row_have_no_setting_as_remedy():
 
     plan = {"total_steps": 100, "steps_per_epoch": 25}
     found = fix_of("loss_spikes", loss=loss, steps=100, plan=plan, data_rows=400)
-    assert found.fix is None and "in each epoch with row 7 of 400" in found.evidence and "preview" in found.advice
+    assert found.fix is None and "in each epoch at row 7 of 400" in found.evidence and "preview" in found.advice
     other = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"seed": 43}, data_rows=400)
-    assert other.fix and "no row in particular" in other.evidence
+    assert other.fix and "no particular row" in other.evidence
     unknown = fix_of("loss_spikes", loss=loss, steps=100, plan=plan | {"group_by_length": True}, data_rows=400)
     assert unknown.fix and "row" not in unknown.evidence
 
@@ -487,7 +487,7 @@ def test_a_cache_that_fills_is_no_leak(subtests):
             found = [one for one in examine(made_up(**{"steps": 400, **run})).findings if one.name == "memory_growing"]
             assert bool(found) is is_named
             if found:
-                on_card = "the most allocated on the card"
+                on_card = "peak GPU memory"
                 subject = on_card if run.get("device") else "resident memory of the process"
                 assert found[0].found.evidence.startswith(subject)
 

@@ -93,8 +93,8 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {"task.chat_template": "chatml"},
         {
             "left_out": ("1 of 23 rows is left out: 1 have nothing to learn within data.max_length",),
-            "truncation": ("2 of 23 rows (8.7%)", "lose their end, about", "of 1 of them that is all"),
-            "sequence_length": ("what is longer loses its end",),
+            "truncation": ("2 of 23 rows (8.7%)", "lose their end, about", "1 of them lose everything"),
+            "sequence_length": ("longer rows are truncated",),
         },
     ),
     "rows that are left out": (
@@ -113,8 +113,8 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {},
         {
             "left_out": ("1 of 22 documents is left out: 1 hold only white space",),
-            "truncation": ("1 of 21 documents are cut into", "no token is lost"),
-            "sequence_length": ("a longer document gives several rows",),
+            "truncation": ("1 of 21 documents are split into", "no token is lost"),
+            "sequence_length": ("longer documents are split into rows",),
         },
     ),
     "seq2seq": (
@@ -142,8 +142,8 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
          (*[SHORT] * 20, LONG)],
         {},
         {
-            "truncation": ("rows lose their end", "they are windows of the 21 that were read"),
-            "sequence_length": ("a longer text gives several windows",),
+            "truncation": ("rows lose their end", "they are windows of 21 longer ones"),
+            "sequence_length": ("longer texts are split into windows",),
         },
     ),
 }  # fmt: skip

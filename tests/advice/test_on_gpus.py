@@ -85,7 +85,7 @@ def test_every_check_judges_every_recipe_on_a_card(recipe, subtests):
 def test_flash_attention_3_is_named_only_for_packed_rows_on_a_card_that_has_it(recipe):
     on_h200 = replace(H200, libraries={**H200.libraries, "flash-attn-3": "3.0.0"})
     on_rtx = replace(RTX_4090, libraries=on_h200.libraries)
-    named = "flash-attn-3 3.0.0 takes their lengths without a mask, if it passes the probe"
+    named = "flash-attn-3 3.0.0 uses their lengths instead of a mask (checked at the start)"
     packed, padded = {"data.packing": "true"}, {"data.packing": "false"}
 
     def evidence(settings: dict[str, str], hardware: Hardware) -> str:
@@ -157,7 +157,7 @@ def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
     uneven = replace(bloom.facts, padding=lambda *_: shares["uneven"])
     finding = finding_of("padding", replace(bloom, facts=uneven))
     assert finding.status == "pass" and finding.verdict.opposite == {"data.group_by_length": "auto"}
-    assert "60% padding in batches as they come" in finding.verdict.evidence
+    assert "60% padding in random batches" in finding.verdict.evidence
     even = replace(bloom.facts, padding=lambda *_: shares["even"])
     assert finding_of("padding", replace(bloom, facts=even)).status == "pass"
 
@@ -174,11 +174,11 @@ TWO_CARDS = replace(
     libraries={**H200.libraries, "deepspeed": "0.19.8"},
 )
 ADVICE_ON_MASTERS = [
-    ({}, "ddp sums fp32 gradients of masters after the backward pass"),
-    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its parts are the masters"),
-    ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps fp32 masters of its own"),
+    ({}, "ddp sums gradients of fp32 masters after the backward pass"),
+    ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
+    ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
     ({"distributed.processes": 1}, "GiB with weights in bfloat16"),
-    ({"distributed.processes": 1, "training.mixed_precision": "no"}, "products are in fp32: from --set"),
+    ({"distributed.processes": 1, "training.mixed_precision": "no"}, "matmuls are in fp32: from --set"),
 ]
 
 
@@ -220,7 +220,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     (tmp_path / "olmoe" / "config.json").write_text(json.dumps({"model_type": "olmoe", **shape, **sizes}))
     settings = FULL | {"model.model_name_or_path": tmp_path / "olmoe", "model.init": "scratch"}
     context = context_on(recipe("qwen-lora", settings), H200)
-    assert "experts are multiplied in fp32" in context.planned.weights_dtype.reason
+    assert "experts are computed in fp32" in context.planned.weights_dtype.reason
     finding = finding_of("master_weights", context)
     assert any("products of experts are in bf16 then" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
@@ -236,7 +236,7 @@ def test_smaller_and_larger_models_are_named_with_numbers(recipe):
     assert "larger: " not in finding_of("model_choice", longer).verdict.evidence
     idle = replace(longer, earlier=EarlierRun(name="r", steps=50, busy_share=0.3))
     evidence = finding_of("model_choice", idle).verdict.evidence
-    assert "kept the card 30 % busy in run r" in evidence and "larger: " in evidence
+    assert "kept the GPU 30 % busy in run r" in evidence and "larger: " in evidence
     week = context_on(recipe("tinyllama-lora"), H200, seconds=7 * 86_400.0)
     slow = finding_of("model_choice", week).verdict
     assert slow.status == "warn" and "download" in slow.advice and "would take about" in slow.evidence
@@ -255,7 +255,7 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
     assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
     assert "is measured by the first run of this kind" in details(None)
     assert "run r waited for data 0.4% of its steps, so the rule does not hold" in details(0.004)
-    assert "run r waited for data 30.0% of its steps, so the rule holds, up to 6 threads" in details(0.3)
+    assert "run r waited for data 30.0% of the time, so the rule applies, up to 6 threads" in details(0.3)
 
 
 @pytest.mark.full

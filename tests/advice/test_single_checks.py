@@ -99,7 +99,7 @@ def test_prepared_data_of_an_earlier_run_is_found(tiny_run, tiny_config):
     assert "the first start prepares" in verdict_of("data_cache", context_on(tiny_config("one"))).evidence
     tiny_run("one", {"training.max_steps": 30})
     after = gather(tiny_config("two"))
-    assert "prepared already" in verdict_of("data_cache", after).evidence
+    assert "already prepared" in verdict_of("data_cache", after).evidence
     assert after.earlier is not None and after.earlier.name == "one" and after.earlier.steps == 30
     assert 0 < after.earlier.data_share < 1 and after.earlier.save_bytes_per_second
 
@@ -206,7 +206,7 @@ def test_the_gain_of_fewer_interruptions_is_estimated_from_what_they_took(quicks
     )
     context = context_on(config("checkpoint.save_steps=1", "training.max_steps=40"), earlier=measured)
     (finding,) = run_checks(context, [check for check in all_checks() if check.name == "cadence"])
-    assert finding.verdict.reckoned_gain > 1.05 and "from what run r took" in finding.gain_words
+    assert finding.verdict.reckoned_gain > 1.05 and "from the timings of run r" in finding.gain_words
     assert finding.gain_words.startswith(f"{finding.verdict.reckoned_gain:.2f} times as fast")
 
 
@@ -304,7 +304,7 @@ def test_a_smaller_model_needs_less_memory_and_has_a_tokenizer_for_the_language_
         return verdict_of("model_choice", context).evidence
 
     assert f"smaller: {other}" in evidence(num_hidden_layers=1)
-    assert "tokens a character, this model " in evidence(num_hidden_layers=1)
+    assert "tokens/character, this model " in evidence(num_hidden_layers=1)
     # The catalogue says that this model has fewer parameters, but it needs more memory.
     assert "smaller" not in evidence(vocab_size=100_000)
     tokenizer = json.loads((other / "tokenizer.json").read_text())
@@ -381,9 +381,9 @@ def test_documents_that_are_cut_into_rows_lose_nothing(quickstart):
 
     packed = {"packed_rows": 3.0}
     cut = verdict("truncation", packed, cut_documents=5, pieces=17)
-    assert cut.status == "pass" and "5 of 890 documents are cut into 17 rows" in cut.evidence
+    assert cut.status == "pass" and "5 of 890 documents are split into 17 rows" in cut.evidence
     whole = verdict("truncation", packed)
-    assert whole.status == "pass" and whole.evidence == "each of 890 documents fits into a row; none is cut"
+    assert whole.status == "pass" and whole.evidence == "each of 890 documents fits into a row; none is split"
     assert {verdict(name, {}, cut_documents=5, pieces=17).status for name in ("truncation", "eval_leaks")} == {"n/a"}
 
 

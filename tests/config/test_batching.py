@@ -76,7 +76,7 @@ def test_three_numbers_that_disagree_are_reported_together(subtests):
     assert found.key == "training.effective_batch_size" and found.where == "--set"
     for words in ("32", NAMES["m"], NAMES["a"], "4 x 3 = 12"):
         assert words in found.message
-    assert found.hint == "leave one of the three out"
+    assert found.hint == "remove one of the three"
     # Numbers that agree or are missing are accepted.
     for user in AGREEING:
         with subtests.test(user=user):
@@ -143,9 +143,9 @@ def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):
 
 def test_the_learning_rate_is_scaled_from_the_batch_it_was_chosen_for():
     assert rate("training.lr_scaling=sqrt").value == 0.003
-    assert "for 16 rows, and not scaled" in rate("training.lr_scaling=sqrt").reason
+    assert "for 16 rows, so it is not scaled" in rate("training.lr_scaling=sqrt").reason
     own = rate("training.lr_scaling=linear", "training.effective_batch_size=64", "training.learning_rate=0.001")
-    assert own.value == 0.001 and "your own rate is not scaled" in own.reason
+    assert own.value == 0.001 and "a rate that you set is not scaled" in own.reason
     # Both written: the effective batch is their product.
     cut_by_hand = ("training.per_device_train_batch_size=16", "training.gradient_accumulation_steps=16")
     assert rate("training.lr_scaling=sqrt", *cut_by_hand).value == pytest.approx(0.012)

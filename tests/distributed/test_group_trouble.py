@@ -154,13 +154,13 @@ def test_a_stopped_run_goes_on_in_as_many_processes_to_the_bit_and_in_another_nu
     assert carry_out(run).exit_code == 0
     assert same(folder, whole)
     run = open_again(other, processes=1)
-    assert "going on in 1 process instead of 2" in run.moved
+    assert "continuing with 1 process instead of 2" in run.moved
     assert carry_out(run).exit_code == 0 and len(forked_ranks.started) == 2
     assert losses(other) == pytest.approx(losses(whole), rel=1e-4)
 
 
 def test_more_processes_than_rows_are_refused(tiny_config):
-    with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows: each process needs one"):
+    with pytest.raises(ConfigError, match=r"is 5, but a step has 4 rows: each process needs at least one"):
         estimated_plan(tiny_config("many", {"distributed.processes": 5}))
 
 

@@ -162,7 +162,7 @@ def test_without_sbatch_the_script_is_written_and_its_command_shown(tmp_path, ca
 
 def test_a_refusal_of_sbatch_is_shown_in_its_own_words(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes", "--partition", "nowhere") == 1
-    assert "sbatch has refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
+    assert "sbatch refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -221,13 +221,13 @@ def test_a_run_is_shown_where_slurm_does_not_answer(tmp_path, monkeypatch, capsy
 
 
 def test_a_job_that_slurm_has_forgotten_has_ended(cluster):
-    assert slurm.queue_state("99") == slurm.ENDED and str(slurm.ENDED) == "not in the queue any more"
+    assert slurm.queue_state("99") == slurm.ENDED and str(slurm.ENDED) == "no longer in the queue"
 
 
 def test_a_job_that_may_not_be_queued_again_is_reported(cluster):
     (cluster / "jobs" / "1").mkdir(parents=True)
     (cluster / "jobs" / "1" / "state").write_text(json.dumps({"state": "COMPLETED", "reason": "None", "options": {}}))
-    with pytest.raises(slurm.RunError, match="job 1 was not queued again: Requested operation is presently disabled"):
+    with pytest.raises(slurm.RunError, match="job 1 was not requeued: Requested operation is presently disabled"):
         slurm.requeue("1")
 
 

@@ -177,9 +177,9 @@ def test_a_disk_that_is_full_holds_up_no_process(tiny_run, forked_ranks):
 
 def test_settings_that_a_split_model_does_not_have_are_refused(tiny_config, subtests):
     for changes, words in (
-        ({"training.torch_compile": "true"}, "layers that are split are not compiled here"),
-        ({"training.optim": "adafactor"}, "the state of adafactor is not split"),
-        ({"training.optim": "muon"}, "the state of muon is not split"),
+        ({"training.torch_compile": "true"}, "compiled layers cannot be sharded"),
+        ({"training.optim": "adafactor"}, "the optimizer state of adafactor cannot be sharded"),
+        ({"training.optim": "muon"}, "the optimizer state of muon cannot be sharded"),
     ):
         with subtests.test(words), pytest.raises(ConfigError, match=words):
             estimated_plan(tiny_config("odd", SPLIT | changes))
@@ -189,7 +189,7 @@ def test_settings_that_a_split_model_does_not_have_are_refused(tiny_config, subt
 def test_models_that_cannot_be_split_are_refused(tiny_config, tmp_path, subtests):
     for family, changes, words in (
         ("mixtral", FULL | {"training.router_aux_loss_coef": 0.5}, "was not tried with a loss of routers"),
-        ("llama", LORA | {"model.add_tokens": "sheep"}, "tables that get rows for new tokens are not split"),
+        ("llama", LORA | {"model.add_tokens": "sheep"}, "embeddings with new tokens cannot be sharded"),
     ):
         base = from_model(save_tiny_model(tmp_path / family, family))
         with subtests.test(words), pytest.raises(ConfigError, match=words):

@@ -253,7 +253,7 @@ def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
     """By its own choice for such heads, with the mask and the repeated keys of the plan."""
     shape, capability = attention_table.shape_of_model(model), torch.cuda.get_device_capability()
     if precision == "bf16" and capability < BF16_FROM:
-        pytest.skip("the card has no bf16")
+        pytest.skip("the GPU does not support bf16")
     machine = AttentionMachine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
     planned = attention_of(shape, attention_table.ROWS[rows], machine, "auto")
     if planned.kernel == EAGER:

@@ -32,7 +32,7 @@ def test_training_runs_on_the_gpu_if_torch_can_use_it_and_else_on_the_cpu_with_a
     without = diagnose(machine())
     assert (without.gpu, without.problems, without.is_bad) == (None, (), False)
     asked = diagnose(machine(gpus=(gpu(),)), "none")
-    assert (asked.device, asked.gpu, asked.device_reason) == ("cpu", None, "asked for with --gpu none")
+    assert (asked.device, asked.gpu, asked.device_reason) == ("cpu", None, "requested with --gpu none")
     assert not asked.gpu_is_chosen
 
 
@@ -49,7 +49,7 @@ def test_gpus_that_are_lost_hidden_or_not_served_by_torch_are_not_chosen(machine
     old = gpu(0, name="Tesla P40", capability=(6, 1), memory_free_bytes=139 * GIB)
     both = machine(gpus=(old, gpu(1, memory_free_bytes=100 * GIB)), torch_cuda=(13, 0))
     found = diagnose(both)
-    assert (found.device, found.gpu.index, found.gpu_reason) == ("cuda", 1, "as the only one that can be used")
+    assert (found.device, found.gpu.index, found.gpu_reason) == ("cuda", 1, "the only usable one")
     assert [gpu.index for gpu in cards_for(both, both.gpus[1])] == [1]
     found = diagnose(both, 0)
     assert (found.device, found.gpu.index) == ("cpu", 0) and "cannot use GPU 0" in found.device_reason
@@ -65,7 +65,7 @@ def test_gpus_that_are_lost_hidden_or_not_served_by_torch_are_not_chosen(machine
     for index in (3, -1):
         with pytest.raises(InputError, match=r"no GPU .*GPUs here: 0, 1, 2"):
             diagnose(machine(gpus=cards), index)
-        with pytest.raises(InputError, match="this machine shows none"):
+        with pytest.raises(InputError, match="this machine has none"):
             diagnose(machine(), index)
 
 
@@ -74,12 +74,12 @@ HOLDER = GpuProcess(pid=4711, name="python", user="anna", memory_bytes=120 * GIB
 HOLDERS = (GpuProcess(pid=1, memory_bytes=GIB), HOLDER)
 # What differs from a machine with one healthy GPU; severity, and words of the sentence and its remedy.
 PROBLEMS = [
-    ({"driver": OLD_DRIVER}, {}, "bad", "torch is built for CUDA 13.2, the driver serves 12.4",
+    ({"driver": OLD_DRIVER}, {}, "bad", "torch is built for CUDA 13.2, but the driver supports 12.4",
      "pip install --force-reinstall torch --index-url https://download.pytorch.org/whl/cu126"),
     ({"driver": OLD_DRIVER, "libraries": {"torch": "2", "pip": None}}, {}, "bad", "", "uv pip install"),
     ({"torch_cuda": None}, {}, "bad", "without CUDA", "whl/cu130"),
     ({"driver": Driver(cuda=(11, 4))}, {}, "bad", "", "newer NVIDIA driver"),
-    ({}, {"capability": (7, 0)}, "bad", "GPU 0: CUDA 13 serves compute capability 7.5 and newer", "whl/cu126"),
+    ({}, {"capability": (7, 0)}, "bad", "GPU 0: CUDA 13 supports compute capability 7.5 and newer", "whl/cu126"),
     ({}, {"capability": (3, 7)}, "", "too old", ""),
     ({}, {"memory_free_bytes": 2 * GIB, "processes": HOLDERS}, "warn",
      "GPU 0 has only 2.0 GiB of 141.0 GiB free: python of anna (pid 4711) holds 120.0 GiB", ""),
@@ -101,7 +101,7 @@ def test_a_gpu_without_a_driver_that_answers_has_a_remedy(machine, fake_nvml, su
     (unseen,) = diagnose(machine(nvidia_pci_devices=2)).problems
     assert (unseen.severity, unseen.sentence) == (
         "bad",
-        "2 NVIDIA cards on the PCI bus, but no NVIDIA driver to be seen",
+        "2 NVIDIA GPUs on the PCI bus, but no NVIDIA driver was found",
     )
     for code, remedy in ((18, "sudo reboot"), (9, "sudo modprobe nvidia"), (12, "docker run --gpus all")):
         with subtests.test(remedy):
@@ -140,7 +140,7 @@ def test_limits_of_a_container_and_a_weak_machine_are_reported(machine):
     assert [problem.severity for problem in found] == ["warn", "warn", "info", "info"]
     text = " ".join(problem.sentence for problem in found)
     for words in (
-        "2.0 GiB of memory is little",
+        "2.0 GiB of memory is very little",
         "2.0 GiB of the machine's 64.0 GiB",
         "2 of the machine's 8 cores",
         "no AVX2",

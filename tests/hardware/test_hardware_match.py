@@ -90,9 +90,9 @@ DAMAGED = [
     ({}, "match.device"),
     ({"device": "gpu"}, 'device = "cuda"'),
     ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not known"),
-    ({"device": "cpu", "memory_gib": [1, 2]}, "known beside device = 'cpu': name, cores_at_most"),
+    ({"device": "cpu", "memory_gib": [1, 2]}, "known keys with device = 'cpu': name, cores_at_most"),
     ({"device": "cuda", "capability_below": "8"}, 'capability_below = "8.6"'),
-    ({"device": "cuda", "capability_at_least": "8.0", "capability_below": "8.0"}, "nothing is between the two"),
+    ({"device": "cuda", "capability_at_least": "8.0", "capability_below": "8.0"}, "greater than capability_at_least"),
     (
         {"device": "cuda", "capability_at_least": "10.0", "capability_below": "9.0"},
         "match.capability_below: is 9.0",

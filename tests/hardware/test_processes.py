@@ -55,7 +55,7 @@ def test_processes_on_a_gpu_are_listed_also_those_that_a_container_hides(fake_nv
     hidden = found(look, outside.pid)
     assert hidden.card_bytes == {1: None} and hidden.started_at is None and hidden.user is None
     library.errors = dict.fromkeys(("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"), 4)
-    assert "GPU 0: the driver does not say whose processes are on it" in reader.look().notes
+    assert "GPU 0: the driver does not report its processes" in reader.look().notes
 
 
 def test_memory_and_cores_in_use_by_unlisted_processes_are_reported(fake_nvml, monkeypatch):
@@ -65,16 +65,16 @@ def test_memory_and_cores_in_use_by_unlisted_processes_are_reported(fake_nvml, m
     monkeypatch.setattr("psutil.cpu_times", lambda: SimpleNamespace(user=next(busy), system=0.0))
     monkeypatch.setattr("psutil.process_iter", lambda: iter(()))
     reader = ProcessReader(Nvml(library), now=lambda: next(moments))
-    memory = "are in use by processes that this container does not show"
+    memory = "are used by processes that this container does not show"
     first, second = reader.look().notes, reader.look().notes
     assert f"GPU 1: 40.0 GiB {memory}" in first and not any(note.startswith("GPU 2") for note in first)
-    assert second[0].startswith("4.0 cores are busy with what is not listed") and second[1:] == first
+    assert second[0].startswith("4.0 cores are used by processes that are not listed") and second[1:] == first
 
 
 def test_a_process_is_ended_only_if_it_is_still_the_same(child):
     started = found(ProcessReader().look(), child.pid).started_at
-    assert end_process(child.pid, started - 100) == "it has ended already" and lives(child.pid, started)
+    assert end_process(child.pid, started - 100) == "it has already ended" and lives(child.pid, started)
     assert not lives(child.pid, None)
     assert end_process(child.pid, started) == ""
     assert child.wait() == -15 and not lives(child.pid, started)
-    assert end_process(child.pid, started, kill=True) == "it has ended already"
+    assert end_process(child.pid, started, kill=True) == "it has already ended"

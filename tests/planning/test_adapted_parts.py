@@ -66,14 +66,14 @@ REFUSED = [
     ("llama", {"target_modules": "(q_proj"}, ("is no regular expression",)),
     ("llama", {"target_modules": ".*(q_proj|lm_head)"}, ("matches lm_head (the head)", "no linear layer inside")),
     ("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is no linear layer",)),
-    ("llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is trained as a whole",)),
+    ("llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is fully trained",)),
     ("llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)),
     ("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),
-    ("mixtral", {"target_parameters": "q_proj.weight"}, ("no matrix that a linear layer does not hold",)),
+    ("mixtral", {"target_parameters": "q_proj.weight"}, ("belongs to a layer or is not a matrix",)),
     ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts other",)),
     ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
     ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for tensors with an adapter",)),
-    ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("no matrix that a linear",)),
+    ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("belongs to a layer",)),
 ]
 
 
@@ -94,7 +94,7 @@ def test_an_expression_that_matches_a_vision_tower_is_refused():
     inside = TuningSection(method="lora", r=4, target_modules=r".*language_model.*\.q_proj")
     parts = find_adapted(config, shape, inside, "")
     assert [(layer.name, layer.count) for layer in parts.linears] == [("q_proj", 2)]
-    with pytest.raises(ConfigError, match=r"stays frozen beside the language model: .*vision_tower"):
+    with pytest.raises(ConfigError, match=r"frozen parts outside the language model: .*vision_tower"):
         find_adapted(config, shape, TuningSection(method="lora", target_modules=r".*\.q_proj"), "")
 
 

@@ -138,7 +138,7 @@ def test_a_head_size_without_a_fused_kernel_keeps_all_scores():
     on_t4 = AttentionMachine(device="cuda", capability=(7, 5), precision="fp16", libraries={"torch": "2.11.0"})
     found = attention_of(odd, rows, on_t4, "auto")
     assert (found.kernel, found.keeps_scores) == ("math", True)
-    assert "memory-efficient takes heads of multiples of 8 numbers, and one has 70" in found.reason
+    assert "memory-efficient needs head sizes that are multiples of 8, and one is 70" in found.reason
 
 
 def test_sdpa_is_refused_for_a_model_that_caps_its_scores(tmp_path):
@@ -146,7 +146,7 @@ def test_sdpa_is_refused_for_a_model_that_caps_its_scores(tmp_path):
 
     save_tiny_model(tmp_path / "gemma2", "gemma2", head_dim=16)
     loaded = loaded_on(H200, assignments=(f"model.model_name_or_path={tmp_path / 'gemma2'}", f"{KEY}=sdpa"))
-    with pytest.raises(ConfigError, match="sdpa does not know the soft cap of the scores of gemma2"):
+    with pytest.raises(ConfigError, match="sdpa does not support the soft cap on the scores of gemma2"):
         planning.make(loaded, H200, FACTS)
 
 
@@ -155,7 +155,7 @@ def test_plan_journal_and_train_screen_show_the_kernel_with_its_reason():
     from tui_trainer.ui.spans import ASCII
 
     plan = planning.make(loaded_on(H200, "qwen-lora", ("data.packing=false",)), H200, FACTS)
-    why = "flash, because cuDNN builds a plan for each width of rows, and widths vary"
+    why = "flash, because cuDNN builds a plan for each row length, and lengths vary"
     told: list[PlanMade] = []
     announce(plan, SimpleNamespace(append=told.append), "")
     assert plan.attention.words == told[0].attention == why

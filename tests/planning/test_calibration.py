@@ -92,5 +92,5 @@ def test_the_reason_of_an_estimate_names_the_number_of_runs():
     assert measured.reason == "measured here, from 3 measured runs of such steps"
     similar = step_time(1e9, 64, Calibration(flops_per_second=2e9, runs=1, busy=True))
     assert similar.reason == (
-        "from 1 measured run of this model with other rows while others kept the machine busy here (2 GFLOP/s)"
+        "from 1 measured run of this model with other rows while other programs kept the machine busy here (2 GFLOP/s)"
     )

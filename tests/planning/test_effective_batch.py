@@ -95,7 +95,7 @@ def test_without_a_number_for_the_card_the_batch_is_that_of_the_recipes_learning
     for hardware, settings, words in (
         (machine_of("cpu"), (), "on a CPU"),
         (H100, ("hardware_profile=none",), 'hardware_profile = "none"'),
-        (H100, ("hardware_profile=gtx-10xx-16xx",), "has no number for sequence_classification"),
+        (H100, ("hardware_profile=gtx-10xx-16xx",), "has no value for sequence_classification"),
     ):
         plan = planned("tweet-sentiment", hardware, *settings)
         assert (plan.effective_batch_size.value, plan.learning_rate.value) == (32, 4e-5)
@@ -140,7 +140,7 @@ def test_the_learning_rate_is_scaled_as_suits_the_optimizer_within_its_range():
     sgd = planned("tweet-sentiment", H100, "training.optim=sgd", "training.learning_rate=auto")
     assert sgd.learning_rate.value == pytest.approx(0.03 * 4) and "linear scaling" in sgd.learning_rate.reason
     own = planned("tweet-sentiment", H100, "training.learning_rate=3e-5")
-    assert own.learning_rate.value == 3e-5 and "your own rate is not scaled" in own.learning_rate.reason
+    assert own.learning_rate.value == 3e-5 and "a rate that you set is not scaled" in own.learning_rate.reason
     own = planned("tweet-sentiment", H100, "training.learning_rate=1e-5", "training.base_batch_size=32")
     assert own.learning_rate.value == 2e-5
     # A number of one's own on a recipe whose batch is auto has the rate that auto has with it.

@@ -81,7 +81,7 @@ def test_a_run_on_the_cpu_has_no_separate_host_memory():
 
 def test_too_little_host_memory_is_refused():
     small = replace(MACHINE, memory_bytes=2 * GIB, memory_available_bytes=2 * GIB)
-    with pytest.raises(ConfigError, match=r"of the machine's memory beside the GPU's, which has 2\.0 GiB"):
+    with pytest.raises(ConfigError, match=r"of host memory in addition to GPU memory, but the machine has 2\.0 GiB"):
         planned("llama-8b-lora", small)
 
 
@@ -94,5 +94,5 @@ def test_the_checklist_fails_if_too_little_host_memory_is_free(tmp_path):
         context = replace(context, hardware=replace(MACHINE, memory_available_bytes=free))
         (memory,) = [finding for finding in run_checks(context) if finding.name == "memory"]
         assert memory.status == status, memory.verdict.evidence
-    assert "of the machine's memory beside the GPU's, of which 3.0 GiB are free" in memory.verdict.evidence
+    assert "of host memory in addition to GPU memory, and 3.0 GiB is free" in memory.verdict.evidence
     assert any(detail.startswith("on the machine, libraries") for detail in memory.verdict.details)

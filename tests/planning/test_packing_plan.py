@@ -41,7 +41,7 @@ def shape(model_type: str = "llama"):
 
 NOT_PACKED = [
     (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
-    ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text: they are full"),
+    ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text, so they are full"),
     ((), replace(FACTS, packed_rows=31.0), "llama", "there is little to save"),
     ((), FACTS, "opt", "OPT counts positions through the whole row: packed documents would mix"),
 ]
@@ -85,7 +85,7 @@ def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_pa
             whole = cut_batch(loaded(), lambda limit: limit)
             cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
             assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
-            assert cut == whole or "rows of similar length in one pass have" in cut.micro_reason
+            assert cut == whole or "passes of rows of similar length have" in cut.micro_reason
 
 
 def test_a_written_micro_batch_is_not_cut_by_length():

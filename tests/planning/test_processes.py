@@ -55,7 +55,7 @@ def test_each_card_of_one_kind_has_a_process():
     assert plan.processes.value == 4 and plan.gpu_uuids == tuple(gpu.cuda_uuid for gpu in FOUR.gpus)
     assert plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value == 16
     assert plan.threads.value == 3
-    assert any("processes" in line and "4 cards of one kind" in line for line in plan_lines(plan))
+    assert any("processes" in line and "4 identical GPUs" in line for line in plan_lines(plan))
     one = planned(FOUR, distributed__processes=1, training__effective_batch_size=64)
     assert plan.host_memory_bytes.value == pytest.approx(4 * one.host_memory_bytes.value, rel=0.05)
     text = planned(machine(card(0))).model_dump_json(exclude={"processes", "gpu_uuids"})
@@ -74,10 +74,10 @@ def test_the_learning_rate_is_scaled_to_the_rows_of_all_processes():
 COUNTS = [
     (machine(card(0)), None, {}, 1, "one card"),
     (FOUR, 2, {}, 1, "GPU 2 was chosen"),
-    (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other cards are not alike"),
+    (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other GPUs differ"),
     (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
-    (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 cards, but a step has 3 rows only"),
-    (FOUR, "none", {}, 1, "one process has all cores of a CPU"),
+    (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 GPUs, but a step has only 3 rows"),
+    (FOUR, "none", {}, 1, "one process uses all cores of the CPU"),
     (FOUR, "none", {"distributed__processes": 2}, 2, "from --set"),
     (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one card"),
 ]
@@ -106,10 +106,10 @@ CONFLICTS = [
     ({"distributed__strategy": "hsdp"}, "is hsdp, which needs several nodes"),
 ]  # fmt: skip
 NOT_OFFLOADED = [
-    ({"distributed__strategy": "ddp"}, "is ddp, which has all weights on each card"),
-    ({"training__torch_compile": "true"}, "not compiled here: with distributed.cpu_offload = true the model is split"),
-    ({"training__optim": "adafactor"}, "the state of adafactor is not split"),
-    ({"training__optim": "adamw_torch"}, "the state of adamw_torch is not split"),
+    ({"distributed__strategy": "ddp"}, "is ddp, which keeps all weights on each GPU"),
+    ({"training__torch_compile": "true"}, "cannot be sharded: distributed.cpu_offload = true shards the model"),
+    ({"training__optim": "adafactor"}, "the optimizer state of adafactor cannot be sharded"),
+    ({"training__optim": "adamw_torch"}, "the optimizer state of adamw_torch cannot be sharded"),
 ]
 
 
@@ -126,13 +126,13 @@ def test_conflicting_settings_are_one_problem(subtests):
 def test_a_run_can_continue_in_another_number_of_processes():
     plan = planned(FOUR, training__effective_batch_size=64, training__per_device_train_batch_size=8)
     fewer, words = in_processes(plan, FOUR, 2)
-    assert words == "going on in 2 processes instead of 4"
+    assert words == "continuing with 2 processes instead of 4"
     assert (fewer.processes.value, len(fewer.gpu_uuids)) == (2, 2)
     assert (fewer.per_device_train_batch_size.value, fewer.gradient_accumulation_steps.value) == (8, 4)
     assert in_processes(plan, FOUR, None) == (plan, "")
     lost, words = in_processes(plan, machine(*map(card, range(3))), None)
-    assert (lost.processes.value, words) == (3, "going on in 3 processes instead of 4")
-    for count, why in ((5, "5 processes need a card each, and 4 can be used"), (65, "need a card each")):
+    assert (lost.processes.value, words) == (3, "continuing with 3 processes instead of 4")
+    for count, why in ((5, "5 processes need one GPU each, and 4 can be used"), (65, "need one GPU each")):
         with pytest.raises(ConfigError, match=why):
             in_processes(plan, FOUR, count)
 
@@ -159,7 +159,7 @@ def large(hardware, **settings):
 def test_a_model_that_does_not_fit_on_one_card_is_sharded():
     plan = large(FOUR, training__effective_batch_size=16)
     assert (plan.processes.value, plan.strategy.value) == (4, "fsdp")
-    assert plan.strategy.reason == "only a part of the model fits in a process"
+    assert plan.strategy.reason == "the model fits only when sharded"
     parts = {part.name: part.bytes for part in plan.memory_parts}
     huge = machine(replace(card(0), memory_bytes=400 * GIB, memory_free_bytes=400 * GIB))
     whole = {part.name: part.bytes for part in large(huge, training__effective_batch_size=16).memory_parts}
@@ -173,24 +173,24 @@ def test_a_model_that_does_not_fit_on_one_card_is_sharded():
 
 def test_a_model_that_fits_is_replicated_unless_fsdp_is_requested():
     plan = planned(FOUR)
-    assert plan.strategy.value == "ddp" and "fits beside its gradients" in plan.strategy.reason
+    assert plan.strategy.value == "ddp" and "model and its gradients fit" in plan.strategy.reason
     split = planned(FOUR, distributed__strategy="fsdp")
     shown = "\n".join(plan_lines(split))
     assert split.strategy.value == "fsdp" and "fsdp" in shown and "gathered" in shown
-    with pytest.raises(ConfigError, match="weights in 4 bits are not split"):
+    with pytest.raises(ConfigError, match="4-bit weights cannot be sharded"):
         with_it = replace(FOUR, libraries=FOUR.libraries | {"bitsandbytes": "0.48"})
         planned(with_it, distributed__strategy="fsdp", tuning__method="qlora")
 
 
-REPLICATED, TOO_LARGE = ("ddp", "fits beside its gradients"), ("", "needs about")
+REPLICATED, TOO_LARGE = ("ddp", "model and its gradients fit"), ("", "needs about")
 # GB of a card, cards, method; the strategy, or that it fits on none, and the reason.
 TABLE = [
     *((size, 1, "lora", "ddp", "one process") for size in (24, 80)),
     *((size, count, "lora", *REPLICATED) for size in (24, 80) for count in (2, 8)),
     *((24, count, "full", *TOO_LARGE) for count in (1, 2, 8)),
     (80, 1, "full", *TOO_LARGE),
-    (80, 2, "full", "fsdp", "split it comes nearest"),
-    (80, 8, "full", "fsdp", "only a part of the model fits"),
+    (80, 2, "full", "fsdp", "this comes closest"),
+    (80, 8, "full", "fsdp", "the model fits only when sharded"),
 ]
 
 
@@ -212,7 +212,7 @@ def test_each_node_has_the_whole_model_if_it_fits():
     several = {"distributed__nodes": 2, "training__effective_batch_size": 16}
     plan = large(replace(FOUR, memory_bytes=4096 * GIB), **several)
     assert (plan.strategy.value, plan.training_setup.shards) == ("hsdp", 4)
-    assert "its weights stay within each" in plan.strategy.reason
+    assert "sharded within each node" in plan.strategy.reason
     tight = machine(*(replace(card(n), memory_bytes=24 * GIB, memory_free_bytes=24 * GIB) for n in range(4)))
     plan = large(replace(tight, memory_bytes=4096 * GIB), **several)
     assert (plan.strategy.value, plan.training_setup.shards) == ("fsdp", 8)
@@ -257,7 +257,7 @@ def cards_of(count, size):
 def test_8_billion_parameters_train_on_one_24_gb_card_with_cpu_offload():
     plan = offloaded(cards_of(1, 24))
     assert (plan.processes.value, plan.strategy.value, plan.is_group) == (1, "fsdp", True)
-    assert plan.strategy.reason == "weights that stay on the host go to a card layer by layer"
+    assert plan.strategy.reason == "offloaded weights are copied to a GPU layer by layer"
     assert {"weights", "optimizer", "gradients"}.isdisjoint(part.name for part in plan.memory_parts)
     kept = {part.name: part.bytes for part in plan.host_memory_parts}
     parameters = plan.parameters.value
@@ -266,18 +266,19 @@ def test_8_billion_parameters_train_on_one_24_gb_card_with_cpu_offload():
     assert plan.step_seconds.value is None and "measure a step" in plan.step_seconds.reason
     # In each pass weights go there twice and their gradient comes back, 4 bytes each; PCIe 4.0 moves 31.5 GB/s.
     moved = 3 * 4 * parameters * plan.gradient_accumulation_steps.value
-    words = f"{format_bytes(moved)} go to the card and back in each step, at least {format_seconds(moved / 31.5e9)}"
+    words = f"each step copies {format_bytes(moved)} to the GPU and back, which takes at least "
+    words += format_seconds(moved / 31.5e9)
     [line] = [line for line in plan_lines(plan) if line.startswith("CPU offload")]
-    assert f"{words} by PCIe 4.0 x16 (an estimate), and the update on the CPU" in line
+    assert f"{words} over PCIe 4.0 x16 (estimated), plus the update on the CPU" in line
     assert offloaded(cards_of(2, 24)).cpu_offload.reason != plan.cpu_offload.reason, "each process has half of them"
 
 
 def test_cpu_offload_needs_host_memory_and_changes_nothing_on_a_cpu():
-    with pytest.raises(ConfigError, match="GiB of the machine's memory beside the GPU's"):
+    with pytest.raises(ConfigError, match="GiB of host memory in addition to GPU memory"):
         offloaded(replace(cards_of(1, 24), memory_bytes=96 * GIB))
     plan = planned(FOUR, "none", distributed__cpu_offload="true")
     assert (plan.processes.value, plan.strategy.value, plan.cpu_offload.value) == (1, "ddp", False)
-    assert plan.cpu_offload.reason == "from --set, which changes nothing on a CPU"
+    assert plan.cpu_offload.reason == "from --set, which has no effect on a CPU"
 
 
 @pytest.mark.full

@@ -49,9 +49,9 @@ DECAYS = [
     (100, 0.1, 10, "0.1 of 100 steps"),
     (100, 20, 20, "num_decay_steps = 20"),
     (1, 0.1, 1, "0.1 of 1 steps"),
-    (100, 0, 0, "the peak learning rate to the end"),
-    (100, 0.99, 95, "all 95 after the warm-up; num_decay_steps = 0.99 are 99"),
-    (10, 50, 9, "all 9 after the warm-up; num_decay_steps = 50 are 50"),
+    (100, 0, 0, "stays at the peak learning rate"),
+    (100, 0.99, 95, "all 95 after warm-up; num_decay_steps = 0.99 would be 99"),
+    (10, 50, 9, "all 9 after warm-up; num_decay_steps = 50 would be 50"),
 ]
 
 

@@ -119,7 +119,7 @@ def test_figures_are_those_of_journal_and_model_card(real):
         assert row in plain or row.replace("| ", "| loss: ", 1) in plain, row
     asked = section(plain, "What was asked")
     assert "| training.max_steps | 8 | 0 |" in asked and "output.name" not in asked and "training.seed" not in asked
-    again = section(plain, "How to do it again")
+    again = section(plain, "Reproduce this run")
     assert f"--no-ui {folder.config} --set output.name=real-again" in again and "max_steps = 8" in again
     assert "| torch | " in again
 
@@ -215,7 +215,7 @@ def test_an_interrupted_run_is_reported_up_to_its_last_step(tmp_path, capsys):
     assert main(["report", "a", "--out", str(tmp_path / "new" / "place")]) == 0
     report = (tmp_path / "new" / "place" / "report.md").read_text()
     assert capsys.readouterr().out.splitlines()[1].endswith("place/report.html")
-    assert report.startswith("# a: interrupted") and "did not note why" in report and "disk full" in report
+    assert report.startswith("# a: interrupted") and "without an error message" in report and "disk full" in report
     assert "| 2026-11-20 13:45:00 | new | 40 |" in report and "cannot be read" not in report
 
 
@@ -298,7 +298,7 @@ def test_energy_is_power_over_time_without_the_gaps(tmp_path):
     folder = run_of(tmp_path, "a", start(), *readings(0, 5, 10, watts=300.0), *readings(610, 615, watts=300.0))
     facts = facts_of(folder)
     assert facts.costs.energy_joules == pytest.approx(15 * 300)
-    assert "0.00125 kWh, 300 W in the mean" in to_markdown(facts)
+    assert "0.00125 kWh, 300 W on average" in to_markdown(facts)
     assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).costs.energy_joules is None
 
 
@@ -306,9 +306,9 @@ def test_repeated_steps_are_drawn_once(tmp_path):
     again = replace(step_done(6, 1.0), forward_seconds=9.0)
     folder = run_of(tmp_path, "a", start(), *steps(1, 10), start(resumed=5), again)
     charts = {chart.title: chart for chart in facts_of(folder).charts}
-    parts = {curve.name: curve.points for curve in charts["Time of a step, ms"].curves}
+    parts = {curve.name: curve.points for curve in charts["Step time, ms"].curves}
     assert parts["forward"] == [*((float(step), 100.0) for step in range(1, 6)), (6.0, 9000.0)]
-    assert charts["Time of a step, ms"].stacked and len(parts["data"]) == 6
+    assert charts["Step time, ms"].stacked and len(parts["data"]) == 6
 
 
 def test_resumes_after_an_earlier_checkpoint_are_not_drawn(tmp_path):

@@ -161,7 +161,7 @@ def test_the_file_is_private_and_leaves_no_temporary_file(path):
 
 
 def test_a_request_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(FolderError, match="cannot ask for save: No such file"):
+    with pytest.raises(FolderError, match="cannot request save: No such file"):
         request(tmp_path / "gone" / "control.json", "save")
 
 
@@ -169,7 +169,7 @@ def test_a_stop_that_cannot_be_written_names_the_kill_command(path):
     path.mkdir()
     with RunLock(path.with_name("run.lock")), pytest.raises(FolderError, match=f"kill {os.getpid()}`"):
         request(path, "stop")
-    with pytest.raises(FolderError, match=r"cannot ask for save: Is a directory$"):
+    with pytest.raises(FolderError, match=r"cannot request save: Is a directory$"):
         request(path, "save")
 
 

@@ -113,11 +113,11 @@ def test_discarding_leaves_files_of_others(tmp_path):
 
 def test_a_foreign_folder_is_not_discarded(tmp_path):
     (tmp_path / "plan.json").write_text("{}")
-    with pytest.raises(FolderError, match="not made by tui-trainer"):
+    with pytest.raises(FolderError, match="not created by tui-trainer"):
         RunFolder(tmp_path).discard()
     real = RunFolder.create(tmp_path, "real")
     (tmp_path / "link").symlink_to(real.root)
-    with pytest.raises(FolderError, match="not made by tui-trainer"):
+    with pytest.raises(FolderError, match="not created by tui-trainer"):
         RunFolder(tmp_path / "link").discard()
     assert everything_in(real.root) == [".tui-trainer", "checkpoints", "logs"]
 

@@ -139,7 +139,7 @@ def test_a_file_system_without_locks_uses_the_name_of_the_owner(path, monkeypatc
 
 def test_an_owner_on_another_host_keeps_the_lock(path):
     named(path, host="gpu-\x1b[7", pid=2**22 + 1)
-    with pytest.raises(FolderError, match=r"remove its lock: `rm .*run\.lock`$") as refusal:
+    with pytest.raises(FolderError, match=r"remove the lock: `rm .*run\.lock`$") as refusal:
         RunLock(path).acquire()
     assert "\x1b" not in str(refusal.value)
     assert owner(path) is not None

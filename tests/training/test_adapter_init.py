@@ -124,13 +124,13 @@ def test_it_is_merged_and_continued_as_plain_lora_of_twice_the_rank(settings, ti
 REFUSED = [
     ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
     ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
-    ("olora", {"tuning.method": "qlora"}, "is olora, but weights in 4 bits are not decomposed"),
-    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns lengths of the weights that it changes"),
+    ("olora", {"tuning.method": "qlora"}, "is olora, but 4-bit weights cannot be decomposed"),
+    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns the norms of the weights that it changes"),
     ("pissa", {"tuning.r": 64}, "is 64, and pissa takes no more than 16 out of the narrowest matrix"),
     ("eva", {}, "eva"),
     ("pissa_niter_", {}, "pissa_niter_"),
     ("pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
-     "weights of which an adapter is taken out are not split, as it was not tried"),
+     "sharding is not tested with adapters that start as a part of the weights"),
     ("olora", {"model.provider": "unsloth"}, 'is "olora", which does not go with model.provider = unsloth'),
 ]  # fmt: skip
 
@@ -149,7 +149,7 @@ def test_the_plan_counts_the_decomposition(settings, tiny_config):
         for init in ("default", "pissa", "pissa_niter_16", "olora")
     )
     [line] = [line for line in plan_lines(pissa) if line.startswith("trainable ")]
-    assert "they begin by an SVD of each of 14 matrices before the first step" in line
+    assert "initialised by an SVD of each of 14 matrices before the first step" in line
     assert "saved with rank 8" in line
     assert "a fast SVD" in fast.trained_parameters.reason and "a QR" in olora.trained_parameters.reason
     assert "begin" not in usual.trained_parameters.reason

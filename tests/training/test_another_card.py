@@ -126,7 +126,7 @@ def test_cuda_visible_devices_of_the_user_stays_as_it_was(monkeypatch):
 
 def test_a_card_that_cuda_does_not_show_is_named_with_what_shows_it(monkeypatch):
     two_cards(monkeypatch, "aaaa-1", "bbbb-2")
-    with pytest.raises(RunError, match=r"does not show this process the card GPU-c.*CUDA_VISIBLE_DEVICES=GPU-c"):
+    with pytest.raises(RunError, match=r"does not show GPU GPU-c.*CUDA_VISIBLE_DEVICES=GPU-c"):
         device.device_of(plan_for("GPU-c"))
     two_cards(monkeypatch)
     with pytest.raises(RunError, match="torch finds no GPU"):
@@ -201,7 +201,7 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
     opened = open_again(folder, gpu=1)
     assert opened.plan.gpu_uuid == "GPU-1000"
-    assert opened.moved == "going on with GPU 1, NVIDIA H200 instead of the card of the plan (NVIDIA H200)"
+    assert opened.moved == "continuing on GPU 1, NVIDIA H200 instead of the planned GPU (NVIDIA H200)"
     opened.lock.release()
 
 
@@ -244,7 +244,7 @@ def test_without_a_card_a_run_is_resumed_on_the_cpu_only_on_request(machine, sto
     assert main(["resume", "one", "--no-ui", "--gpu", "none"]) == EXIT_DONE
     assert (folder.model / "model.safetensors").read_bytes() == (whole.model / "model.safetensors").read_bytes()
     (event,) = problems(folder, "another device")
-    assert "going on on the CPU instead of the card of the plan" in event.message
+    assert "continuing on the CPU instead of the planned GPU" in event.message
     assert (read_plan(folder).device, read_plan(folder).gpu_uuid) == ("cpu", "")
 
 
@@ -262,7 +262,7 @@ def test_settings_that_the_cpu_cannot_compute_are_refused_before_the_start(machi
 def test_a_card_without_bf16_does_not_take_over_a_run_in_bf16(machine, begun):
     plan = begun.model_copy(update={"precision": begun.precision.model_copy(update={"value": "bf16"})})
     old = replace(CARD, name="Tesla T4", capability=(7, 5), memory_bytes=16 * GIB, memory_free_bytes=15 * GIB)
-    with pytest.raises(ConfigError, match=r"computes in bf16, which a card of compute capability 7\.5 has not"):
+    with pytest.raises(ConfigError, match=r"computes in bf16, which a GPU of compute capability 7\.5 does not support"):
         moved(plan, machine(old), None)
 
 

@@ -98,7 +98,7 @@ def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed
     with pytest.raises(ConfigError, match=r"config\.json in its folder `model` is not what the run wrote"):
         open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
     remember(shutil.copytree(first.root, first.root.with_name("firsts")))
-    with pytest.raises(ConfigError, match="'fir' may be any of 2 runs"):
+    with pytest.raises(ConfigError, match="'fir' matches 2 runs"):
         tiny_config("second", {FROM: "fir"})
     shutil.rmtree(first.model)
     with pytest.raises(ConfigError, match="its folder `model` is gone"):
@@ -343,7 +343,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     assert json.loads((further.model / "adapter_config.json").read_bytes())["base_model_name_or_path"] == str(
         still.base
     )
-    with pytest.raises(FolderError, match="its adapter names the model in its folder `base` by this path"):
+    with pytest.raises(FolderError, match="its adapter refers to the model in its folder `base` by this path"):
         at_rest.rename(still.root, "renamed")
 
 
@@ -370,7 +370,7 @@ def test_a_plan_counts_the_merge(go_on, tiny_config):
     )  # fmt: skip
     assert whole.training_setup.merged_parameters == plan_of(lora).trained_parameters.value
     assert "merge" in {part.name for part in whole.memory_parts}
-    assert "and the merged model that the adapter is for" in new.disk_bytes.reason
+    assert "and the merged base model of the adapter" in new.disk_bytes.reason
 
 
 @pytest.fixture

@@ -93,7 +93,7 @@ NOTHING = "no_gradient: no gradient reaches any of the"
 FAULTS = {
     "frozen by a wrong pattern": Fault(
         "causal_lm", {**LORA, "tuning.method": "full", "tuning.trainable_layers": "layers.7."},
-        "refused: --set: tuning.trainable_layers: fits no weight of the model: layers.7.",
+        "refused: --set: tuning.trainable_layers: matches no weight of the model: layers.7.",
     ),
     "labels all masked": Fault("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within"),
     "learning rate 0": Fault("causal_lm", {"training.learning_rate": 0}, "refused: --set: training.learning_rate"),

@@ -295,7 +295,7 @@ def test_a_resume_is_refused_if_the_weights_of_the_model_folder_changed(tiny_run
     weights["model.norm.weight"] += 1.0
     save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
     again = carry_out(open_again(folder))
-    assert again.exit_code == EXIT_BAD_INPUT and "the model changed since this run began" in str(again.problems[0])
+    assert again.exit_code == EXIT_BAD_INPUT and "model has changed since this run started" in str(again.problems[0])
 
 
 @pytest.mark.full

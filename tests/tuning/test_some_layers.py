@@ -74,7 +74,7 @@ def test_beside_towers_only_layers_of_the_language_model_train(family):
     names = trained_names(model, "last 1")
     assert names and all(".language_model.layers.1." in name for name in names)
     assert part_of(model, "last 1").backward_layers == 1
-    with pytest.raises(ConfigError, match="fits no weight"):
+    with pytest.raises(ConfigError, match="matches no weight"):
         trained_names(model, "visual|vision_tower")
 
 
@@ -95,10 +95,10 @@ def test_the_head_of_a_classifier_always_trains(family, model_of):
 def test_a_choice_of_no_layer_or_of_all_is_refused(tmp_path, subtests):
     rows = [
         ("llama", "last 2", "names 2 of 2 layers"),
-        ("llama", "layers.7.", "fits no weight of the model: layers.7."),
-        ("llama", ".", "fits all weights"),
-        ("llama", "(", "is no pattern of names"),
-        ("t5", "last 1", "this model has 2 lists of them"),
+        ("llama", "layers.7.", "matches no weight of the model: layers.7."),
+        ("llama", ".", "matches all weights"),
+        ("llama", "(", "is not a valid pattern"),
+        ("t5", "last 1", "this model has 2 lists of layers"),
     ]
     configs = {}
     for family in ("llama", "t5"):

@@ -144,7 +144,7 @@ async def test_a_finding_that_does_not_fit_says_so_and_stands_beside_the_list_on
 async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(program):
     async with shown() as screens:
         await screens.press("m")
-        await screens.shows("measure: there is nothing to switch here")
+        await screens.shows("measure: this check has no setting to toggle")
         program.says("tui-trainer: check 03: round 1 of 3: as it is")
         await screens.press("down", "down", "m")
         await screens.ticks("measuring: check 03: round 1 of 3: as it is")
@@ -158,8 +158,8 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
         await screens.press("escape")
         await screens.ticks("measurement stopped; results so far are saved")
         await screens.press("M")
-        program.end("tui-trainer: chat trains on this machine: both would be slower", code=2)
-        await screens.ticks("not measured: chat trains on this machine: both would be slower")
+        program.end("tui-trainer: chat is training on this machine: both would be slower", code=2)
+        await screens.ticks("not measured: chat is training on this machine: both would be slower")
         assert [line.partition("--measure=")[2] for line in program.commands] == ["check 03", "all", "all"]
 
 

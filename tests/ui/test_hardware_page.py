@@ -80,12 +80,12 @@ MACHINES = {
 
 # What is said of each, in one column or in three.
 SAID = {
-    "no gpu": ("no NVIDIA GPU was found", "7, of 8 cores one is left free (8 physical, 16 logical)", "none found",
+    "no gpu": ("no NVIDIA GPU was found", "7, leaving one of 8 cores free (8 physical, 16 logical)", "none found",
                "bf16 natively (avx512_bf16)", "70.0 GiB free of 252.0 GiB", "/data/model cache",
                "not here   peft, datasets"),
     "sick driver": ("problems: 1", "the NVIDIA driver was updated"),
     "one": ("NVIDIA H200, 141.0 GiB, compute capability 9.0", "fp32, fp16 on tensor cores, bf16, tf32, fp8",
-            "flash attention", "python of anna", "580.65, serves CUDA 13.2; torch is built for CUDA 13.2",
+            "flash attention", "python of anna", "580.65, supports CUDA 13.2; torch is built for CUDA 13.2",
             "NVIDIA H200 data sheet"),
     "eight": ("GPUs: 8", "GPU 7", "python of anna"),
     "silent": ("GPU 0",),

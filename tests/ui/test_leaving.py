@@ -75,7 +75,7 @@ def test_a_run_of_this_process_is_stopped_without_a_file(tiny_config):
     while not (run.poll() and run.state.step):
         assert run.alive
         time.sleep(0.02)
-    assert run.ask("save").startswith(f"{opened.folder.control}: cannot ask for save")
+    assert run.ask("save").startswith(f"{opened.folder.control}: cannot request save")
     assert run.ask("stop") == ""
     run.wait(1500)
     assert run.exit_code == 3

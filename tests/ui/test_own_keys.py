@@ -218,16 +218,16 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
         ("step 3 is saved, `tui-trainer resume chat` goes on from it", "step 3 is saved, p on Runs goes on from it"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
-        ("see by tui-trainer preview which tokens train", "see by v on Config which tokens train"),
+        ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: d on Train"),
         ("run `tui-trainer download a/b`, or copy it", "press D on Config, or copy it"),
         ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
-        ("see what to install: tui-trainer diagnose", "see what to install: 1 (hardware)"),
+        ("run tui-trainer diagnose to see what to install", "press 1 (hardware) to see what to install"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.
         ("`tui-trainer attach` shows it again", None),
         ("uv pip install torch && uv run --no-sync tui-trainer diagnose", None),
         ("tui-trainer starts its processes itself", None),
-        ("tui-trainer predict writes rows of similar length", None),
+        ("tui-trainer predict generates rows of similar length", None),
         ("`tui-trainer evaluate chat --data FILE` needs only the rows", None),
     ):  # fmt: skip
         with subtests.test(text):

@@ -89,12 +89,12 @@ def sized(rows: int, speed: float, **more: object) -> dict:
 
 
 TUNED = {
-    "sentence": "1.62 times as fast as it is (3 pairs, +-4%)", "patch": {"data.group_by_length": True, MICRO: 8},
+    "sentence": "1.62 times as fast as now (3 pairs, +-4%)", "patch": {"data.group_by_length": True, MICRO: 8},
     "speed_up": 1.62, "pairs": 3, "effective_batch_size": 32, "largest_micro_batch": 32, "cut_short": "",
-    "micro_batches": [], "disturbed_by": "others used 0.4 to 1.2 of 2 cores meanwhile",
+    "micro_batches": [], "disturbed_by": "other programs used 0.4 to 1.2 of 2 cores meanwhile",
     "variants": [
         tuned("as it is", 1.0, 5), tuned("group_by_length = true, 8 rows x 4", 1.62, 3),
-        tuned("packing = true", 1.0, 0, "changes nothing here: each row is read alone"),
+        tuned("packing = true", 1.0, 0, "has no effect here: each row is read alone"),
     ],
 }  # fmt: skip
 SIZES = {
@@ -104,7 +104,7 @@ SIZES = {
 SWITCHES = {
     "steps": 12, "batch": 8, "rounds": 2, "whole": False, "cut_short": "", "starts": [],
     "variants": [tuned("baseline", 1.0, 2), tuned("bf16", 1.0, 0, "no card here")],
-    "doubts": ["others used 1.5 to 1.5 of 2 cores meanwhile: measure again when they are gone"],
+    "doubts": ["other programs used 1.5 to 1.5 of 2 cores meanwhile: measure again when they have ended"],
 }  # fmt: skip
 
 
@@ -114,9 +114,9 @@ async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_o
         program.says("tui-trainer: measuring as it is", "tui-trainer: 210 ms a step")
         await screens.press("2")
         for key, command, result, words in (
-            ("m", "tune", TUNED, ("1.62", "changes nothing here", "others used 0.4", "a apply the fastest")),
+            ("m", "tune", TUNED, ("1.62", "has no effect here", "other programs used 0.4", "a apply the fastest")),
             ("M", "tune --effective", SIZES, ("64 rows a step are 1.30", "130.0 rows/s", "a apply the best size")),
-            ("b", "bench train", SWITCHES, ("12 steps in each turn", "bf16: no card here", "others used 1.5")),
+            ("b", "bench train", SWITCHES, ("12 steps per turn", "bf16: no card here", "other programs used 1.5")),
         ):
             await screens.press(key)
             await screens.ticks("measuring as it is", "210 ms a step", "c cancel")

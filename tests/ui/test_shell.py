@@ -107,17 +107,17 @@ async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_an
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        await screens.shows("its process ended at step 120", "a word; p resumes", "4 Train \u25cf")
+        await screens.shows("the process stopped at step 120", "a word; p resumes", "4 Train \u25cf")
         await screens.press("down")
-        await screens.shows("Enter edit", gone="without a word")
+        await screens.shows("Enter edit", gone="without an error")
         await screens.press("4")
         await screens.shows(
-            "4 Train interrupted", "its process ended at step 120 without a word; p resumes from step 100"
+            "4 Train interrupted", "the process stopped at step 120 without an error; p resumes from step 100"
         )
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        assert not screens.bench.unseen and screens.text.count("without a word") == 2, "and once in the events"
+        assert not screens.bench.unseen and screens.text.count("without an error") == 2, "and once in the events"
 
 
 @in_event_loop
@@ -242,7 +242,7 @@ async def test_the_question_before_a_start_names_what_others_use():
     busy = CannedBench(lambda: Request(), replace(CPU, load_of_others=9.5), UNICODE)
     async with open_screens(bench=busy) as screens:
         await screens.press("t")
-        await screens.shows("busy", "others' load on 8 cores is 9.5 now", "Enter start")
+        await screens.shows("busy", "other programs keep the cores busy (load 9.5", "Enter start")
 
 
 @in_event_loop

@@ -98,7 +98,7 @@ async def test_a_stop_that_cannot_be_asked_for_is_asked_again_until_it_can_and_n
                     await screens.press("4", "S")
                     await screens.shows("Save and stop?")
                     await screens.press("enter")
-                    await screens.shows("cannot ask for stop")
+                    await screens.shows("cannot request stop")
                 screens.app.tick()
                 await screens.settled()
             assert list(Controls(other.control).wanted()) == []

@@ -49,7 +49,7 @@ def written(path: Path) -> dict:
 async def test_story_hardware(machine):
     """What the machine has, what is wrong and what helps, another card, and the machine looked at again."""
     async with open_screens(hardware=machine(SICK), size=(80, 24)) as screens:
-        await screens.shows("gpu-box", "1 Hardware", "training", "problems: 1", "the driver serves 12.4", "pip install")
+        await screens.shows("gpu-box", "1 Hardware", "training", "problems: 1", "driver supports 12.4", "pip install")
         await screens.press("end")
         await screens.shows("libraries", "transformers", "not here", "above", gone="problems: 1")
         await screens.press("home")

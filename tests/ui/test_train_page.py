@@ -98,7 +98,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
             ([*trained(148), STARTED_AGAIN, WORK], True, ("step 100 of 500",)),
             ([*trained(500), DONE], False, ("Finished after 500 steps, 1 min 05 s of training.",
                                             "2.4768  counting 1 back", "beaten",
-                                            "not beaten", "/model", "try it", "it was better before")),
+                                            "not beaten", "/model", "try it", "an earlier evaluation was better")),
             ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
                                                "from step 100, as if it had never stopped")),
             ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
@@ -110,7 +110,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
         text = await show(screens, trained(148), alive=False)
         assert (
             "interrupted" in text
-            and "its process ended at step 148 without a word; p resumes from step 100" in text
+            and "the process stopped at step 148 without an error; p resumes from step 100" in text
             and "ETA" not in text
         )
         text = await show(screens, [*trained(148), READ], alive=True, is_ours=False)

@@ -31,7 +31,7 @@ ALL = "all"
 _SHOWN_VALUE = 60
 # A later fix may open an earlier check again: fewer steps ask for a smaller model.
 _TRIES = 2
-_NO_PLAN = "no plan can be made yet: see the first line of this list"
+_NO_PLAN = "no plan can be made yet: see the first check in this list"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -77,9 +77,9 @@ class Finding:
     def why_not_measured(self) -> str:
         """Why no steps can be measured; empty: they can."""
         if not self.alternative:
-            return "there is nothing to switch here"
+            return "this check has no setting to toggle"
         if not any(map(is_of_steps, self.alternative)):
-            return "no speed to measure, the steps stay the same"
+            return "no effect on step time to measure"
         return ""
 
     @property
@@ -91,7 +91,7 @@ class Finding:
     def gain_words(self) -> str:
         """What was measured here; that nothing was, is said."""
         if self.gain is None and self.verdict.reckoned_gain:
-            return f"{self.verdict.reckoned_gain:.2f} times as fast, reckoned {self.verdict.reckoned_from}"
+            return f"{self.verdict.reckoned_gain:.2f} times as fast, estimated {self.verdict.reckoned_from}"
         if self.gain is None:
             return self.why_not_measured or "not measured yet"
         return self.gain.words("" if self.fix else patch_words(self.alternative or {}))
@@ -167,7 +167,7 @@ def _look(rule: Rule, context: Context) -> Verdict:
             return replace(verdict, evidence=f"{verdict.evidence} ({context.counted.reason})")
         return verdict
     except Exception as error:  # the one place: a check that breaks is a finding, and the others are made all the same
-        return Verdict(status="error", evidence=f"this check could not be made: {broken_words(error)}")
+        return Verdict(status="error", evidence=f"this check could not run: {broken_words(error)}")
 
 
 def _without_plan(rule: Rule, context: Context) -> Verdict:

@@ -42,8 +42,8 @@ class FoundCause:
 
     @property
     def cost_words(self) -> str:
-        """`61 % of the time`, or that it is a fault."""
-        return "a fault" if self.found.is_fault else f"{percent(self.found.share)} of the time"
+        """`61 % of the time`, or `error` for a fault."""
+        return "error" if self.found.is_fault else f"{percent(self.found.share)} of the time"
 
     @property
     def remedy_words(self) -> str:
@@ -119,7 +119,7 @@ def _look(one: Symptom, view: RunView) -> Cause | None:
     try:
         found = one.look(view)
     except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
-        return Cause(cause="This diagnosis could not be made.", evidence=broken_words(error), share=0.0)
+        return Cause(cause="This diagnosis could not run.", evidence=broken_words(error), share=0.0)
     if not found or not (found.is_fault or found.share >= one.least_share):
         return None
     # A hardware profile has its reasons, which only a measurement on this machine can contradict.
@@ -134,20 +134,20 @@ def _where_time_goes(view: RunView) -> str:
         "data": view.data_seconds,
         "evaluations": view.evaluation_seconds,
         "checkpoints": view.checkpoint_seconds,
-        "text samples": view.sample_seconds,
+        "samples": view.sample_seconds,
         "journal": view.journal_seconds,
         "the rest": view.empty_cache_seconds + view.other_seconds,
     }
     largest = sorted(parts, key=lambda name: -parts[name])[:_MOST_PARTS]
     named = ", ".join(f"{name} {percent(view.share(parts[name]))}" for name in largest)
-    return f"healthy: {named} of the time; nothing that could be spared costs {percent(BAR_SHARE)} of it"
+    return f"healthy: {named} of the time; no avoidable cost reaches {percent(BAR_SHARE)}"
 
 
 def _too_early(view: RunView) -> str:
     done = view.sums.steps
     if view.is_over:
-        return f"too short to judge: {done} steps after the first two, and {LEAST_STEPS} are needed"
-    return f"too early to say: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
+        return f"too short to judge: {done} steps after the first two, {LEAST_STEPS} are needed"
+    return f"too early to judge: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
 
 
 class Doctor:

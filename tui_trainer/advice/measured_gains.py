@@ -83,7 +83,7 @@ class Gain:
         other = f" as with {compared_with}" if compared_with else ""
         speed = f"{self.speed_up:.2f} times as fast{other}"
         if len(self.ratios) > 1 and not self.is_difference:
-            speed = "no difference in speed" + (f" to {compared_with}" if compared_with else "")
+            speed = "no measurable difference in speed" + (f" from {compared_with}" if compared_with else "")
         count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair, too few to be sure"
         spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
         words = f"{speed} (measured here {self.at[:10]}, {count}{spread})"

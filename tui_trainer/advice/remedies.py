@@ -62,7 +62,10 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
         found.append(sentence)
         if needed <= budget:
             return found
-    return [*found, "none of this is enough: choose a smaller model" if found else "choose a smaller model"]
+    return [
+        *found,
+        "all of these together are not enough: choose a smaller model" if found else "choose a smaller model",
+    ]
 
 
 def make_plan(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **known: Any) -> Plan:
@@ -71,7 +74,7 @@ def make_plan(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **know
     try:
         return planning.make(loaded, hardware, facts, **known)
     except planning.MemoryShortage as error:
-        hint = "in the order of what it costs: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
+        hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
         found = replace(error.shortage, hint=hint)
         raise ConfigError(found if one is error.shortage else one for one in error.problems) from None
 

@@ -70,12 +70,12 @@ class RunView:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
-        """`0.42 of 1.69 s a step`, `420 of 690 ms a step`."""
+        """`0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
         whole = self.whole_seconds
         if whole >= 1:
-            return f"{seconds:.2f} of {whole:.2f} s a step"
+            return f"{seconds:.2f} of {whole:.2f} s/step"
         digits = 0 if whole >= 0.1 else 1 if whole >= 0.01 else 2
-        return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms a step"
+        return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms/step"
 
     def seldom(self, each_seconds: float, now_seconds: float) -> int:
         """Steps between two of what takes `each_seconds`, now `now_seconds` of each step, so that it takes a twentieth

@@ -129,17 +129,17 @@ class MeasuredBatches:
         best, at_now = self.best, next((one for one in self.measured if one.rows == self.now), None)
         if best is None:
             return f"nothing was measured: {self.ended or self.cut_short}"
-        words = f"{best.rows} rows a step"
+        words = f"{best.rows} rows per step"
         if best.rows == self.now:
-            words = f"{self.now} rows a step, as planned: no other number is {GAIN - 1:.0%} faster a row"
+            words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
         elif at_now:
             times = best.rows_per_second / at_now.rows_per_second
-            words += f" are {times:.2f} times as fast a row as {self.now}, learning rate {best.learning_rate:g}"
+            words += f" are {times:.2f} times as fast per row as {self.now}, learning rate {best.learning_rate:g}"
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best:
-            words += f"; {fastest.rows} would be faster, but leave fewer than {LEAST_STEPS} steps of the epochs"
-        slower = f"slower again with {self.slower_from}" if self.slower_from else "no size was seen to be slower"
-        busy = "others keep this machine busy, so measure again when it is idle" if self.is_busy else ""
+            words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS} steps"
+        slower = f"slower again with {self.slower_from}" if self.slower_from else "no larger size was slower"
+        busy = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
         return "; ".join(filter(None, (words, slower, self.ended, busy)))
 
     def as_json(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class EffectiveBatches:
         try:
             while not (ended := self._ended(found, rows)):
                 if monotonic() >= ends or not (one := self._measure(loaded, found, rows, ends)):
-                    found.cut_short = f"{format_seconds(self.seconds)} were over"
+                    found.cut_short = f"the time limit of {format_seconds(self.seconds)} was reached"
                     break
                 found.sizes.append(one)
                 rows *= 2
@@ -197,13 +197,13 @@ class EffectiveBatches:
         if found.sizes and (failed := found.sizes[-1].failed):
             return f"{found.sizes[-1].rows} rows failed: {failed}"
         if rows > found.plan.train_rows.value:
-            return f"the data has {found.plan.train_rows.value:,} rows"
+            return f"the data has only {found.plan.train_rows.value:,} rows"
         # The planned number is always among them.
         if rows <= found.now or len(found.measured) < 3:
             return ""
         before, last, newest = (one.rows_per_second for one in found.measured[-3:])
         if last < GAIN * before and newest < GAIN * last:
-            return f"more than {found.measured[-3].rows} rows gain less than {GAIN - 1:.0%} with each doubling"
+            return f"above {found.measured[-3].rows} rows, each doubling gains less than {GAIN - 1:.0%}"
         return ""
 
     def _measure(self, loaded: LoadedConfig, found: MeasuredBatches, rows: int, ends: float) -> MeasuredBatch | None:
@@ -215,7 +215,7 @@ class EffectiveBatches:
         # What a profile or the user has for a pass stays; else a pass takes all rows, until memory is full.
         patch = {EFFECTIVE: rows, MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
         seconds = ends - monotonic()
-        self.told(f"measuring {rows} rows a step; {format_seconds(seconds)} left")
+        self.told(f"measuring {rows} rows per step; {format_seconds(seconds)} left")
         before = next((one for one in reversed(found.measured) if one.rows <= rows), None)
         steps = _MOST_STEPS
         if before:
@@ -246,7 +246,7 @@ class EffectiveBatches:
             utilisation_share=answer["utilisation_share"],
             memory_bytes=max(answer["largest_pass_bytes"], answer["peak_memory_bytes"]),
         )
-        self.told(f"  {one.rows_per_second:,.1f} rows a second, {format_bytes(one.memory_bytes)}")
+        self.told(f"  {one.rows_per_second:,.1f} rows/s, {format_bytes(one.memory_bytes)}")
         return one
 
 
@@ -265,10 +265,10 @@ def _rate(plan: Plan, loaded: LoadedConfig, rows: int) -> float:
 
 
 _COLUMNS: Columns = {
-    "rows a step": lambda row: str(row["rows"]),
+    "rows/step": lambda row: str(row["rows"]),
     "rows/s": lambda row: f"{row['rows_per_second']:,.1f}",
     "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
-    "ms a step": lambda row: f"{1e3 * row['step_seconds']:,.1f}",
+    "ms/step": lambda row: f"{1e3 * row['step_seconds']:,.1f}",
     "busy": lambda row: "--" if row["utilisation_share"] is None else f"{row['utilisation_share']:.0%}",
     "memory": lambda row: format_bytes(int(row["memory_bytes"])),
     "learning rate": lambda row: f"{row['learning_rate']:g}",

@@ -80,7 +80,7 @@ def settings_words(patch: Patch) -> str:
 def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
         full = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
-        reason = "changes nothing here: all rows are about as long" if full else ""
+        reason = "has no effect here: all rows have about the same length" if full else ""
         yield replace(_one(GROUPED, not plan.config.data.group_by_length), reason=reason)
     yield _one(PACKING, not plan.packing.value)
 
@@ -143,7 +143,7 @@ def _numbers(plan: Plan) -> Iterator[Alternative]:
     for value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
         if precision != plan.precision.value:
             keeps = precision in (plan.best_precision, "fp32")
-            why = "" if keeps else f"shown, and not taken: the plan chooses {plan.best_precision} here"
+            why = "" if keeps else f"for comparison only: the plan chooses {plan.best_precision} here"
             yield replace(_one(_PRECISION, value), barred=why)
 
 
@@ -160,7 +160,7 @@ def _reason(loaded: LoadedConfig, plan: Plan, patch: Patch, gpu: GpuChoice) -> s
 
 
 AS_IT_IS, OTHER_SEED = "as it is", "as it is, another seed"
-DEFAULT_IS_BEST = "the default is best here: nothing tried was faster than its spread"
+DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
 _NOT_MEASURED = "not measured"
 _TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
 # Of a turn, and how many; what its process takes beside the steps is some seconds.
@@ -207,14 +207,14 @@ class Tuned:
     @property
     def sentence(self) -> str:
         if self.is_too_large:
-            return f"as it is memory runs out; what works here: {settings_words(self.patch)}"
+            return f"the current settings do not fit in memory; these do: {settings_words(self.patch)}"
         if self.patch:
             spread = self.gains[0].spread if len(self.gains) == 1 else None
             words = f"{self.pairs} pairs" + ("" if spread is None else f", +-{spread * 100:.0f} %")
-            return f"{self.speed_up:.2f} times as fast as it is ({words}): {settings_words(self.patch)}"
+            return f"{self.speed_up:.2f} times as fast as now ({words}): {settings_words(self.patch)}"
         left = sum(one.reason.startswith(_NOT_MEASURED) for one in self.measured)
         if left:
-            return f"nothing that was measured is faster than its spread; {left} left, for want of time: --minutes"
+            return f"nothing was measurably faster; {left} not measured for lack of time (raise --minutes)"
         return DEFAULT_IS_BEST
 
     def as_json(self) -> dict[str, Any]:
@@ -255,14 +255,14 @@ class Tuning:
             raise ConfigError(problems)
         refuse_beside_a_run("tune")
         self._begun, self._ends = monotonic(), monotonic() + self.seconds
-        self.told(f"the largest micro-batch of {plan.effective_batch_size.value} rows a step")
+        self.told(f"finding the largest micro-batch for {plan.effective_batch_size.value} rows per step")
         tries = try_micro_batches(self.request, plan, self.gpu, seconds=_TRIES_SHARE * self.seconds, heard=self.told)
         if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
-            raise RunError(f"{tries.cut_short} before one micro-batch was tried; --minutes gives it more time")
+            raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
         if not tries.largest and not tries.cut_short:
             failed = next(iter(tries.tried.values())).failed
-            hint = "`tui-trainer rehearse` tries what takes less"
-            raise RunError(f"not even the smallest micro-batch survives: {failed}; {hint}")
+            hint = "`tui-trainer rehearse` finds settings that need less memory"
+            raise RunError(f"not even the smallest micro-batch fits in memory: {failed}; {hint}")
         self._turn_seconds = _TURN_SECONDS
         self._steps = self._steps_of(plan, tries)
         found = Tuned(plan=plan, tries=tries, measured=[self._variant(AS_IT_IS, {})], cut_short=tries.cut_short)
@@ -272,7 +272,7 @@ class Tuning:
             try:
                 self._search(found, others)
             except _Over:
-                found.cut_short = f"{format_seconds(self.seconds)} were over"
+                found.cut_short = f"the time limit of {format_seconds(self.seconds)} was reached"
             except KeyboardInterrupt:
                 found.cut_short = INTERRUPTED
         for one in found.measured:
@@ -289,7 +289,7 @@ class Tuning:
         found.measured += [row for row, _ in rows]
         largest = found.tries.largest
         if largest and largest < found.plan.per_device_train_batch_size.value:
-            best.reason = "its micro-batches run out of memory on the largest passes"
+            best.reason = "out of memory on the largest passes"
             found.is_too_large, found.patch = True, cut_patch(found.plan, largest)
             best = next(row for row, _ in rows if row.variant.question["patch"] == found.patch)
         taken: set[str] = set()
@@ -317,12 +317,12 @@ class Tuning:
         until = self._begun + _SCREEN_SHARE * self.seconds
         self._turn(best)
         if not best.answers:
-            raise RunError(f"the config as it is cannot be measured: {best.reason}")
+            raise RunError(f"the current settings cannot be measured: {best.reason}")
         number = 0
         for row, one in rows:
             other = next((row for row, _ in rows if row.variant.name == one.after), None)
             if other is not None and other.answers and not self._is_faster(other, best):
-                row.reason = row.reason or f"{one.after} is no faster already"
+                row.reason = row.reason or f"{one.after} was already not faster"
             if row.reason or row is best:
                 continue
             number += 1
@@ -363,10 +363,10 @@ class Tuning:
         # Of its turns among themselves: twice their median deviation, so that one slow turn does not count.
         spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
         if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
-            return "no faster than its spread"
+            return "not measurably faster"
         loss, was = after.median("loss") or 0.0, before.median("loss") or 0.0
         if loss - was > _LOSS_ROUNDING * abs(was) and loss - was > _SEEDS * self._seed_difference(found, was):
-            return f"faster, and not taken: its loss is {loss:.3f} and not {was:.3f} after as many steps"
+            return f"faster, but rejected: its loss is {loss:.3f} instead of {was:.3f} after the same steps"
         if one.patch.get(COMPILE):
             start = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
             saved = found.plan.total_steps.value * (
@@ -374,7 +374,7 @@ class Tuning:
             )
             if saved < start:
                 return (
-                    f"faster, and not taken: the start takes {format_seconds(start)} longer, and "
+                    f"faster, but rejected: the start takes {format_seconds(start)} longer, and "
                     f"{found.plan.total_steps.value} steps save {format_seconds(max(saved, 0.0))}"
                 )
         return self._runs_out(found, after)
@@ -395,7 +395,7 @@ class Tuning:
         if set(patch) <= {*cut_patch(found.plan, 1), WORKERS, THREADS}:
             return ""
         rows = int(patch.get(MICRO, found.plan.per_device_train_batch_size.value))
-        self.told(f"the largest passes with {settings_words(patch)}")
+        self.told(f"trying the largest passes with {settings_words(patch)}")
         tries = try_micro_batches(
             self.request,
             found.plan,
@@ -434,9 +434,7 @@ class Tuning:
         one.answers.append(answer | {"wall_seconds": seconds})
         if not one.variant.question["patch"].get(COMPILE):
             self._turn_seconds = max(self._turn_seconds, seconds)
-        self.told(
-            f"  {format_seconds(answer['step_seconds'])} a step, {answer['tokens_per_second']:,.0f} tokens a second"
-        )
+        self.told(f"  {format_seconds(answer['step_seconds'])}/step, {answer['tokens_per_second']:,.0f} tokens/s")
 
     @staticmethod
     def _steps_of(plan: Plan, tries: MicroBatches) -> int:
@@ -465,8 +463,8 @@ def measured_table(found: Mapping[str, Any], width: int) -> list[str]:
 
 def notes_of(found: Mapping[str, Any]) -> list[str]:
     """What the columns are; then what failed, what changes nothing, and what was not taken, each with the reason."""
-    columns = "speed-up: tokens a second; loss: held out"
+    columns = "speed-up: tokens/s; loss: held out"
     if split := next((match for row in found["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
-        columns = f"{split[0]}: {split[1]} rows in a pass, {split[2]} passes in a step; {columns}"
+        columns = f"{split[0]}: {split[1]} rows per pass, {split[2]} passes per step; {columns}"
     disturbed = [found["disturbed_by"]] if found["disturbed_by"] else []
     return [columns, *disturbed] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]

@@ -53,7 +53,7 @@ class GainBench:
         try:
             context = gather(self.loaded, gpu=self.gpu)
             if context.plan is None:
-                raise InputError(context.problems or "no plan can be made of these settings")
+                raise InputError(context.problems or "these settings cannot be planned")
             return all(self._measure(context, finding) for finding in self._chosen(run_checks(context)))
         except KeyboardInterrupt:
             return False
@@ -147,7 +147,7 @@ def training_run() -> str:
 def refuse_beside_a_run(verb: str) -> None:
     """Raises InputError where a run trains on this machine."""
     if name := training_run():
-        raise InputError(f"{name} trains on this machine: both would be slower", hint=f"{verb} when it has ended")
+        raise InputError(f"{name} is training on this machine: both would be slower", hint=f"{verb} after it has ended")
 
 
 def _names() -> list[str]:

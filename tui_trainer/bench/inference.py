@@ -241,8 +241,8 @@ class InferenceBench:
             return measure_in_turns(variants, ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
 
     def variants(self) -> list[Variant]:
-        adapter = "" if self.trained.base else "this run trained all weights, there is no adapter"
-        beams = "" if self.trained.writes else "this model writes no text"
+        adapter = "" if self.trained.base else "this run trained all weights, so there is no adapter"
+        beams = "" if self.trained.writes else "this model generates no text"
         hardware = probe()
         card, _ = choose_gpu(hardware, self.gpu)
         if training_device(hardware, card, self.gpu)[0] != "cuda":
@@ -290,7 +290,7 @@ class InferenceBench:
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
-            raise WorkerFailed(f"not worth it here: the compiler and a turn {failure}") from None
+            raise WorkerFailed(f"not worth it here: compiling and one turn {failure}") from None
 
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
         """That of the run where its certificate is good, else one that is written now."""
@@ -340,8 +340,8 @@ class InferenceBench:
 def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
     """Why there is no bf16 on the card, or without one on the CPU; empty: there is."""
     if card is not None:
-        return "" if card.abilities and card.abilities.bf16 else "this card has no bf16"
-    return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU computes bf16 only by emulation"
+        return "" if card.abilities and card.abilities.bf16 else "this GPU does not support bf16"
+    return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU only emulates bf16"
 
 
 def _all(one: Measured, name: str) -> list[float]:
@@ -373,12 +373,12 @@ def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
     rows, writes = found["variants"], found["writes"]
     if not any(row["turns"] for row in rows):
         return []
-    texts = f"texts, {NEW_TOKENS} new tokens at most," if writes else "rows"
+    texts = f"texts, up to {NEW_TOKENS} new tokens," if writes else "rows"
     cells = table(rows, writes=writes)
-    lines = [f"{found['run']}: {found['rows']} held-out {texts} in each turn, {turns_words(found['rounds'])}"]
+    lines = [f"{found['run']}: {found['rows']} held-out {texts} per turn, {turns_words(found['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
-    lines.append(f"50 % and 95 %: seconds of one row alone; same: predictions equal to those of `{ONE_BY_ONE}`")
-    lines.append(f"all but `{ONE_BY_ONE}` run as `{BATCHED}`, an adapter merged, where nothing else is said")
+    lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
+    lines.append(f"unless stated otherwise, all but `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
     if target := found["inference_samples_per_second"]:
         lines.append(f"target {target['words']}: {target['verdict']}")
     return lines
@@ -412,7 +412,7 @@ def keep_speed(
                 if journal.failing:
                     raise FolderError(journal.failing)
         except FolderError as error:
-            told(f"the speed is not kept with the run: {error}")
+            told(f"the speed was not saved with the run: {error}")
     return next((one for one in targets_of(state) if one.setting == "inference_samples_per_second"), None)
 
 

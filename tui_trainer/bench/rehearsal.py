@@ -193,7 +193,7 @@ def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> di
             ask("rehearse", question, sees_gpus=True, progress=hear)
         except WorkerFailed as failure:
             if current == LOADING and not failure.is_killed:
-                raise RunError(f"the rehearsal could not begin: {failure.reason}") from None
+                raise RunError(f"the rehearsal could not start: {failure.reason}") from None
             parts[current] = {"failed": failure.reason, "is_memory": failure.is_killed}
             heard({"part": current, **parts[current]})
     return parts
@@ -207,13 +207,13 @@ def result_lines(found: Mapping[str, Any]) -> list[str]:
         seconds, least, most = map(format_seconds, found["run_seconds"])
         planned = found["planned_seconds"]
         said.append(
-            f"{format_seconds(found['step_seconds'])} a step: the run of {found['total_steps']:,} steps takes about "
+            f"{format_seconds(found['step_seconds'])}/step: the run of {found['total_steps']:,} steps takes about "
             f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
         )
     if found["disk_bytes"] is not None:
         said.append(f"disk {format_bytes(found['disk_bytes'])} of {format_bytes(found['disk_free_bytes'])} free")
     if not found["faults"]:
-        return [*said, "nothing failed: the run can be started"]
+        return [*said, "nothing failed: the run is ready to start"]
     return said + [
         f"FAILED  {one['part']}: {one['message']}"
         + (f"; {settings_words(one['patch'])} works here" if one["patch"] else "")
@@ -222,13 +222,13 @@ def result_lines(found: Mapping[str, Any]) -> list[str]:
 
 
 def trying_line(patch: Patch) -> str:
-    return f"again with {settings_words(patch)}"
+    return f"trying again with {settings_words(patch)}"
 
 
 def part_line(name: str, figures: Mapping[str, Any]) -> str:
     """`largest micro-batch  8 rows, the longest 512 tokens ...  1.2 GiB  0.8 s`."""
     if "skipped" in figures:
-        return f"{name:<24} not done: {figures['skipped']}"
+        return f"{name:<24} skipped: {figures['skipped']}"
     cells = [f"{name:<24}", f"{format_seconds(figures.get('seconds')):>8}"]
     cells.append(f"{format_bytes(figures.get('peak_memory_bytes')) if 'peak_memory_bytes' in figures else '':>9}")
     return "  ".join([*cells, "; ".join(_words(figures))]).rstrip()
@@ -247,7 +247,7 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
     if "evaluation_seconds" in figures:
         yield f"an evaluation takes {format_seconds(figures['evaluation_seconds'])}"
     if "save_seconds" in figures:
-        yield f"{format_bytes(figures['bytes'])} in {format_seconds(figures['save_seconds'])}, read again and equal"
+        yield f"{format_bytes(figures['bytes'])} in {format_seconds(figures['save_seconds'])}, read back and verified"
     elif "bytes" in figures:
         yield format_bytes(figures["bytes"])
 
@@ -271,7 +271,7 @@ class ConfigProcess(JsonProcess):
 
 
 class RehearsalProcess(ConfigProcess):
-    cancelled = "cancelled; nothing is left of it"
+    cancelled = "cancelled; nothing was kept"
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
         super().__init__(loaded, gpu, ["rehearse"])
@@ -302,7 +302,7 @@ class RehearsalProcess(ConfigProcess):
 class TuneProcess(ConfigProcess):
     """The fastest settings. Its sentences are kept."""
 
-    cancelled = "cancelled before anything was known"
+    cancelled = "cancelled before any result"
     _command: Sequence[str] = ("tune",)
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
@@ -343,7 +343,7 @@ class SwitchesProcess(TuneProcess):
 
     @property
     def verdict(self) -> tuple[str, bool]:
-        return ("each switch is measured", True) if self.result else (f"not measured: {self.reason}", False)
+        return ("all switches measured", True) if self.result else (f"not measured: {self.reason}", False)
 
     def _take(self, told: dict[str, Any]) -> None:
         if "variants" in told:

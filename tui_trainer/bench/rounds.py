@@ -78,7 +78,7 @@ def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
     found = [one for one in variants if not only or any(word in one.name for word in only)]
     if not found:
         names = ", ".join(one.name for one in variants)
-        raise InputError(f"no variant has {' or '.join(only)} in its name", hint=f"there are: {names}")
+        raise InputError(f"no variant has {' or '.join(only)} in its name", hint=f"variants: {names}")
     return found if variants[0] in found else [variants[0], *found]
 
 
@@ -102,7 +102,7 @@ def measure_in_turns(
                     break
                 left, started = ends - monotonic(), monotonic()
                 if left <= (longest if number else 0):
-                    cut_short = f"{format_seconds(seconds)} were over"
+                    cut_short = f"the time limit of {format_seconds(seconds)} was reached"
                     one.reason = "" if one.answers else f"not measured: {cut_short}"
                     continue
                 told(f"round {number + 1} of {rounds}: {one.variant.name}")

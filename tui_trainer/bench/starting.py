@@ -34,7 +34,7 @@ WEIGHTS_FILE = "model.safetensors"
 ANEW, CACHED = "tokens made anew", "tokens from the cache"
 BESIDE, IN_PLACE = "weights read beside the model", "weights read in place"
 NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
-_FROM_SCRATCH = "this model starts from scratch: no weights are read"
+_FROM_SCRATCH = "this model is trained from scratch: no weights are read"
 
 
 def measure_start(
@@ -98,7 +98,7 @@ def read_beside(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, he
     made = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
     stored = {name: one for path in files_of(folder, WEIGHTS_FILE) for name, one in load_file(path).items()}
     if not made.state_dict().keys() & stored.keys():
-        raise RuntimeError("the names of the tensors in the files are not those of the model")
+        raise RuntimeError("the tensor names in the files do not match the model")
     made.load_state_dict(stored, strict=False)
 
 
@@ -136,7 +136,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return table_of(_COLUMNS, rows)
 
 
-_SHORT = "these losses come from short runs, and say little about the end of the run: --whole trains it with each line"
+_SHORT = "these losses come from short runs and predict little: --whole trains the full run for each line"
 
 
 def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
@@ -145,16 +145,16 @@ def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
     rows = found["variants"]
     if not rows[0]["turns"]:
         return []
-    taken = "all steps of the run" if found["whole"] else f"{found['steps']} steps in each turn"
+    taken = "all steps of the run" if found["whole"] else f"{found['steps']} steps per turn"
     cells = training.table(rows)
     lines = [
         f"{taken}, {turns_words(found['rounds'])}",
-        f"baseline: {found['batch']} padded rows in one pass, fp32, plain attention, batches made between the steps",
+        f"baseline: {found['batch']} padded rows in one pass, fp32, plain attention, batches made between steps",
         *table_lines(cells, width, right=cells[0][1:]),
-        f"speed-up: tokens a second; loss: held out, after {'the run' if found['whole'] else 'equal steps'}; "
-        "+ : with all that stand above it with a +",
+        f"speed-up: tokens/s; loss: held out, after {'the run' if found['whole'] else 'equal steps'}; "
+        "+: together with all + lines above it",
         *([] if found["whole"] else [_SHORT]),
-        "whole run: all steps of the run that was asked for, at that rate",
+        "whole run: time of all steps of the requested run at that rate",
         *found["doubts"],
     ]
     if any(row["turns"] for row in found["starts"]):

@@ -130,7 +130,7 @@ class TrainingBench:
         self.steps = _MOST_STEPS
         waiting = [one for one in variants if not one.reason]
         first, began = waiting[0], monotonic()
-        self.told("a few steps of the baseline, to see how many there is time for")
+        self.told("timing a few steps of the baseline to choose the number of steps")
         try:
             found = ask_for_steps(
                 replace(first, question={**first.question, "steps": _FEWEST_STEPS}), True, self.seconds
@@ -172,7 +172,7 @@ class TrainingBench:
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:
-            words = "it is that of the baseline" if rows == self.batch else ""
+            words = "same as the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
         yield self._variant("smaller model", smaller, why_not)
 
@@ -183,7 +183,7 @@ class TrainingBench:
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
             layers = config.model.scratch.num_hidden_layers
-            return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "it has one layer")
+            return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
         if config.is_from_scratch or not kinds:
             return {}, "the shape of this model is in its config.json"
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
@@ -191,7 +191,7 @@ class TrainingBench:
             kind = str((entry.config.get("architectures") or [""])[0])
             if entry.parameters <= _SMALLER * own and kind.endswith(kinds) and find_model(entry.name).folder:
                 return {_MODEL: entry.name, "model.revision": "main"}, ""
-        return {}, "no smaller model of the catalogue is on this machine: `tui-trainer download` fetches one"
+        return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
 
     def _switched(self, switch: _Switch) -> Variant:
         finding = self._findings.get(switch.check)
@@ -207,7 +207,7 @@ class TrainingBench:
 
     def _accumulated(self, sign: str, others: Patch) -> Variant:
         rows = max(1, self.batch // 4)
-        reason = "" if rows < self.batch else "a step has one row"
+        reason = "" if rows < self.batch else "a step has only one row"
         return self._variant(sign + "accumulation", {**others, _MICRO: rows}, reason)
 
     @cached_property
@@ -326,7 +326,7 @@ def no_change(before: Plan, after: Plan, patch: Patch) -> str:
     for key, name in _PLANNED.items():
         was, now = getattr(before, name), getattr(after, name)
         if set(patch) == {key} and was.value == now.value:
-            return f"changes nothing here: {now.reason}"
+            return f"has no effect here: {now.reason}"
     return ""
 
 
@@ -369,7 +369,7 @@ def figures(bench: Rounds, whole_tokens: float | None = None) -> list[dict[str, 
 
 _COLUMNS: Columns = {
     "": lambda row: row["name"],
-    "ms a step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
+    "ms/step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
     "speed-up": lambda row: _speed_up_words(row),
     "whole run": lambda row: format_seconds(row["whole_seconds"]),
     "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
@@ -398,15 +398,15 @@ def others_words(rows: Sequence[Mapping[str, Any]], cores: int) -> str:
     others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
     if not others or max(others) < _BUSY_SHARE * cores:
         return ""
-    used = f"others used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
-    return f"{used}: measure again when they are gone"
+    used = f"other programs used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
+    return f"{used}: measure again when they have ended"
 
 
 def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
     """What the figures do not show: speed-ups within what turns vary by, and a machine that others kept busy."""
     unclear = [row["name"] for row in rows if row["is_clear"] is False]
-    found = [f"within what turns vary by, neither faster nor slower (?): {', '.join(unclear)}"] if unclear else []
+    found = [f"no measurable difference (?): {', '.join(unclear)}"] if unclear else []
     if others := others_words(rows, cores):
         found.append(others)
     slowed = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
-    return found + ([f"the card was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])
+    return found + ([f"the GPU was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])

@@ -57,8 +57,8 @@ def driver_rows(hardware: Hardware) -> list[Row]:
     built = f"torch is built for CUDA {dotted(hardware.torch_cuda)}" if hardware.torch_cuda else "torch is a CPU build"
     if driver.problem:
         return [("driver", f"{one_line(driver.problem)}; {built}")]
-    serves = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "a CUDA that is not reported"
-    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, serves {serves}; {built}")]
+    serves = f"CUDA {dotted(driver.cuda)}" if driver.cuda else "an unreported CUDA version"
+    return [("driver", f"{one_line(driver.version or NOT_REPORTED)}, supports {serves}; {built}")]
 
 
 def process_rows(gpu: Gpu) -> list[Row]:
@@ -84,7 +84,7 @@ def processor_rows(hardware: Hardware) -> list[Row]:
 def threads_words(hardware: Hardware) -> str:
     """How many threads train, and of how many cores; what is not reported is left out."""
     threads = training_threads(hardware.usable_cores)
-    how = "one a core" if threads == hardware.usable_cores else f"of {hardware.usable_cores} cores one is left free"
+    how = "one per core" if threads == hardware.usable_cores else f"leaving one of {hardware.usable_cores} cores free"
     counts = ((hardware.physical_cores, "physical"), (hardware.logical_cores, "logical"))
     cores = ", ".join(f"{count} {kind}" for count, kind in counts if count is not None)
     return f"{threads}, {how}" + (f" ({cores})" if cores else "")
@@ -118,7 +118,7 @@ def attention_words(can: Abilities | None) -> str:
 def peak_words(card: Card | None) -> str:
     """The maker's rates with their source."""
     if card is None:
-        return "this card is not in the catalogue: one measured step tells more than a guess"
+        return "this GPU is not in the catalogue: measure a step to learn its speed"
     rates = ", ".join(f"{name} {rate:g}" for name, rate in reversed(card.teraflops.known().items()) if name != "int8")
     return f"{rates} TFLOP/s; memory {card.gigabytes_per_second:,.0f} GB/s ({card.source})"
 
@@ -142,7 +142,7 @@ def system_rows(hardware: Hardware) -> list[Row]:
 
 
 def full_name(gpu: Gpu) -> str:
-    return one_line(gpu.name) if gpu.name else f"a card without a name (GPU {gpu.index})"
+    return one_line(gpu.name) if gpu.name else f"unnamed GPU (GPU {gpu.index})"
 
 
 def short_name(gpu: Gpu) -> str:
@@ -162,7 +162,7 @@ def memory_words(gpu: Gpu) -> str:
 def room_words(place: Place) -> str:
     """`70.0 GiB free of 252.0 GiB`, and whether it can be written to."""
     if place.writable is False:
-        return "cannot be written to"
+        return "not writable"
     if place.free_bytes is None:
         return NOT_REPORTED
     return f"{format_bytes(place.free_bytes)} free of {format_bytes(place.total_bytes)}"

@@ -59,7 +59,7 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     driver, cards = hardware.driver, hardware.nvidia_pci_devices or 0
     if driver is None:
         if cards:
-            sentence = f"{cards} NVIDIA card{'' if cards == 1 else 's'} on the PCI bus, but no NVIDIA driver to be seen"
+            sentence = f"{cards} NVIDIA GPU{'' if cards == 1 else 's'} on the PCI bus, but no NVIDIA driver was found"
             yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
     elif driver.problem:
         # A library without a card is a container image or a leftover.
@@ -67,14 +67,14 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
         remedy = _DRIVER_REMEDIES.get(driver.error_code or 0, "nvidia-smi")
         yield HardwareProblem(severity, one_line(driver.problem), remedy)
     elif not hardware.gpus:
-        sentence = "the NVIDIA driver answers, but shows this process no GPU"
+        sentence = "the NVIDIA driver responds, but shows no GPU to this process"
         yield HardwareProblem("bad", sentence, _IN_A_CONTAINER) if cards else HardwareProblem("warn", sentence)
 
 
 _IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
 _NO_HARDWARE = (nvml.DRIVER_NOT_LOADED, nvml.LIBRARY_NOT_FOUND)
 _DRIVER_REMEDIES = {
-    nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator for the group that may use them)",
+    nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator to add you to the group that may use them)",
     nvml.DRIVER_NOT_LOADED: "sudo modprobe nvidia",
     nvml.LIBRARY_NOT_FOUND: _IN_A_CONTAINER,
     nvml.GPU_IS_LOST: "sudo reboot",
@@ -97,9 +97,9 @@ def _card_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 
 def _divided(gpu: Gpu) -> HardwareProblem:
     if gpu.mig_uuid:
-        sentence = f"GPU {gpu.index} is divided (MIG): its memory here is that of the instance {one_line(gpu.mig_uuid)}"
+        sentence = f"GPU {gpu.index} is partitioned (MIG): memory shown is that of instance {one_line(gpu.mig_uuid)}"
         return HardwareProblem("info", sentence, "nvidia-smi -L")
-    sentence = f"GPU {gpu.index} is divided (MIG), and no instance of it can be seen"
+    sentence = f"GPU {gpu.index} is partitioned (MIG), and none of its instances is visible"
     return HardwareProblem("warn", sentence, f"nvidia-smi mig -i {gpu.index} -lgi")
 
 
@@ -121,7 +121,7 @@ def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
         return "torch is built without CUDA: it will train on the CPU"
     if driver.cuda and built[0] > driver.cuda[0]:
         serves = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(built)}, the driver serves {serves}: it will train on the CPU"
+        return f"torch is built for CUDA {dotted(built)}, but the driver supports {serves}: it will train on the CPU"
     reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 
@@ -130,7 +130,7 @@ def _torch_remedy(hardware: Hardware, gpu: Gpu) -> str:
     cuda = hardware.driver.cuda if hardware.driver else None
     wheel = fitting_wheel(cuda, gpu.capability) if cuda else None
     if wheel is None:
-        return "install a newer NVIDIA driver: torch 2.9 and newer need one that serves CUDA 12"
+        return "install a newer NVIDIA driver: torch 2.9 and newer need one that supports CUDA 12"
     index = f"--index-url https://download.pytorch.org/whl/{wheel}"
     if hardware.libraries.get("pip"):
         return f"pip install --force-reinstall torch {index}"
@@ -160,9 +160,9 @@ def _place_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     for place in hardware.places:
         where = f"the folder for {place.label} ({one_line(place.path)})"
         if place.writable is False:
-            yield HardwareProblem("bad", f"{where} cannot be written to", _move_remedy(place))
+            yield HardwareProblem("bad", f"{where} is not writable", _move_remedy(place))
         elif place.free_bytes is None:
-            yield HardwareProblem("warn", f"{where} does not answer how much room it has")
+            yield HardwareProblem("warn", f"{where} does not report its free space")
         elif place.free_bytes < _DISK_LITTLE_BYTES:
             severity: Severity = "bad" if place.free_bytes < _DISK_NEARLY_NONE_BYTES else "warn"
             has = f"{where} has only {format_bytes(place.free_bytes)} free"
@@ -181,17 +181,17 @@ def _move_remedy(place: Place) -> str:
 def _memory_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     total, machine = hardware.memory_bytes, hardware.machine_memory_bytes
     if total is not None and total < _MEMORY_SMALL_BYTES:
-        sentence = f"{format_bytes(total)} of memory is little: loading torch alone takes about half a GiB"
+        sentence = f"{format_bytes(total)} of memory is very little: loading torch alone takes about half a GiB"
         yield HardwareProblem("warn", sentence, "tui-trainer --set training.per_device_train_batch_size=4")
     if total is not None and machine is not None and total < machine:
-        sentence = f"a container or job limit leaves {format_bytes(total)} of the machine's {format_bytes(machine)}"
+        sentence = f"a container or job limit allows {format_bytes(total)} of the machine's {format_bytes(machine)}"
         yield HardwareProblem("info", sentence)
 
 
 def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     usable, physical = hardware.usable_cores, hardware.physical_cores
     if physical is not None and usable < physical:
-        sentence = f"a quota or an affinity leaves {usable} of the machine's {physical} cores"
+        sentence = f"a quota or CPU affinity allows {usable} of the machine's {physical} cores"
         yield HardwareProblem("info", sentence, "nproc; cat /sys/fs/cgroup/cpu.max")
     if "sse4_2" in hardware.cpu_flags and "avx2" not in hardware.cpu_flags:
         sentence = "the processor has no AVX2, which torch's fast CPU kernels need: training is several times slower"
@@ -200,13 +200,13 @@ def _processor_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 
 def _bytecode_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     # Importing torch and transformers takes 19.8 s without bytecode and 9.0 s with it, on 2 cores of an Intel Xeon.
-    sentence = "Python compiles its libraries at every start, which costs about 10 s"
+    sentence = "Python recompiles its libraries at every start, which takes about 10 s"
     if hardware.bytecode_obstacle == "variable":
         remedy = "unset PYTHONDONTWRITEBYTECODE"
         yield HardwareProblem("info", f"{sentence}: PYTHONDONTWRITEBYTECODE is set", remedy)
     elif hardware.bytecode_obstacle == "folder":
         remedy = "export PYTHONPYCACHEPREFIX=~/.cache/python"
-        yield HardwareProblem("info", f"{sentence}: it cannot write to the folder of torch", remedy)
+        yield HardwareProblem("info", f"{sentence}: the folder of torch is not writable", remedy)
 
 
 Device = Literal["cpu", "cuda"]
@@ -238,15 +238,15 @@ def training_device(hardware: Hardware, gpu: Gpu | None, chosen: GpuChoice = Non
     `gpu` is what `choose_gpu` found for `chosen`.
     """
     if chosen == "none":
-        return "cpu", "asked for with --gpu none"
+        return "cpu", "requested with --gpu none"
     if gpu is not None and (why_not := torch_problem(hardware, gpu)):
         return "cpu", one_line(why_not.sentence)
     if gpu is not None:
         return "cuda", f"GPU {gpu.index}, {one_line(gpu.name)}" if gpu.name else f"GPU {gpu.index}"
     if hardware.gpus:
-        return "cpu", "no GPU of this machine can be used now"
+        return "cpu", "no GPU of this machine is usable now"
     if hardware.driver and hardware.driver.problem:
-        return "cpu", "the NVIDIA driver does not answer"
+        return "cpu", "the NVIDIA driver does not respond"
     return "cpu", "no NVIDIA GPU was found on this machine"
 
 
@@ -286,17 +286,17 @@ def choose_gpu(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
         return None, ""
     freest = min(usable, key=_occupation)
     if len(usable) == 1:
-        return freest, "as the only one" if len(gpus) == 1 else "as the only one that can be used"
+        return freest, "the only one" if len(gpus) == 1 else "the only usable one"
     if freest.memory_free_bytes is None:
-        return freest, "as the first one: free memory is not reported"
-    return freest, "as the one with the most free memory"
+        return freest, "the first one, as free memory is not reported"
+    return freest, "the one with the most free memory"
 
 
 def _asked_for(gpus: tuple[Gpu, ...], chosen: int) -> Gpu:
     found = next((gpu for gpu in gpus if gpu.index == chosen), None)
     if found is None:
         here = ", ".join(str(gpu.index) for gpu in gpus)
-        raise InputError(f"there is no GPU {chosen}", hint=f"GPUs here: {here}" if here else "this machine shows none")
+        raise InputError(f"there is no GPU {chosen}", hint=f"GPUs here: {here}" if here else "this machine has none")
     if not found.visible:
         raise InputError(f"GPU {chosen} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another")
     return found

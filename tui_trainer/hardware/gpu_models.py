@@ -187,7 +187,7 @@ def abilities(capability: Version | None, card: Card | None = None) -> Abilities
 def cuda_that_serves(capability: Version) -> str:
     """Why no CUDA of today compiles for the card, or empty."""
     if capability < _OLDEST_OF_CUDA[12]:
-        return "CUDA 12 ended the support of cards of its age, and torch has no newer build for it"
+        return "CUDA 12 no longer supports GPUs of its age, and torch has no newer build for it"
     return ""
 
 
@@ -195,12 +195,12 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
     """Why a torch of this version that is built for this CUDA cannot use such a card, or empty."""
     oldest = _OLDEST_OF_CUDA.get(torch_cuda[0])
     if oldest and capability < oldest:
-        return f"CUDA {torch_cuda[0]} serves compute capability {dotted(oldest)} and newer"
+        return f"CUDA {torch_cuda[0]} supports compute capability {dotted(oldest)} and newer"
     oldest = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
     if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest:
         return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest)}"
     if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
-        return "such cards need CUDA 12.8 or newer"
+        return "such GPUs need CUDA 12.8 or newer"
     return ""
 
 
@@ -244,7 +244,7 @@ class FlashKernel:
         """Why a card cannot run it, as a sentence; empty where it can."""
         if capability >= self.capability_from:
             return ""
-        return f"it needs compute capability {dotted(self.capability_from)}, this card has {dotted(capability)}"
+        return f"it needs compute capability {dotted(self.capability_from)}, and this GPU has {dotted(capability)}"
 
 
 # The major capability that FlashAttention 3 was written for; elsewhere torch's own is as fast, or it does not run.

@@ -70,16 +70,16 @@ GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH = 15, 16, 18
 DEADLINE_SECONDS = 15.0
 
 _DRIVER_WORDS = {
-    NO_PERMISSION: "the NVIDIA driver does not let this user ask",
+    NO_PERMISSION: "this user has no permission to query the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA driver is installed but not loaded",
-    TIMEOUT: "the NVIDIA driver did not answer in time",
-    LIBRARY_NOT_FOUND: "the NVIDIA driver's library (libnvidia-ml.so.1) is not found",
-    GPU_IS_LOST: "a GPU has fallen off the bus, and the NVIDIA driver does not answer",
+    TIMEOUT: "the NVIDIA driver did not respond in time",
+    LIBRARY_NOT_FOUND: "the NVIDIA driver's library (libnvidia-ml.so.1) was not found",
+    GPU_IS_LOST: "a GPU has fallen off the bus, and the NVIDIA driver does not respond",
     VERSION_MISMATCH: "the NVIDIA driver was updated but the old one is still loaded",
 }
 _CARD_WORDS = {
-    NO_PERMISSION: "may not be used by this user",
-    TIMEOUT: "does not answer in time",
+    NO_PERMISSION: "cannot be used by this user",
+    TIMEOUT: "does not respond in time",
     GPU_IS_LOST: "has fallen off the bus (GPU is lost)",
     RESET_REQUIRED: "needs a reset",
 }
@@ -307,7 +307,7 @@ def read_cards(nvml: Nvml | None, deadline_seconds: float = DEADLINE_SECONDS) ->
     """Driver and cards; a driver that hangs is one with a problem."""
     if nvml is None:
         return None, ()
-    hung = Driver(problem=f"the NVIDIA driver does not answer: no word in {deadline_seconds:g} s", error_code=TIMEOUT)
+    hung = Driver(problem=f"the NVIDIA driver did not respond within {deadline_seconds:g} s", error_code=TIMEOUT)
     return within(deadline_seconds, lambda: (nvml.driver(), nvml.gpus())) or (hung, ())
 
 

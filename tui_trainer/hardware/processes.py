@@ -143,7 +143,9 @@ class ProcessReader:
         cores = (busy - before - seen) / seconds
         if cores < _UNSEEN_CORES:
             return []
-        return [f"{cores:.1f} cores are busy with what is not listed: outside this container, or ended meanwhile"]
+        return [
+            f"{cores:.1f} cores are used by processes that are not listed: outside this container, or already ended"
+        ]
 
 
 def _command(process: psutil.Process) -> str:
@@ -159,12 +161,12 @@ def _command(process: psutil.Process) -> str:
 
 def _unseen_memory(card: CardUsers) -> str:
     if card.memory_by_pid is None:
-        return f"GPU {card.index}: the driver does not say whose processes are on it"
+        return f"GPU {card.index}: the driver does not report its processes"
     listed = sum(size or 0 for size in card.memory_by_pid.values())
     unseen = (card.used_bytes or 0) - listed
     if unseen < _DRIVER_BYTES or None in card.memory_by_pid.values():
         return ""
-    return f"GPU {card.index}: {format_bytes(unseen)} are in use by processes that this container does not show"
+    return f"GPU {card.index}: {format_bytes(unseen)} are used by processes that this container does not show"
 
 
 def descendants(processes: Mapping[int, ProcessUse], pid: int) -> set[int]:
@@ -188,7 +190,7 @@ def end_process(pid: int, started_at: float | None, *, kill: bool = False) -> st
         process: Any = _the_same(pid, started_at)
         (process.kill if kill else process.terminate)()
     except psutil.NoSuchProcess:
-        return "it has ended already"
+        return "it has already ended"
     except (psutil.Error, OSError) as error:
         return f"it cannot be ended: {getattr(error, 'msg', '') or error}"
     return ""

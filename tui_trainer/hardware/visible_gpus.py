@@ -59,7 +59,7 @@ def card_index(uuid: str) -> int:
 
     count = torch.cuda.device_count()
     if not count:
-        raise RunError("torch finds no GPU in this process: `tui-trainer diagnose` shows what CUDA is given")
+        raise RunError("torch finds no GPU in this process: `tui-trainer diagnose` shows what CUDA sees")
     if not uuid:
         return 0
     for index in range(count):
@@ -69,8 +69,8 @@ def card_index(uuid: str) -> int:
         # A process gets one instance; some versions of CUDA give it the name of the whole card.
         return 0
     raise RunError(
-        f"CUDA does not show this process the card {uuid}, which the plan is for: `{VARIABLE}={uuid}` in front of the "
-        "command shows it that one alone"
+        f"CUDA does not show GPU {uuid}, which the plan is for, to this process: start the command with "
+        f"`{VARIABLE}={uuid}` to make only that one visible"
     )
 
 

@@ -71,24 +71,24 @@ def _matched(
     try:
         pattern = re.compile(tuning.target_modules)
     except re.error as error:
-        return wrong(f"is no regular expression: {error}", "as peft takes it, whole paths of layers match it")
+        return wrong(f"is not a valid regular expression: {error}", "as in peft, it must match full paths of layers")
     hits = [path for path in modules if path and pattern.fullmatch(path)]
     output, towers = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
     inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
     if outside := [path for path in hits if f"{path}.".startswith(towers or ("\n",))]:
-        message = f"matches what stays frozen beside the language model: {_some(outside)}"
+        message = f"matches frozen parts outside the language model: {_some(outside)}"
         return wrong(message, f"layers of the language model are {_some(inner)}")
     if odd := [path for path in hits if path not in inner]:
         kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
-        message = f"matches {one_line(odd[0], 120)} ({kind}), which is no linear layer inside the model"
-        return wrong(message, "let it end with the names of layers, as in '.*\\.(q|v)_proj'")
+        message = f"matches {one_line(odd[0], 120)} ({kind}), which is not a linear layer inside the model"
+        return wrong(message, "end it with names of layers, as in '.*\\.(q|v)_proj'")
     whole = names_in(tuning.modules_to_save)
     if both := [path for path in hits if any(f".{name}." in f".{path}." for name in whole)]:
-        hint = "leave it out of the expression, or of tuning.modules_to_save"
-        return wrong(f"matches {one_line(both[0], 120)}, which is trained as a whole", hint)
+        hint = "remove it from the expression, or from tuning.modules_to_save"
+        return wrong(f"matches {one_line(both[0], 120)}, which is fully trained", hint)
     if not hits:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return wrong(message, f"it has to match whole paths, such as {_some(inner)}")
+        return wrong(message, f"it must match full paths, such as {_some(inner)}")
     return set(hits), []
 
 
@@ -109,12 +109,12 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     ]
     hits = [place for place in owners if _ends_with(place, (name,))]
     known = ", ".join(dict.fromkeys(map(place_in_block, fits)))
-    hint = f"tensors that take one: {one_line(known, 300)}" if known else "this model has no tensors that take one"
+    hint = f"tensors that can be adapted: {one_line(known, 300)}" if known else "this model has no such tensors"
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
     elif odd := [place for place in hits if place not in fits]:
-        message = f"{one_line(odd[0], 120)} is no matrix that a linear layer does not hold"
-        hint = f"layers are named in {MODULES_KEY}; {hint}"
+        message = f"{one_line(odd[0], 120)} belongs to a layer or is not a matrix"
+        hint = f"name layers in {MODULES_KEY}; {hint}"
     else:
         return None
     return Problem(message=message, key=PARAMETERS_KEY, hint=hint)
@@ -145,11 +145,9 @@ def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             name = place.rpartition(".")[2]
             linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
-        message = (
-            f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names say"
-        )
-        hint = f"it renames what were experts in older models: they differ in {_some(sorted(paths ^ wanted))}; "
-        hint += f'"all-linear" takes all, {PARAMETERS_KEY} tensors of experts'
+        message = f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names"
+        hint = f"it renames experts of older models; differences: {_some(sorted(paths ^ wanted))}. "
+        hint += f'Use "all-linear" for all layers, {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {
         "linears": [asdict(replace(kind, count=count)) for kind, count in linears.items()],

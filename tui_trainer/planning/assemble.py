@@ -118,10 +118,8 @@ class Steps:
             affordable = _EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
             rows = max(_LEAST_EVAL_ROWS, round(affordable))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
-            reason = (
-                f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations on the way take {share:.0%} of the"
-            )
-            reason += " time; evaluation.max_eval_rows = 0 reads all"
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
+            reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
         if 0 < rows < facts.eval_rows:
             return Planned(value=rows, exact=facts.exact, reason=reason)
         return Planned(value=facts.eval_rows, exact=facts.exact, reason=facts.reason)
@@ -134,7 +132,7 @@ class Steps:
             # Else a run of one step would train at rate 0.
             reason = f"all but the last of {total} steps, which has the peak learning rate"
             return Planned(value=total - 1, exact=self.total.exact, reason=reason)
-        return planned if planned.value else exact(0, "the peak learning rate at once")
+        return planned if planned.value else exact(0, "starts at the peak learning rate")
 
     def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
         """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
@@ -142,16 +140,16 @@ class Steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if planned.value > left:
-            reason = f"all {left} after the warm-up; num_decay_steps = {setting:g} are {planned.value}"
+            reason = f"all {left} after warm-up; num_decay_steps = {setting:g} would be {planned.value}"
             return Planned(value=left, exact=self.total.exact, reason=reason)
-        return planned if planned.value else exact(0, "the peak learning rate to the end")
+        return planned if planned.value else exact(0, "stays at the peak learning rate")
 
     def cadence(self, name: str, setting: float) -> Planned[int]:
         total = self.total
         value = every(setting, total.value)
         if 0 < setting < 1:
             return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
-        return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not on the way")
+        return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not during the run")
 
 
 def assemble(hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -197,9 +195,8 @@ def _threads(hardware: Hardware, made: Decisions) -> Planned[int]:
     if made.setup.device != "cpu" or not spins_by_load():
         return made.threads
     busy = is_busy(hardware.load_of_others, made.threads.value * made.group.per_node)
-    how = "sleep while they wait for each other" if busy else "do not sleep while they wait for each other"
-    why = "need the cores" if busy else "leave the cores free"
-    return exact(made.threads.value, f"{made.threads.reason}; they {how}, as others {why}")
+    how = "sleep, as other programs need the cores" if busy else "do not sleep, as the cores are otherwise free"
+    return exact(made.threads.value, f"{made.threads.reason}; waiting threads {how}")
 
 
 def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions) -> dict[str, Any]:
@@ -207,7 +204,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     scratch, name = loaded.config.is_from_scratch, loaded.config.model.model_name_or_path
     counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
     if name and not find_model(name, loaded.config.model.revision, head=shape.head, labels=shape.labels).folder:
-        counted += ", which is not on this machine: `tui-trainer download` fetches it"
+        counted += ", which has not been downloaded: use `tui-trainer download`"
     counted += find_task(loaded.config.task.type).changes_words(loaded.config)
     is_exact = facts.exact or not scratch
     frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
@@ -215,7 +212,7 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
     if begins := _decomposition(loaded, made):
-        share += f"; they begin by {begins.how} of each of {begins.count:,} matrices before the first step"
+        share += f"; initialised by {begins.how} of each of {begins.count:,} matrices before the first step"
         share += f", {begins.operations:.1e} operations, and are saved with rank {2 * loaded.config.tuning.r}"
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
@@ -245,8 +242,8 @@ def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[
         return None
     told, now = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
     if set(had) == set(names):
-        return exact("kept", f"the model tells the labels of the data apart: {told}")
-    return exact("new", f"the model was for the labels {told}, and the data has {now}")
+        return exact("kept", f"the model already has the labels of the data: {told}")
+    return exact("new", f"the model has the labels {told}, but the data has {now}")
 
 
 def _decomposition(loaded: LoadedConfig, made: Decisions) -> Decomposition | None:
@@ -260,7 +257,7 @@ def _decomposition(loaded: LoadedConfig, made: Decisions) -> Decomposition | Non
 def _batch(loaded: LoadedConfig, facts: DataFacts, made: Decisions, steps: Steps) -> dict[str, Any]:
     cut, effective_reason = made.cut, made.cut.effective_reason
     if facts.rows < cut.effective:
-        effective_reason += f"; the data has only {facts.rows} rows, so every step has all of them"
+        effective_reason += f"; the data has only {facts.rows} rows, so every step uses all of them"
     eval_batch, eval_reason = _eval_batch(loaded, cut, facts)
     return {
         "sources": facts.sources,
@@ -308,7 +305,7 @@ def _memory_and_disk(loaded: ResolvedLoaded, facts: DataFacts, made: Decisions, 
     )
     if setup.merged_parameters and setup.has_adapter:
         kept = made.shape.loaded_parameters * Static(made.shape, setup).weight_size
-        disk, disk_reason = disk + kept, f"{disk_reason}, and the merged model that the adapter is for"
+        disk, disk_reason = disk + kept, f"{disk_reason}, and the merged base model of the adapter"
     total = memory.total_bytes(parts)
     return {
         "memory_parts": parts,
@@ -372,7 +369,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
         reason += f", and {took}{beginning.reason}"
         total = None if total is None or beginning.value is None else total + beginning.value
-    reason += "; without loading, saving and text samples"
+    reason += "; without loading, saving and samples"
     threads = made.threads.value * made.group.per_node
     busy = busy_words(hardware.load_of_others, hardware.usable_cores, threads) if setup.device == "cpu" else ""
     rates = compute_rates(
@@ -393,7 +390,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "has_measured_steps": is_measured,
         "sample_tokens": sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
         if find_task(loaded.config.task.type).continues
-        else exact(0, "its task decides"),
+        else exact(0, "set by the task"),
         "step_flops": flops,
         "shape_key": str(key),
         "beginning_seconds": beginning,

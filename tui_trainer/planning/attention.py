@@ -20,7 +20,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.training_setup import Precision
 
 BY_LENGTHS, CUDNN, FLASH, EFFICIENT, MATH = "flash by lengths", "cuDNN", "flash", "memory-efficient", "math"
-EAGER, ON_CPU = "eager", "torch's for the CPU"
+EAGER, ON_CPU = "eager", "torch's CPU kernel"
 # torch's attention by lengths came with 2.10. Its memory-efficient kernel takes fewer heads of keys than of queries in
 # 2.15, by the docstring, and refuses them in 2.11 (check_batch_size_and_num_heads_dense without enable_gqa); where
 # that changed between them is not known, and repeated keys are right anywhere.
@@ -63,7 +63,7 @@ class Attention(BaseModel):
         return f"{self.kernel}, because {self.because}" if self.kernel else ""
 
 
-NOT_PLANNED = Attention(kernel="", reason="the plan does not say")
+NOT_PLANNED = Attention(kernel="", reason="not in the plan")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,7 +91,7 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
     chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
     wait = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
-        wait = f"RoPE of type {kind} asks the card for the longest position in each pass, and the host waits for it"
+        wait = f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for it"
     return chosen.model_copy(update={"hidden_wait": wait})
 
 
@@ -99,13 +99,13 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
     """What leaves torch no choice."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
-        unknown = "" if is_known_attention(requested) else "; the plan does not know it, and counts memory as of sdpa"
-        return Attention(kernel=requested, reason=f"model.attn_implementation says so{unknown}", source="config")
+        unknown = "" if is_known_attention(requested) else "; the plan assumes the memory of sdpa"
+        return Attention(kernel=requested, reason=f"model.attn_implementation is set to it{unknown}", source="config")
     if facts.soft_cap:
-        reason = f"SDPA does not know the soft cap {facts.soft_cap:g} of its scores"
+        reason = f"SDPA does not support its soft cap of {facts.soft_cap:g} on scores"
         return Attention(kernel=EAGER, reason=reason, source="transformers modeling_gemma2.py, _supports_sdpa of 5.24")
     if not facts.has_sdpa:
-        reason = f"{shape.model_type} computes attention with operations of its own"
+        reason = f"{shape.model_type} uses its own attention"
         return Attention(kernel=EAGER, reason=reason, source=f"transformers modeling_{shape.model_type}.py")
     return None
 
@@ -115,16 +115,16 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
         return _on_cpu(shape)
     if rows.packed and not (against := _against_lengths(shape, machine)):
         library = _library_by_lengths(machine)
-        reason = f"documents are packed, and {library} takes their lengths without a mask, if it passes the probe"
+        reason = f"documents are packed, and {library} uses their lengths instead of a mask (checked at the start)"
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     masked = planned_mask(shape, rows)
-    refusals = [f"attention by lengths {against}"] if rows.packed else []
+    refusals = [f"variable-length attention {against}"] if rows.packed else []
     for kernel, against, source in _refused(shape, rows, machine, masked):
         if against:
             refusals.append(f"{kernel} {against}")
             continue
         repeats = _repeats_keys(shape, machine, kernel, masked)
-        reason = "; ".join(refusals) if refusals else "torch takes it first"
+        reason = "; ".join(refusals) if refusals else "it is torch's first choice"
         return Attention(kernel=kernel, reason=reason, source=source, repeats_keys=repeats)
     return Attention(kernel=MATH, reason="; ".join(refusals), source=_SDP_UTILS)
 
@@ -133,25 +133,25 @@ def _on_cpu(shape: ModelShape) -> Attention:
     source = "torch sdp_utils_cpp.cpp, use_flash_attention_cpp"
     for what, is_there in (
         ("dropout", shape.attention_dropout),
-        ("bias that is learnt, as this model has in place of a mask", shape.attention.learnt_bias),
+        ("learned bias, which this model has instead of a mask", shape.attention.learnt_bias),
     ):
         if is_there:
-            return Attention(kernel=MATH, reason=f"torch's kernel for CPUs takes no {what}", source=source)
-    return Attention(kernel=ON_CPU, reason="it keeps no scores, with a mask or without", source=source)
+            return Attention(kernel=MATH, reason=f"torch's CPU kernel supports no {what}", source=source)
+    return Attention(kernel=ON_CPU, reason="it stores no scores, with or without a mask", source=source)
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
     """Why a pass has one; empty: it has none. A batch without padding leaves that of an encoder out."""
     facts = shape.attention
     if facts.learnt_bias:
-        return "a learnt bias"
+        return "a learned bias"
     if rows.packed:
-        return "a mask of documents"
+        return "a document mask"
     if facts.is_chunked:
-        return "a mask of chunks"
+        return "a chunk mask"
     if 0 < facts.window <= rows.longest:
-        return f"a mask of the window of {facts.window} tokens"
-    return "a mask of padding" if shape.head != CAUSAL and rows.widths_vary else ""
+        return f"a sliding window of {facts.window} tokens"
+    return "a padding mask" if shape.head != CAUSAL and rows.widths_vary else ""
 
 
 def _refused(
@@ -166,45 +166,45 @@ def _refused(
     sixteen, newer = machine.precision != "fp32", capability is not None and capability >= (8, 0)
     aligned = 8 if sixteen else 4 if newer else 1
     bad = [size for size in (facts.head_size, facts.value_size) if size % aligned]
-    against = f"takes heads of multiples of {aligned} numbers, and one has {bad[0]}" if bad else ""
+    against = f"needs head sizes that are multiples of {aligned}, and one is {bad[0]}" if bad else ""
     yield EFFICIENT, against, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 
 def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) -> str:
     facts, largest = shape.attention, max(shape.attention.head_size, shape.attention.value_size)
     if machine.precision == "fp32":
-        return "computes in 16 bits only"
+        return "supports 16 bits only"
     if machine.deterministic:
         return "has no deterministic backward pass"
     if largest > _CUDNN_LARGEST_HEAD:
-        return f"takes heads of up to {_CUDNN_LARGEST_HEAD} numbers, these have {largest}"
+        return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, and these are {largest}"
     if facts.learnt_bias:
-        return "gives a learnt bias no gradient"
+        return "computes no gradient for a learned bias"
     # It builds a plan for each shape, forward and backward, in tenths of a second. Rows that are as wide as their
     # longest one are of a new shape in nearly each pass. Widths rounded to 128 would leave few shapes, for 64 more
     # tokens a row at a mean: a tenth of rows of 600, all of whose products are computed. The next kernel costs a part
     # of attention's time, itself about a tenth of a step at 4,096 tokens and less below (reckoned, not measured).
     if rows.widths_vary:
-        return "builds a plan for each width of rows, and widths vary"
+        return "builds a plan for each row length, and lengths vary"
     return ""
 
 
 def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) -> str:
     capability, facts = machine.capability, shape.attention
     if capability is None:
-        return "needs compute capability 8.0, and the card does not report its own"
+        return "needs compute capability 8.0, and the GPU does not report its own"
     if capability < _FLASH_FROM:
-        return f"needs compute capability {dotted(_FLASH_FROM)}, this card has {dotted(capability)}"
+        return f"needs compute capability {dotted(_FLASH_FROM)}, and this GPU has {dotted(capability)}"
     if machine.precision == "fp32":
-        return "computes in 16 bits only"
+        return "supports 16 bits only"
     if masked:
-        return f"takes no mask, and there is {masked}"
+        return f"supports no mask, and there is {masked}"
     if facts.head_size != facts.value_size:
-        return f"takes values as wide as keys, and these are {facts.value_size} and {facts.head_size}"
+        return f"needs values and keys of one size, and these are {facts.value_size} and {facts.head_size}"
     if facts.head_size > _FLASH_LARGEST_HEAD:
-        return f"takes heads of up to {_FLASH_LARGEST_HEAD} numbers, these have {facts.head_size}"
+        return f"supports head sizes up to {_FLASH_LARGEST_HEAD}, and these are {facts.head_size}"
     if capability in _SMALL_AMPERE and 192 < facts.head_size <= 224:
-        return f"has no backward pass for heads of {facts.head_size} numbers on capability {dotted(capability)}"
+        return f"has no backward pass for head size {facts.head_size} on capability {dotted(capability)}"
     return ""
 
 
@@ -214,11 +214,11 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
     if against := _against_flash(shape, machine, ""):
         return against
     if facts.is_chunked:
-        return "does not know the model's chunks"
+        return "does not support the model's chunks"
     if facts.learnt_bias:
-        return "takes no learnt bias"
+        return "does not support a learned bias"
     if shape.attention_dropout:
-        return f"has no dropout, and the model's is {shape.attention_dropout:g}"
+        return f"does not support dropout, and the model's is {shape.attention_dropout:g}"
     if not _library_by_lengths(machine):
         return "needs torch 2.10 or the package flash-attn"
     return ""

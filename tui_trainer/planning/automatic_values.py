@@ -95,22 +95,22 @@ def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape
         return _gpu_precision(target, shape)
     native = sorted(hardware.cpu_flags & BF16_FLAGS)
     if not native:
-        return exact("fp32", "this CPU computes bf16 only by emulation, slower than fp32")
+        return exact("fp32", "this CPU only emulates bf16, which is slower than fp32")
     if shape.hidden_size < CPU_BF16_LEAST_WIDTH:
-        return exact("fp32", f"at width {shape.hidden_size} the casts of bf16 cost more than it saves")
+        return exact("fp32", f"at width {shape.hidden_size}, casts to bf16 cost more than it saves")
     return exact("bf16", f"native on this CPU ({', '.join(native)})")
 
 
 def _gpu_precision(target: TrainingDevice, shape: ModelShape) -> Planned[Precision]:
     capability = target.gpu.capability if target.gpu else None
     if target.bf16 is None or capability is None:
-        return exact("fp32", "the card does not report what it can compute")
+        return exact("fp32", "the GPU does not report its capability")
     if target.bf16:
-        return exact("bf16", f"native from compute capability 8.0 on; this card has {dotted(capability)}")
+        return exact("bf16", f"native from compute capability 8.0; this GPU has {dotted(capability)}")
     if shape.model_type in OVERFLOWS_IN_FP16:
         kind = shape.model_type
-        return exact("fp32", f"compute capability {dotted(capability)} has no bf16, and {kind} overflows in fp16")
-    return exact("fp16", f"compute capability {dotted(capability)} has no bf16; the loss is scaled")
+        return exact("fp32", f"no bf16 with compute capability {dotted(capability)}, and {kind} overflows in fp16")
+    return exact("fp16", f"no bf16 with compute capability {dotted(capability)}; the loss is scaled")
 
 
 def precision_problems(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice) -> list[Problem]:
@@ -126,25 +126,25 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     requested, on_cpu, libraries = config.training.mixed_precision, target.device == "cpu", hardware.libraries
     no_gpu, native = "and this run is on the CPU", hardware.cpu_flags & BF16_FLAGS
     if requested == "fp16" and on_cpu:
-        yield MIXED, f"fp16 is for GPUs, {no_gpu}", f"set it to {'bf16, which this CPU has' if native else 'auto'}"
+        yield MIXED, f"fp16 needs a GPU, {no_gpu}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
     if requested == "bf16" and target.bf16 is False:
         hint = "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it"
-        yield MIXED, f"{target.reason} has no bf16", hint
+        yield MIXED, f"{target.reason} does not support bf16", hint
     if requested == "bf16" and on_cpu and hardware.cpu_flags and not native:
-        message = "this CPU has no bf16 (neither avx512_bf16 nor amx_bf16): emulated, it is slower than fp32"
+        message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16): emulation is slower than fp32"
         yield MIXED, message, "set it to auto"
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
-        message = "weights that train cannot be float16: their updates would be lost"
-        yield DTYPE, message, "set it to auto; training.mixed_precision decides the products"
+        message = "trainable weights cannot be float16: their updates would be lost"
+        yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
     key, name = "training.optim", config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", f"{ADAFACTOR} keeps almost no state, and runs here"
+        yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs here"
     elif optimizer.library and libraries.get(optimizer.library) is None:
-        hint = f"install it: uv pip install {optimizer.library}; or take {ADAFACTOR}"
+        hint = f"install it: uv pip install {optimizer.library}; or use {ADAFACTOR}"
         yield key, f"{name} needs {optimizer.library}, which is not installed", hint
     elif optimizer.compiles and (lack := lack_of_compiler(libraries, target.device)):
-        yield key, f"{name} compiles its step, and {lack}", f"install it, or take {ADAFACTOR}"
+        yield key, f"{name} compiles its step, and {lack}", f"install it, or use {ADAFACTOR}"
     key, name = "model.attn_implementation", config.model.attn_implementation
     kernel, capability = FLASH_KERNELS.get(name), target.gpu.capability if target.gpu else None
     if (kernel or name == "flex_attention") and on_cpu:
@@ -162,26 +162,26 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
         masters = "; the optimizer updates fp32 master weights, which these are copies of"
         return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
     if trains:
-        reason = "they train, and small updates are lost in 16 bits"
+        reason = "they are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
-            reason += "; without FSDP2 experts are multiplied in fp32 as well, as grouped_mm is no autocast operation"
+            reason += "; without FSDP2 experts are computed in fp32 as well, as autocast does not cover grouped_mm"
         return exact("float32", reason)
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
-        return exact(by_precision[chosen], "of what is not in 4 bits, and what the rest is unpacked to")
-    return exact(by_precision[chosen], "they are frozen, and matmuls take them as they are")
+        return exact(by_precision[chosen], "for weights that are not in 4 bits; the others are unpacked to it")
+    return exact(by_precision[chosen], "they are frozen, so matmuls use them without a cast")
 
 
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
-        why = f"{shape.model_type} changes its logits in a way that chunks do not know"
+        why = f"{shape.model_type} changes its logits in a way that chunks do not support"
         return exact(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
     if requested != "auto":
         return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        why = "auto: on a GPU the logits of all tokens take more memory than time"
+        why = "auto: on a GPU, computing all logits at once takes much memory and saves little time"
         tuning = loaded.config.tuning
         trains_rows = find_task(loaded.config.task.type).trained_token_ids(loaded.config)
         if tuning.has_adapter and not saves_head(shape, tuning.modules_to_save) and not trains_rows:
@@ -189,8 +189,8 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         # Each chunk adds its part to the gradient of the head, 12 bytes for each of its numbers. A fused loss moves 6
         # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
         wide = max(FEW_LABELS, 2 * shape.hidden_size)
-        return exact(wide, f"{why}; the head is trained, and each chunk adds to its whole gradient")
-    return exact(0, "auto: on a CPU all at once is faster")
+        return exact(wide, f"{why}; chunks are larger because the head is trained")
+    return exact(0, "auto: on a CPU, all at once is faster")
 
 
 def choose(
@@ -288,8 +288,8 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
     if requested != "auto":
         return routers, exact(requested, f"from {loaded.where(KEY)}")
     if routers.is_on:
-        return routers, exact(routers.coefficient, "auto: of the model's own config, which asks for router logits")
-    reason = f"auto: the model's own config does not ask for it; its weight is {routers.coefficient:g}"
+        return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
+    reason = f"auto: the model's config does not request it; its coefficient is {routers.coefficient:g}"
     return routers, exact(0.0, reason)
 
 
@@ -308,7 +308,7 @@ def _require_rank(loaded: LoadedConfig, linears: Sequence[Linear]) -> None:
     tuning = loaded.config.tuning
     most = min((min(linear.inputs, linear.outputs) for linear in linears), default=tuning.r)
     if tuning.r > most:
-        message = f"is {tuning.r}, and {tuning.init_lora_weights} takes no more than {most} out of the narrowest matrix"
+        message = f"is {tuning.r}, but {tuning.init_lora_weights} allows at most {most} for the narrowest matrix"
         raise ConfigError(loaded.problem("tuning.r", message, f"set it to {most} or less, or {INIT_KEY} to default"))
 
 
@@ -348,5 +348,5 @@ def loader_workers(loaded: LoadedConfig, target: TrainingDevice) -> Planned[int]
     if requested != "auto":
         return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":
-        return exact(1, "auto: rows are tokens already, which one thread cuts into batches while the GPU computes")
-    return exact(0, "auto: the CPU that would make batches ahead is the one that trains")
+        return exact(1, "auto: rows are already tokenised, and one thread makes batches while the GPU computes")
+    return exact(0, "auto: the CPU is busy training, so batches are made between steps")

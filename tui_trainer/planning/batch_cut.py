@@ -53,7 +53,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     effective = training.effective_batch_size
     if micro == TUNE and isinstance(accumulation, int) and loaded.origin(ACCUMULATION).by_user:
-        message = f"is {accumulation}, but {MICRO} = {TUNE} is to find how the batch is cut"
+        message = f"is {accumulation}, but {MICRO} = {TUNE} determines the accumulation"
         return [loaded.problem(ACCUMULATION, message, "set it to auto")]
     if effective == "auto" or not (isinstance(micro, int) and isinstance(accumulation, int)):
         return []
@@ -69,7 +69,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if processes > 1:
         product, numbers = f"{product} x {PROCESSES}", f"{numbers} x {processes}"
     message = f"is {effective}, but {product} = {numbers} = {micro * accumulation * processes}"
-    return [loaded.problem(EFFECTIVE, message, "leave one of the three out")]
+    return [loaded.problem(EFFECTIVE, message, "remove one of the three")]
 
 
 def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
@@ -91,7 +91,7 @@ def base_rows(loaded: LoadedConfig) -> tuple[int, str]:
     rows = recipe.values.get("training", {}).get("effective_batch_size") if recipe and not written else None
     if isinstance(rows, int) and recipe:
         return rows, f"recipe {recipe.name}"
-    return loaded.config.training.base_batch_size, loaded.where(BASE) if written else "the default"
+    return loaded.config.training.base_batch_size, loaded.where(BASE) if written else "default"
 
 
 def _requested(loaded: LoadedConfig) -> int:
@@ -121,7 +121,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if isinstance(micro, int) and micro_written:
         reason = f"from {loaded.where(MICRO)}"
         if micro > share:
-            reason += f", which says {micro}: no more than {of}"
+            reason += f", which is {micro}: limited to {of}"
         return _cut(effective, min(micro, share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
         rows = "effective batch" if processes == 1 else f"{share} rows of a process"
@@ -129,14 +129,14 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         cut = _cut(effective, -(-share // min(accumulation, share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
             return cut
-        uneven = f"{cut.accumulation_reason}; {accumulation}, as asked for, would leave a part empty"
+        uneven = f"{cut.accumulation_reason}; {accumulation}, as requested, would leave a micro-batch empty"
         return replace(cut, accumulation_reason=uneven)
     limit = min(micro, share) if isinstance(micro, int) else share
     fits = largest_fit(limit)
     # Equal parts: 32 rows of which 20 fit are cut into 16 and 16, not into 20 and 12.
     even = -(-share // -(-share // fits))
     if fits < limit:
-        reason = f"the largest equal part of {of} that fits in memory ({fits} rows would)"
+        reason = f"the largest equal part of {of} that fits in memory (up to {fits} rows fit)"
     elif isinstance(micro, int) and micro < share:
         reason = f"the largest equal part of {of} up to {micro}, from {loaded.where(MICRO)}"
     else:
@@ -152,7 +152,7 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
         accumulation=-(-share // micro),
         effective_reason=effective_reason,
         micro_reason=micro_reason,
-        accumulation_reason=f"{share} rows in parts of {micro}",
+        accumulation_reason=f"{share} rows in micro-batches of {micro}",
         processes=processes,
     )
 
@@ -185,8 +185,8 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     fastest = min(costs, key=lambda micro: costs[micro])
     if costs[fastest] > (1 - LEAST_SAVING) * costs[halves[0]]:
         return cut
-    shares = f"{padding(fastest):.0%} padding, and {padding(halves[0]):.0%} with {halves[0]}"
-    reason = f"rows of similar length in one pass have {shares}"
+    shares = f"{padding(fastest):.0%} padding, and {padding(halves[0]):.0%} with {halves[0]} rows"
+    reason = f"passes of rows of similar length have {shares}"
     return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
 
 
@@ -223,10 +223,10 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         return exact(False, f"data.packing = false{where}")
     if facts.packed_rows is None:
         task = loaded.config.task.type
-        why = "rows are cut from one long text: they are full" if facts.is_stream else f"{task} reads each row alone"
+        why = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
         return exact(False, why)
     if is_asked(loaded.config):
-        return exact(False, "Unsloth attends over whole rows")
+        return exact(False, "Unsloth's attention covers whole rows")
     if why := against_packing(shape.model_type):
         return exact(False, why)
     rows = min(effective, facts.rows)
@@ -235,7 +235,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     if requested is True:
         return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
     if saving < LEAST_SAVING:
-        return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to save")
+        return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to gain")
     return Planned(value=True, exact=facts.exact, reason=fill)
 
 
@@ -247,7 +247,7 @@ def grouping(loaded: LoadedConfig, shares: PaddingShares | None, *, is_exact: bo
         return exact(requested, f"data.group_by_length = {str(requested).lower()}, from {where}")
     if shares is None:
         return exact(False, "there is no padding")
-    reason = f"{shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in batches drawn by length"
+    reason = f"{shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
     return Planned(value=spares_padding(shares), exact=is_exact, reason=reason)
 
 
@@ -324,6 +324,6 @@ def packed_cut(
         micro=micro,
         micro_reason=reason,
         accumulation=accumulation,
-        accumulation_reason=f"up to {rows} packed rows in parts of {micro}"
-        + ("; a step with more takes another pass" if most > accumulation * micro else ""),
+        accumulation_reason=f"up to {rows} packed rows in micro-batches of {micro}"
+        + ("; a step with more needs another pass" if most > accumulation * micro else ""),
     )

@@ -39,15 +39,15 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     width, heads, shared = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
     problems = []
     if width % heads or (width // heads) % 2:
-        message = f"is {heads}, which does not cut hidden_size {width} into heads of an even width"
+        message = f"is {heads}, which does not split hidden_size {width} into heads of even size"
         even = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
         near = sorted(sorted(even, key=lambda n: abs(n - heads))[:4])
-        hint = "these do: " + ", ".join(map(str, near)) if near else ""
+        hint = "valid values: " + ", ".join(map(str, near)) if near else ""
         problems.append(loaded.problem("model.scratch.num_attention_heads", message, hint))
     elif heads % shared:
         message = f"is {shared}, which does not divide num_attention_heads {heads}"
         fit = [str(n) for n in range(1, heads + 1) if heads % n == 0]
-        problems.append(loaded.problem("model.scratch.num_key_value_heads", message, "these do: " + ", ".join(fit)))
+        problems.append(loaded.problem("model.scratch.num_key_value_heads", message, "valid values: " + ", ".join(fit)))
     return problems
 
 
@@ -59,7 +59,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     problems = [*shape_problems(loaded), *batch_problems(loaded), *provider_problems(loaded)]
     nothing_named = config.data.eval_fraction == 0 and not config.data.eval_path
     if config.evaluation.early_stopping_patience and nothing_named and eval_rows == 0:
-        message = "needs held-out text, but data.eval_fraction is 0"
+        message = "needs held-out data, but data.eval_fraction is 0"
         problems.append(loaded.problem("evaluation.early_stopping_patience", message, "set data.eval_fraction = 0.1"))
     problems += _task_problems(loaded)
     if not any(problem.key == WEIGHTS_KEY for problem in problems):
@@ -69,7 +69,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
             problems += [loaded.placed(problem) for problem in error.problems]
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
-        message = f"is {config.targets.score:g}, but {METRIC_KEY} names no score"
+        message = f"is {config.targets.score:g}, but {METRIC_KEY} is not a score"
         problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
     if config.tuning.trainable_layers and (config.tuning.has_adapter or config.is_from_scratch):
         why = "random weights cannot be frozen" if config.is_from_scratch else "the model's own weights are frozen"
@@ -78,8 +78,8 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         problems.append(loaded.problem("tuning.trainable_layers", message, hint))
     training = config.training
     if OPTIMIZERS[training.optim].hidden_keys and config.tuning.has_adapter:
-        message = f"is {training.optim}, which is for matrices inside of a model, and {config.tuning.method} trains "
-        message += "narrow ones beside them"
+        message = f"is {training.optim}, which is for the matrices of a model, but {config.tuning.method} trains "
+        message += "narrow adapters"
         hint = f'set it to {DEFAULT_OPTIMIZER}, or tuning.method = "full"'
         problems.append(loaded.problem("training.optim", message, hint))
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
@@ -99,11 +99,11 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         key, value = f"training.{name}", getattr(training, name)
         if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
             message = f"is {value:g}" if isinstance(value, float) else f"is {value}"
-            message += f", but the {training.lr_scheduler_type} schedule does not read it"
-            problems.append(loaded.problem(key, message, "leave it out, or choose the schedule warmup_stable_decay"))
+            message += f", but the {training.lr_scheduler_type} schedule does not use it"
+            problems.append(loaded.problem(key, message, "remove it, or choose the schedule warmup_stable_decay"))
     rate, end_rate = training.learning_rate, schedule.end_rate
     if rate != "auto" and rate <= end_rate:
-        message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule goes down to {end_rate:g}"
+        message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule decays to {end_rate:g}"
         problems.append(loaded.problem("training.learning_rate", message, "choose a higher rate or another schedule"))
     return problems
 
@@ -115,15 +115,15 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
     if init != "default" and not tuning.has_adapter:
         why, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
     elif tuning.mutates_weights and tuning.in_four_bits:
-        why = "weights in 4 bits are not decomposed: what is left of them would be rounded to 4 bits anew, "
-        why += "and the adapter is saved for the weights as they were"
+        why = "4-bit weights cannot be decomposed: the remainder would be rounded to 4 bits again, "
+        why += "but the adapter is saved for the original weights"
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
-        why, hint = "DoRA learns lengths of the weights that it changes", f"{hint}, or tuning.use_dora to false"
+        why, hint = "DoRA learns the norms of the weights that it changes", f"{hint}, or tuning.use_dora to false"
     elif tuning.mutates_weights and tuning.target_parameters:
-        why, hint = "tensors of experts were not tried with it", f"{hint}, or {PARAMETERS_KEY} to empty"
+        why, hint = "it is not tested with tensors of experts", f"{hint}, or {PARAMETERS_KEY} to empty"
     elif tuning.mutates_weights and loaded.config.model.add_tokens:
-        why, hint = "rows of new tokens were not tried with it", f"{hint}, or model.add_tokens to empty"
+        why, hint = "it is not tested with new tokens", f"{hint}, or model.add_tokens to empty"
     return [loaded.problem(INIT_KEY, f"is {init}, but {why}", hint)] if why else []
 
 
@@ -143,7 +143,7 @@ def _task_problems(loaded: LoadedConfig) -> list[Problem]:
 
 def memory_problem(loaded: LoadedConfig, room: MemoryBudget, needed_bytes: int) -> Problem:
     """A plan that needs more memory than there is."""
-    message = f"needs about {format_bytes(needed_bytes)} of memory, {room.where} has {format_bytes(room.total_bytes)}"
+    message = f"needs about {format_bytes(needed_bytes)} of memory; {room.where} has {format_bytes(room.total_bytes)}"
     return loaded.problem("training.per_device_train_batch_size", message)
 
 
@@ -183,7 +183,7 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     return [
         loaded.problem(
             key,
-            f"is {toml_text(value)}, which does not go with {PROVIDER_KEY} = {UNSLOTH}",
+            f"is {toml_text(value)}, which is not supported with {PROVIDER_KEY} = {UNSLOTH}",
             f"set it to {toml_text(allowed[0])}, or {PROVIDER_KEY} = transformers",
         )
         for key, (value, allowed) in settings.items()
@@ -197,9 +197,9 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
     tried = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
-        tried.append((f"adapters of experts ({one_line(names, 120)})", "name linear layers alone"))
+        tried.append((f"adapters of experts ({one_line(names, 120)})", "name only linear layers"))
     if setup.router_logits:
-        tried.append(("a loss of routers", f"set {ROUTERS_KEY} = 0"))
+        tried.append(("a router loss", f"set {ROUTERS_KEY} = 0"))
     settings: dict[str, tuple[object, object]] = {
         "distributed.strategy": (strategy, "ddp"),
         "training.torch_compile": (setup.compiled, False),
@@ -208,7 +208,7 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
     return [
         loaded.problem(
             key,
-            f"is {toml_text(value)}, which was not tried with {what}",
+            f"is {toml_text(value)}, which is not tested with {what}",
             f"set it to {toml_text(allowed)}, or {other}",
         )
         for what, other in tried
@@ -238,4 +238,4 @@ def _sixteen_bits(loaded: ResolvedLoaded, shape: ModelShape, setup: TrainingSetu
     whole, _ = with_dry_run(config, shape, replace(setup, method="lora", four_bits=None, weights="bfloat16"))
     wanted, packed = (format_bytes(needed_bytes(shape, way, config, 1)) for way in (whole, setup))
     ways = f'set {METHOD_KEY} = "lora" and model.dtype = "bfloat16"'
-    return f"{ways}: about {wanted} of memory at one row in a pass, where 4 bits would take {packed}"
+    return f"{ways}: about {wanted} of memory with a micro-batch of 1; 4 bits would take {packed}"

@@ -44,24 +44,24 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
-        words = f"going on with GPU {gpu.index}, {full_name(gpu)} instead of the CPU"
+        words = f"continuing on GPU {gpu.index}, {full_name(gpu)} instead of the CPU"
         return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
         return _onto(
-            plan, hardware, TrainingDevice.of(hardware, chosen), f"going on on the CPU instead of {_card(plan)}"
+            plan, hardware, TrainingDevice.of(hardware, chosen), f"continuing on the CPU instead of {_card(plan)}"
         )
     own = _own_card(plan, hardware)
     gpu = own if chosen is None and own else choose_gpu(hardware, chosen)[0]
     device, reason = training_device(hardware, gpu)
     if gpu is None or device == "cpu":
-        hint = "go on where there is a card, or on the CPU: tui-trainer resume RUN --gpu none"
+        hint = "resume on a machine with a GPU, or on the CPU: tui-trainer resume RUN --gpu none"
         raise ConfigError(
             Problem(message=f"this run trains on a GPU ({one_line(plan.device_name)}), and {reason}", hint=hint)
         )
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
     card = f"GPU {gpu.index}, {full_name(gpu)}"
-    words = f"going on with {card} instead of {_card(plan)}" if own else f"{_card(plan)} is not here: {card} goes on"
+    words = f"continuing on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
     return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 
 
@@ -79,11 +79,11 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and here > len(cards):
-        raise ConfigError(Problem(message=f"{here} processes need a card each, and {len(cards)} can be used"))
+        raise ConfigError(Problem(message=f"{here} processes need one GPU each, and {len(cards)} can be used"))
     if wanted > plan.effective_batch_size.value:
-        message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs one"
+        message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs at least one"
         raise ConfigError(Problem(message=message))
-    words = f"going on in {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
+    words = f"continuing with {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""
     rows = plan.per_device_train_batch_size.value * plan.gradient_accumulation_steps.value * before
     share = -(-(rows if plan.packing.value else plan.effective_batch_size.value) // wanted)
@@ -124,7 +124,7 @@ def _threads(plan: Plan, hardware: Hardware, processes: int) -> Planned[int]:
 
 
 def _unknown_times(why: str, why_in_all: str) -> dict[str, Any]:
-    step = estimated(None, f"only a measured step can tell: {why}")
+    step = estimated(None, f"known only after a measured step: {why}")
     duration = estimated(None, why_in_all)
     unknown = {"step_seconds": step, "duration_seconds": duration}
     return {**unknown, "beginning_seconds": None, "compute_rates": None, "busy_words": ""}
@@ -157,7 +157,7 @@ def setup_of(plan: Plan, target: TrainingDevice) -> tuple[ModelShape, TrainingSe
 
 
 def _card(plan: Plan) -> str:
-    return f"the card of the plan ({one_line(plan.device_name)})"
+    return f"the planned GPU ({one_line(plan.device_name)})"
 
 
 def _own_card(plan: Plan, hardware: Hardware) -> Gpu | None:
@@ -179,7 +179,7 @@ def _onto(plan: Plan, hardware: Hardware, target: TrainingDevice, words: str) ->
         "gpu_uuid": gpu.cuda_uuid if gpu else "",
         "cpu_name": hardware.cpu_name,
         "threads": _threads(plan, hardware, plan.processes_per_node),
-        **_unknown_times("the device is another", "the device is another one than at the start"),
+        **_unknown_times("the device changed", "the device changed since the start"),
         "shape_key": str(
             step_key(
                 config,
@@ -204,21 +204,21 @@ def _obstacles(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[t
     attention = config.model.attn_implementation
     emulated = precision == "bf16" and hardware.cpu_flags and not hardware.cpu_flags & BF16_FLAGS
     obstacles = {
-        "weights in 4 bits are unpacked on a GPU only": config.tuning.in_four_bits,
+        "4-bit weights need a GPU": config.tuning.in_four_bits,
         f"the optimizer {optim} runs on a GPU only": OPTIMIZERS[optim].needs_gpu,
-        "the run computes in fp16, which is for GPUs": precision == "fp16",
+        "the run computes in fp16, which needs a GPU": precision == "fp16",
         f"{attention} runs on a GPU only": attention.startswith(("flash_attention", "flex_attention")),
         "the run computes in bf16, which this CPU only emulates": emulated,
     }
-    return [(words, "go on where there is a card") for words, is_there in obstacles.items() if is_there]
+    return [(words, "resume on a machine with a GPU") for words, is_there in obstacles.items() if is_there]
 
 
 def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) -> list[tuple[str, str]]:
     config, found = plan.config, []
     capability = target.gpu.capability if target.gpu else None
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
-        has = f"the run computes in bf16, which a card of compute capability {dotted(capability)} has not"
-        found.append((has, "choose a card of compute capability 8.0 or newer: --gpu N"))
+        has = f"the run computes in bf16, which a GPU of compute capability {dotted(capability)} does not support"
+        found.append((has, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
     needed = {BITSANDBYTES} if config.tuning.in_four_bits else set()
     for library in sorted(filter(None, needed | {OPTIMIZERS[config.training.optim].library})):
         if hardware.libraries.get(library) is None:
@@ -226,7 +226,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
     name = config.model.attn_implementation
     kernel = FLASH_KERNELS.get(name)
     if kernel and (lack := kernel.lack(hardware.libraries) or (kernel.too_old(capability) if capability else "")):
-        found.append((f"the run attends with {name}: {lack}", "install it here, or choose another card: --gpu N"))
+        found.append((f"the run uses {name}: {lack}", "install it here, or choose another GPU: --gpu N"))
     return found
 
 
@@ -250,9 +250,9 @@ def _split(
         parts = parts_of_run(shape, setup, plan.config, micro, eval_batch)
     needed = memory.total_bytes(parts)
     if room.total_bytes is not None and needed > room.total_bytes:
-        message = f"the run needs about {format_bytes(needed)} of memory with {micro} rows in a pass, "
-        message += f"{room.where} has {format_bytes(room.total_bytes)}"
-        raise ConfigError(Problem(message=message, hint="choose another card (--gpu N), or go on where there is one"))
+        message = f"the run needs about {format_bytes(needed)} of memory with a micro-batch of {micro}, "
+        message += f"but {room.where} has {format_bytes(room.total_bytes)}"
+        raise ConfigError(Problem(message=message, hint="choose another GPU (--gpu N), or resume on another machine"))
     on_host = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
     if problems := host_memory_problems(on_host["host_memory_bytes"], hardware):
         raise ConfigError(problems)

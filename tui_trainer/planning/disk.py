@@ -23,7 +23,7 @@ def checkpoint_bytes(shape: ModelShape, setup: TrainingSetup) -> tuple[int, str]
         total += each * sum(shape.towers.values())
     state = OPTIMIZERS[setup.optim].state_words or f"{setup.optim}'s state"
     weights = "weights, fp32 master weights" if copies else "weights"
-    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes a trained parameter: {weights} and {state}"
+    return total + SMALL_FILES_BYTES, f"{total / max(trained, 1):.3g} bytes/trained parameter: {weights} and {state}"
 
 
 def final_model_bytes(parameters: int, setup: TrainingSetup) -> int:
@@ -45,8 +45,8 @@ def run_bytes(
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:
-    """`the run writes up to 3.0 GiB, 1.2 GiB are free`."""
-    return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
+    """`the run writes up to 3.0 GiB, 1.2 GiB is free`."""
+    return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} is free"
 
 
 def _trained_bytes_each(setup: TrainingSetup) -> int:

@@ -83,16 +83,16 @@ def offload_words(
     is_stage_2 = setup.zero_stage == 2
     there = static.weight_size * setup.trained_parameters if is_stage_2 else 2 * passes * weights
     moved = (there + passes * gradients) / setup.shards
-    sentence = f"{format_bytes(moved)} go to the card and back in each step"
+    sentence = f"each step copies {format_bytes(moved)} to the GPU and back"
     if capability is None:
         return sentence
     rate, by = pcie_rate(capability)
     sentence += (
-        f", at least {format_seconds(moved / rate)} by {by} (an estimate), and the update on the CPU beside that"
+        f", which takes at least {format_seconds(moved / rate)} over {by} (estimated), plus the update on the CPU"
     )
     if without is None:
         return sentence
-    return f"{sentence}; with the weights on the card a step takes about {format_seconds(without)}"
+    return f"{sentence}; with the weights on the GPU a step takes about {format_seconds(without)}"
 
 
 def training_share(hidden_size: int) -> float:
@@ -141,8 +141,8 @@ def checkpointing_cost(
     both = (seconds_with, seconds_without)
     if all(one.value and is_measured_here(one.reason) for one in both):
         share = float(seconds_with.value or 0) / float(seconds_without.value or 1) - 1
-        return estimated(max(share, 0.0), "measured here with it and without it")
-    return estimated(planned_share, "its layers are computed forward twice")
+        return estimated(max(share, 0.0), "measured here with and without it")
+    return estimated(planned_share, "the forward pass of layers runs twice")
 
 
 def is_measured_here(reason: str) -> bool:
@@ -217,9 +217,9 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
     if training_seconds and samples and token_seconds:
         affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
         if affordable < SAMPLE_TOKENS:
-            reason = f"{samples} texts are to take {_SAMPLES_SHARE:.0%} of the time"
+            reason = f"so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
-    return exact(SAMPLE_TOKENS, "in each text")
+    return exact(SAMPLE_TOKENS, "in each sample")
 
 
 @cache
@@ -258,7 +258,7 @@ def step_time(
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
     if setup.cpu_offload:
-        return estimated(None, "weights are on the host, how fast they come is not known: measure a step")
+        return estimated(None, "weights are on the host, and the transfer speed is unknown: measure a step")
     if setup.device == "cuda":
         return _on_card(flops, hidden_size, setup, card, starts)
     return _on_cpu(flops, hidden_size, setup, device, starts)
@@ -266,7 +266,7 @@ def step_time(
 
 def _runs(calibration: Calibration, what: str) -> str:
     count = "1 measured run" if calibration.runs == 1 else f"{calibration.runs} measured runs"
-    return f"from {count} of {what}" + (" while others kept the machine busy" if calibration.busy else "")
+    return f"from {count} of {what}" + (" while other programs kept the machine busy" if calibration.busy else "")
 
 
 def busy_words(load: float | None, cores: int, threads: int) -> str:
@@ -275,17 +275,17 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     if load is None or not is_busy(load, threads):
         return ""
     times = max(1.0, (threads + load) / cores)
-    longer = f"about {times:.1f} times as long while they do" if times > 1.05 else "enough for this run beside them"
-    return f"others' load on {cores} cores is {load:.1f} now, which it does not count: {longer}"
+    longer = f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough remain for this run"
+    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not included): {longer}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
-    reason = f"numpy multiplies at {rate / 1e9:.0f} GFLOP/s here, of which this width reaches about {share:.0%}"
+    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here, and this width about {share:.0%} of that"
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
     if starts:
-        reason += f"; starting its operations takes {format_seconds(starts)} of it"
+        reason += f"; launch overhead is {format_seconds(starts)} of it"
     return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
 
 
@@ -371,15 +371,15 @@ def _on_card(
 ) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
-        known = f"the catalogue has no {setup.precision} rate for it" if card else "the card is not in the catalogue"
+        known = f"the catalogue has no {setup.precision} rate for it" if card else "this GPU is not in the catalogue"
         return estimated(None, f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
     if setup.four_bits:
-        reason += f"; unpacking 4 bits makes it about {UNPACKING_TIMES} times as long (an estimate: torchtune's README)"
+        reason += f"; unpacking 4 bits takes about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
     computing = flops / (rate * usual_share(hidden_size, setup))
     if starts > computing:
-        reason = f"starting its operations takes longer than computing them ({format_seconds(computing)}; {reason})"
+        reason = f"launch overhead takes longer than computing ({format_seconds(computing)}; {reason})"
     return estimated(max(computing, starts), reason)
 
 
@@ -424,7 +424,7 @@ class Decomposition:
             reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
             return estimated(self.fp32_matmuls / rate, f"{what}, at {reach}")
         if card is None or card.teraflops.fp32 is None:
-            return estimated(None, f"{what}, of which nothing is known on this card")
+            return estimated(None, f"{what}, whose speed on this GPU is unknown")
         rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
         reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
         return estimated(self.operations / rate, f"{what}, at {reach}")

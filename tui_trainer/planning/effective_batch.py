@@ -45,7 +45,7 @@ def with_rows_of_step(
     rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
     if rows < wanted:
         epochs = f"{training.num_train_epochs:g} epochs of {facts.rows:,} rows"
-        reason = f"auto: {rows}, as more leave fewer than {LEAST_STEPS} steps of {epochs}; without that bound {reason}"
+        reason = f"auto: {rows}, as more leave fewer than {LEAST_STEPS} steps in {epochs}; without this limit {reason}"
     else:
         reason = f"auto: {reason}"
     return with_rows(loaded, rows, reason), facts.of_batch(rows)
@@ -104,19 +104,19 @@ def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int)
     """Rows without a look at how many there are, and why."""
     config, profile = loaded.config, loaded.hardware_profile
     base, who = base_rows(loaded)
-    for_rate = f"{base} rows, which the learning rate is for ({who})"
+    for_rate = f"{base} rows, which the learning rate is meant for ({who})"
     if gpu is None:
-        return max(base, count), f"{for_rate}: on a CPU more rows take as much longer"
+        return max(base, count), f"{for_rate}: on a CPU, more rows take proportionally longer"
     if profile is None:
-        return max(base, count), f"{for_rate}: {loaded.hardware_reason or 'there is no hardware profile'}"
+        return max(base, count), f"{for_rate}: {loaded.hardware_reason or 'no hardware profile'}"
     model = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     found = _of_profile(loaded, gpu, model.parameters)
     if found is None:
-        kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion weights and this memory"
-        why = f"hardware profile {profile.name} has no number for {kind}"
+        kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this memory"
+        why = f"hardware profile {profile.name} has no value for {kind}"
         return max(base, count), f"{for_rate}: {why}; `tui-trainer tune --effective` measures one"
     rows, words = found
-    return rows * count, f"{words} on each of {count} cards: {count * rows}" if count > 1 else words
+    return rows * count, f"{words} on each of {count} GPUs: {count * rows}" if count > 1 else words
 
 
 def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, str] | None:
@@ -135,7 +135,7 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     if nearest.tokens != length:
         # Of longer rows fewer have as many tokens, but passes may be smaller: no fewer than the learning rate is for.
         rows = max(base, 1 << max(0, (nearest.rows * nearest.tokens // length).bit_length() - 1))
-        words = f"{rows} rows of {length} tokens, where {words} feed the card"
+        words = f"{rows} rows of {length} tokens, as {words} keep the GPU busy"
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
 
 

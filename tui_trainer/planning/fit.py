@@ -56,11 +56,11 @@ class MemoryBudget:
 
 def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tuple[TrainingSetup, str]:
     """The setup with what a dry run counted, and what the memory is reckoned from."""
-    reason = "the sum of the parts, at the peak of a step"
+    reason = "sum of the parts at the peak of a step"
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
     if layer is None:
-        reason += f"; activations by a general formula, as those of {shape.model_type} are {why_not}"
+        reason += f"; activations by a general formula, as those of {shape.model_type} are unknown: {why_not}"
     return replace(setup, counted=layer), reason
 
 

@@ -35,16 +35,16 @@ def fused_kernels(
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KEY)}")
-    why_not = "Unsloth brings its own" if is_asked(config) else lack(hardware, target, shape)
+    why_not = "Unsloth has its own" if is_asked(config) else lack(hardware, target, shape)
     if not why_not and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
         why_not = "compiled layers fuse the same operations"
     if not why_not and config.training.deterministic:
-        why_not = "torch cannot tell whether kernels of a library give the same bits each time"
+        why_not = "torch cannot check whether a library's kernels are deterministic"
     if why_not:
         return exact("none", f"auto: {why_not}")
     version = hardware.libraries.get(LIBRARY)
-    return estimated("liger", f"auto: liger-kernel {version} knows {shape.model_type}")
+    return estimated("liger", f"auto: liger-kernel {version} supports {shape.model_type}")
 
 
 def fuses_loss(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> bool:
@@ -60,9 +60,9 @@ def adapters_apart(config: Config, strategy: str) -> str:
     if not tuning.fused_adapters:
         return f"{FUSED_ADAPTERS} = false"
     if tuning.lora_dropout or tuning.use_dora:
-        return "dropout and DoRA compute more than it does"
+        return "dropout and DoRA cannot be fused"
     if is_asked(config):
-        return "Unsloth brings its own"
+        return "Unsloth has its own"
     if config.training.torch_compile:
         return "compiled layers fuse the same operations"
     if strategy == "deepspeed-3":
@@ -76,20 +76,20 @@ def kernel_problems(
     """Kernels that were asked for by name and cannot be here."""
     if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
         return []
-    return [loaded.problem(KEY, f"liger: {why_not}", "set it to auto, which takes what there is")]
+    return [loaded.problem(KEY, f"liger: {why_not}", "set it to auto to use what is available")]
 
 
 def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
     """Why this machine or this model has none of them, as a clause; empty where both have."""
     if target.device == "cpu":
-        return "they are for GPUs, and this run is on the CPU"
+        return "they need a GPU, and this run is on the CPU"
     if hardware.libraries.get(LIBRARY) is None:
         return f"{LIBRARY} is not installed"
     if hardware.libraries.get("triton", "") is None:
-        return "triton, which they are written in, is not installed"
+        return "triton, which they need, is not installed"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
-        return f"they need compute capability 7.0, this card has {dotted(capability)}"
+        return f"they need compute capability 7.0, and this GPU has {dotted(capability)}"
     if shape.model_type not in LIGER_FAMILIES:
-        return f"liger-kernel has none for {shape.model_type}"
+        return f"liger-kernel does not support {shape.model_type}"
     return ""

@@ -81,9 +81,9 @@ def match_problems(profile: Profile) -> list[Problem]:
     """What is wrong with a [match]: it is not guessed at, and not ignored."""
     match, where = profile.match, one_line(str(profile.path))
     allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
-    hint = f"known beside device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
+    hint = f"known keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
     problems = [
-        Problem(message="is not known in [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
+        Problem(message="is not a known key of [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
         for key in match
         if key not in allowed
     ]
@@ -93,7 +93,7 @@ def match_problems(profile: Profile) -> list[Problem]:
     ]
     least, below = match.get("capability_at_least"), match.get("capability_below")
     if _is_version(least) and _is_version(below) and _version(least) >= _version(below):
-        hint = "nothing is between the two: make it greater than capability_at_least"
+        hint = "it must be greater than capability_at_least"
         problems.append(Problem(message=f"is {below}", where=where, key="match.capability_below", hint=hint))
     return problems
 

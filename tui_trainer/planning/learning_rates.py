@@ -13,7 +13,7 @@ from tui_trainer.units import format_count
 
 KEY = "training.learning_rate"
 _WORDS: dict[Start, tuple[str, str]] = {
-    "scratch": ("the model starts from scratch", "from random weights"),
+    "scratch": ("from scratch", "from random weights"),
     "lora": ("LoRA", "with LoRA"),
     "full": ("all weights of a pretrained model", "with all weights trained"),
 }
@@ -63,10 +63,10 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
         return rate
     own = loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user
     if own and not loaded.origin(BASE).by_user:
-        return rate.model_copy(update={"reason": f"{rate.reason}; your own rate is not scaled"})
+        return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
     (before, where), now = base_rows(loaded), rows or effective_rows(loaded)
     if before == now:
-        return rate.model_copy(update={"reason": f"{rate.reason}; it is for {now} rows, and not scaled"})
+        return rate.model_copy(update={"reason": f"{rate.reason}; it is meant for {now} rows, so it is not scaled"})
     value, most = scaled(rate.value, scaling, before, now), ""
     highest = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and value > highest:
@@ -81,10 +81,10 @@ def peak_rate(config: Config, parameters: int) -> PeakRate:
 
 
 def what_trains(config: Config, parameters: int) -> str:
-    """Return the words that a range is given for: `a model of 82 M parameters with LoRA, by SGD`."""
+    """Return the words that a range is given for: `a model of 82 M parameters with LoRA, using SGD`."""
     optimizer = OPTIMIZERS[config.training.optim]
     return f"a model of {format_count(parameters)} parameters {_words(config)[1]}" + (
-        "" if optimizer.learning_rates is ADAPTIVE else f", by {optimizer.label}"
+        "" if optimizer.learning_rates is ADAPTIVE else f", using {optimizer.label}"
     )
 
 
@@ -95,7 +95,7 @@ def _start(config: Config) -> Start:
 
 
 def _words(config: Config) -> tuple[str, str]:
-    pissa = "adapters that begin as the largest part of the weights"
+    pissa = "adapters that start as the principal part of the weights"
     return (pissa, f"with {pissa}") if _is_pissa(config) else _WORDS[_start(config)]
 
 

@@ -249,12 +249,12 @@ class KeptMicroBatch:
 
     @property
     def words(self) -> str:
-        """`measured: 16 rows x 2: 210 ms a step, 32 rows x 1: 230 ms`, the fastest first."""
+        """`measured: 16 rows x 2: 210 ms/step, 32 rows x 1: 230 ms`, the fastest first."""
         if not self.step_seconds:
-            return f"measured: {self._split(self.rows)} survives the largest passes, and none was timed"
+            return f"measured: {self._split(self.rows)} fits in memory, but no size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
         (first, seconds), *others = fastest_first
-        fastest = f"measured: {self._split(first)}: {format_seconds(seconds)} a step"
+        fastest = f"measured: {self._split(first)}: {format_seconds(seconds)}/step"
         return ", ".join([fastest, *(f"{self._split(size)}: {format_seconds(value)}" for size, value in others)])
 
     def _split(self, rows: int) -> str:
@@ -371,7 +371,7 @@ def _passing(parts: Sequence[MemoryPart]) -> int:
 
 
 def measured_words(peak: MeasuredPeak) -> str:
-    """`1 run here, with 8 rows in a pass, had a peak of 1.2 GiB`."""
+    """`1 run here with 8 rows per pass had a peak of 1.2 GiB`."""
     runs = "1 run" if peak.runs == 1 else f"{peak.runs} runs"
     rows = f"{peak.rows} row{'s' if peak.rows != 1 else ''}"
-    return f"{runs} here, with {rows} in a pass, had a peak of {format_bytes(peak.bytes)}"
+    return f"{runs} here with {rows} per pass had a peak of {format_bytes(peak.bytes)}"

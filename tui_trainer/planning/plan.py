@@ -237,7 +237,7 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
     is_undone = loaded.origin(CHECKPOINTING) == Origin.HARDWARE and not loaded.config.training.gradient_checkpointing
     if not is_undone or not recipe.get("gradient_checkpointing"):
         return None
-    why = "gradient checkpointing as the recipe has it: the run does not fit without"
+    why = "gradient checkpointing as in the recipe: the run does not fit without it"
     reason = "; ".join(filter(None, (loaded.hardware_reason, why)))
     return replace(loaded.fitted(CHECKPOINTING, True, why), hardware_reason=reason)
 
@@ -337,7 +337,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     if packed.value and asked.config.data.packing == "auto" and setup.device == "cpu":
         times = times_of_packing(config, facts, shape, setup)
         if times > MOST_TIMES_OF_PACKING:
-            reason = "auto: packed rows with a mask would compute more than rows of their own"
+            reason = "auto: packed rows with a mask need more computation than separate rows"
             alone = decide(resolved(decided(asked, PACKING, value=False, reason=reason)), hardware, facts, chosen_gpu)
             if times * (1 - alone.padding) > MOST_TIMES_OF_PACKING:
                 return alone
@@ -371,11 +371,11 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     problems += fp16_problems(config, shape.model_type) + kernel_problems(loaded, hardware, target, shape)
     in_fp32 = (setup.device, setup.precision, setup.weights) == ("cuda", "fp32", "float32")
     if in_fp32 and config.model.attn_implementation in FLASH_KERNELS:
-        message = f"{config.model.attn_implementation} computes in 16 bits only, and this run is in fp32"
+        message = f"{config.model.attn_implementation} supports 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if config.model.attn_implementation == "sdpa" and shape.attention.soft_cap:
-        message = f"sdpa does not know the soft cap of the scores of {shape.model_type}"
-        hint = "set it to auto, which takes eager, or to flex_attention or flash_attention_2, which know it"
+        message = f"sdpa does not support the soft cap on the scores of {shape.model_type}"
+        hint = "set it to auto (eager), or to flex_attention or flash_attention_2, which support it"
         problems.append(loaded.problem("model.attn_implementation", message, hint))
     if problems or isinstance(cut, Problem):
         raise ConfigError(problems)

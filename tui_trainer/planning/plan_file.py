@@ -53,7 +53,7 @@ def read_plan_file(content: bytes, notes: list[str] | None = None, *, finished: 
     except ValueError as error:
         raise DamagedPlanError(f"plan.json is damaged: {one_line(str(error), 80)}") from None
     if not isinstance(found, dict):
-        raise DamagedPlanError("plan.json is damaged: it holds no fields") from None
+        raise DamagedPlanError("plan.json is damaged: it has no fields") from None
     if isinstance(found.get("config"), dict):
         problems = list[Problem]()
         found["config"] = without_removed(found["config"], "plan.json", notes, problems, finished=finished)
@@ -96,7 +96,7 @@ def _remove(config: Any, path: list[str], notes: list[str]) -> bool:
             table = table[name]
             continue
         shown = one_line(json.dumps(table.pop(name)), 60)
-        notes.append(f"plan.json: {key} = {shown} is not used: this version does not know it")
+        notes.append(f"plan.json: {key} = {shown} is ignored: this version does not support it")
         return True
     return False
 
@@ -105,7 +105,7 @@ def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
     missing = [name for name, field in Plan.model_fields.items() if field.is_required() and name not in found]
     # The first field whose value is not one; that of the version says nothing.
     wrong = min(problem.errors(), key=lambda error: error["loc"] == (VERSION,))
-    words = "this version does not know it" if wrong["type"] == "extra_forbidden" else wrong["msg"]
+    words = "this version does not support it" if wrong["type"] == "extra_forbidden" else wrong["msg"]
     said = one_line(f"{'.'.join(map(str, wrong['loc']))}: {words}", 160)
     known = Plan.model_fields[VERSION].default
     if found.get(VERSION) == known:
@@ -116,7 +116,7 @@ def _refusal(found: dict[str, Any], problem: ValidationError) -> str:
     writer = versions.get("tui-trainer") if isinstance(versions, dict) else None
     named = f"tui-trainer {one_line(str(writer), 40)}" if writer else "another version"
     written = one_line(str(found.get(VERSION, "none")), 20)
-    numbers = f"{VERSION} {written}, where this one reads {known}"
+    numbers = f"{VERSION} {written}, but this version reads {known}"
     return f"plan.json was written by {named} ({numbers}): {fields}"
 
 
@@ -170,5 +170,5 @@ def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
         return None
     name = one_line(str(folder or plan.config.model.model_name_or_path), 300)
     began = f", which was commit {plan.model_commit}" if plan.model_commit else ""
-    hint = f"its weights, its tokenizer or its config.json differ: put the old model back{began}, or start a new run"
-    return Problem(message="the model changed since this run began", where=name, hint=hint)
+    hint = f"its weights, its tokenizer or its config.json differ: restore the old model{began}, or start a new run"
+    return Problem(message="the model has changed since this run started", where=name, hint=hint)

@@ -38,7 +38,7 @@ def split_problems(loaded: LoadedConfig) -> list[Problem]:
     """What does not go together with a model that is split over processes."""
     because = f"{OFFLOAD} = true" if loaded.config.distributed.cpu_offload else f"{STRATEGY} = fsdp or hsdp"
     return [
-        loaded.problem(key, f"{message}: with {because} the model is split", hint)
+        loaded.problem(key, f"{message}: {because} shards the model", hint)
         for key, message, hint in whole_only(loaded.config)
     ]
 
@@ -48,9 +48,9 @@ def whole_only(config: Config) -> Iterator[_Refusal]:
     if config.tuning.in_four_bits:
         without = f" without {OFFLOAD}" if config.distributed.cpu_offload else ""
         hint = f"set tuning.method = lora, or {STRATEGY} = ddp{without}"
-        yield "tuning.method", "weights in 4 bits are not split", hint
+        yield "tuning.method", "4-bit weights cannot be sharded", hint
     if config.training.torch_compile:
-        yield "training.torch_compile", "layers that are split are not compiled here", "set it to false"
+        yield "training.torch_compile", "compiled layers cannot be sharded", "set it to false"
     yield from _whole_states(config)
     yield from _frozen_parts(config)
 
@@ -58,22 +58,22 @@ def whole_only(config: Config) -> Iterator[_Refusal]:
 def _frozen_parts(config: Config) -> Iterator[_Refusal]:
     if config.tuning.mutates_weights:
         hint = f"set it to default, or {STRATEGY} = ddp"
-        yield INIT_KEY, "weights of which an adapter is taken out are not split, as it was not tried", hint
+        yield INIT_KEY, "sharding is not tested with adapters that start as a part of the weights", hint
     if config.tuning.trainable_layers:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
-        yield "tuning.trainable_layers", "a model of which a part is frozen is not split", hint
+        yield "tuning.trainable_layers", "a partly frozen model cannot be sharded", hint
     ids = range(0)
     with suppress(ConfigError):  # of a model that is not here, which is told elsewhere
         ids = find_task(config.task.type).trained_token_ids(config)
     if config.model.add_tokens or ids:
-        hint = f"leave it out, or set {STRATEGY} = ddp"
-        yield "model.add_tokens", "tables that get rows for new tokens are not split", hint
+        hint = f"leave it empty, or set {STRATEGY} = ddp"
+        yield "model.add_tokens", "embeddings with new tokens cannot be sharded", hint
 
 
 def _whole_states(config: Config) -> Iterator[_Refusal]:
     if config.training.optim not in _SPLIT_OPTIMIZERS:
         hint = f"set it to {' or '.join(_SPLIT_OPTIMIZERS)}"
-        yield "training.optim", f"the state of {config.training.optim} is not split", hint
+        yield "training.optim", f"the optimizer state of {config.training.optim} cannot be sharded", hint
 
 
 def deepspeed_problems(
@@ -93,30 +93,30 @@ def deepspeed_problems(
 
 def _not_by_deepspeed(config: Config, setup: TrainingSetup) -> Iterator[_Refusal]:
     if config.tuning.in_four_bits:
-        yield "tuning.method", "weights in 4 bits are not trained", f"set tuning.method = lora, or {STRATEGY} = ddp"
+        yield "tuning.method", "4-bit weights cannot be trained", f"set tuning.method = lora, or {STRATEGY} = ddp"
     if config.training.torch_compile:
-        yield "training.torch_compile", "layers are not compiled", "set it to false"
+        yield "training.torch_compile", "layers cannot be compiled", "set it to false"
     if setup.precision == "fp16":
         hint = f"set it to bf16 or no, or {STRATEGY} = ddp"
-        yield "training.mixed_precision", "the loss scale of fp16 is not kept", hint
+        yield "training.mixed_precision", "fp16 loss scaling is not supported", hint
     yield from _whole_states(config)
     if setup.weights == "float16" and setup.method == "full":
-        yield "model.dtype", "weights of float16 are not trained", "set it to bfloat16 or float32"
+        yield "model.dtype", "float16 weights cannot be trained", "set it to bfloat16 or float32"
     saves = names_in(config.tuning.modules_to_save) or setup.head in CLASSIFYING
     if setup.has_adapter and setup.weights != "float32" and saves:
         # They are of 16 bits beside adapters in fp32, and a flat tensor has one kind of numbers.
-        message = "modules that train as a whole, in 16 bits beside their adapters, are not split"
+        message = "fully trained 16-bit modules beside adapters cannot be sharded"
         yield "model.dtype", message, f"set it to float32, or {STRATEGY} = fsdp"
     yield from _frozen_parts(config)
     if config.tuning.loraplus_lr_ratio != 1:
-        yield "tuning.loraplus_lr_ratio", "all weights have one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
+        yield "tuning.loraplus_lr_ratio", "all weights share one learning rate", f"set it to 1, or {STRATEGY} = fsdp"
     if config.tuning.use_dora and setup.has_adapter:
-        yield "tuning.use_dora", "weights that DoRA reads in other layers are not gathered", "set it to false"
+        yield "tuning.use_dora", "weights that DoRA reads in other layers cannot be gathered", "set it to false"
 
 
 COPIES: Planned[Strategy] = exact("ddp", "one process")
 ONE: Planned[int] = exact(1, "one process")
-ON_THE_CARDS: Planned[bool] = exact(False, "weights are where they are computed with")
+ON_THE_CARDS: Planned[bool] = exact(False, "weights stay on the device that uses them")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,14 +160,14 @@ def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, ch
         return Group(count=exact(1, "Unsloth trains in one process"))
     if target.gpu is None:
         if requested in ("auto", 1):
-            return Group(count=exact(1, "one process has all cores of a CPU"))
+            return Group(count=exact(1, "one process uses all cores of the CPU"))
         return Group(count=exact(_with_rows(loaded, int(requested)), f"from {loaded.where(PROCESSES)}"))
     cards = cards_for(hardware, target.gpu)
     if requested == "auto":
         return _automatic(loaded, cards, chosen_gpu)
     count = _with_rows(loaded, int(requested))
     if count > len(cards):
-        message = f"is {count}, but {len(cards)} {'card' if len(cards) == 1 else 'cards'} can be used"
+        message = f"is {count}, but {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
     return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
 
@@ -189,28 +189,28 @@ def strategy_of(
     has_nodes = group.nodes > 1 and group.per_node > 1
     if requested == "ddp":
         if offloads:
-            message = f"is ddp, which has all weights on each card: {OFFLOAD} = true keeps them on the host"
+            message = f"is ddp, which keeps all weights on each GPU, but {OFFLOAD} = true keeps them on the host"
             raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp"))
         return exact(requested, f"from {loaded.where(STRATEGY)}")
     if requested == "auto" and offloads:
         if problems := split_problems(loaded):
             raise ConfigError(problems)
-        return exact("fsdp", "weights that stay on the host go to a card layer by layer")
+        return exact("fsdp", "offloaded weights are copied to a GPU layer by layer")
     if requested == "auto":
         if fits(1):
-            return exact("ddp", "the model fits beside its gradients in each process")
+            return exact("ddp", "the model and its gradients fit in each process")
         if problems := split_problems(loaded):
-            return exact("ddp", f"the model does not fit beside its gradients, and cannot be split: {problems[0].key}")
+            return exact("ddp", f"the model and its gradients do not fit, but cannot be sharded: {problems[0].key}")
         if has_nodes and fits(group.per_node):
-            return exact("hsdp", "the model fits in the processes of a node together: its weights stay within each")
+            return exact("hsdp", "the model fits when it is sharded within each node")
         if not fits(processes):
-            return exact("fsdp", "the model does not fit beside its gradients: split it comes nearest")
-        return exact("fsdp", "only a part of the model fits in a process")
+            return exact("fsdp", "the model does not fit even when sharded, but this comes closest")
+        return exact("fsdp", "the model fits only when sharded")
     if requested not in ZERO_STAGES and (problems := split_problems(loaded)):
         raise ConfigError(problems)
     if requested == "hsdp" and not has_nodes:
         message = "is hsdp, which needs several nodes with several processes each"
-        raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp: it splits over all processes"))
+        raise ConfigError(loaded.problem(STRATEGY, message, "set it to fsdp, which shards over all processes"))
     return exact(requested, f"from {loaded.where(STRATEGY)}")
 
 
@@ -227,7 +227,7 @@ def offload_of(loaded: LoadedConfig, strategy: Strategy, on_card: bool) -> Plann
     reason = f"from {loaded.where(OFFLOAD)}"
     if on_card:
         return exact(True, reason)
-    return exact(strategy in (*SPLITTING, *ZERO_STAGES), f"{reason}, which changes nothing on a CPU")
+    return exact(strategy in (*SPLITTING, *ZERO_STAGES), f"{reason}, which has no effect on a CPU")
 
 
 def cards_for(hardware: Hardware, first: Gpu) -> list[Gpu]:
@@ -241,11 +241,11 @@ def _automatic(loaded: ResolvedLoaded, cards: list[Gpu], chosen_gpu: GpuChoice) 
         return Group(count=exact(1, f"GPU {chosen_gpu} was chosen"))
     alike = [gpu for gpu in cards if gpu.name == cards[0].name]
     if len(alike) == 1:
-        return Group(count=exact(1, "one card" if len(cards) == 1 else "the other cards are not alike"))
+        return Group(count=exact(1, "one GPU" if len(cards) == 1 else "the other GPUs differ"))
     rows = step_rows(loaded.config)
     if rows < len(alike):
-        return _on(alike[:rows], f"{len(alike)} cards, but a step has {rows} rows only")
-    return _on(alike, f"{len(alike)} cards of one kind")
+        return _on(alike[:rows], f"{len(alike)} GPUs, but a step has only {rows} rows")
+    return _on(alike, f"{len(alike)} identical GPUs")
 
 
 def _on(cards: list[Gpu], reason: str) -> Group:
@@ -256,10 +256,10 @@ def _on(cards: list[Gpu], reason: str) -> Group:
 def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
     rows = step_rows(loaded.config)
     if count > rows:
-        key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or {EFFECTIVE} higher"
+        key, is_there, hint = PROCESSES, str(count), f"set it to {rows} or less, or raise {EFFECTIVE}"
         if (nodes := loaded.config.distributed.nodes) > 1:
             key, is_there = NODES, f"{nodes}, which makes {count} processes"
-            hint = f"take fewer nodes, or set {EFFECTIVE} higher"
-        message = f"is {is_there}, but a step has {rows} rows: each process needs one"
+            hint = f"use fewer nodes, or raise {EFFECTIVE}"
+        message = f"is {is_there}, but a step has {rows} rows: each process needs at least one"
         raise ConfigError(loaded.problem(key, message, hint))
     return count

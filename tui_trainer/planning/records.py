@@ -237,7 +237,7 @@ def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
     try:
         if path.stat().st_ino == inode:
             path.rename(aside)
-            tell(f"what was measured on this machine cannot be read ({error}): {path} is set aside as {aside.name}")
+            tell(f"cannot read the measurements of this machine ({error}): {path} was renamed to {aside.name}")
     except FileNotFoundError:
         return True
     except OSError:

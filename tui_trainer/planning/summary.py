@@ -28,7 +28,7 @@ def data_words(config: Config) -> list[str]:
     from tui_trainer.tasks.parts.learns_from_data import sources_of
 
     reads_text = find_task(config.task.type).rows != "examples"
-    named = zip(("learns from", "is measured on"), sources_of(config), strict=False)
+    named = zip(("learns from", "is evaluated on"), sources_of(config), strict=False)
     return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 
 
@@ -37,22 +37,22 @@ def place_words(plan: Plan) -> str:
     name, reason, precision = one_line(plan.device_name), one_line(plan.device_reason), plan.precision.value
     if plan.device == "cuda":
         places = f" on {plan.nodes} nodes" if plan.nodes > 1 else ""
-        cards = f"{plan.processes.value} cards{places}, beginning with " if plan.processes.value > 1 else ""
+        cards = f"{plan.processes.value} GPUs{places}, starting with " if plan.processes.value > 1 else ""
         return f"on {cards}{reason if name in reason else f'{name} ({reason})'} in {precision}"
     return f"on the CPU ({name}, {threads_words(plan)}) in {precision}: {reason}"
 
 
 def moved_words(before: Plan, now: Plan) -> str:
-    """Why the same steps are planned to take another time than before; empty where they are not, or are others.
+    """Return why the same steps are now planned to take another time; empty if they are not, or if the steps differ.
 
-    `a step is planned at 914 ms, and not 138 ms: measured here, from 1 measured run of such steps`.
+    `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of such steps`.
     """
     old, new = before.step_seconds.value, now.step_seconds.value
     same = before.shape_key == now.shape_key and before.device_name == now.device_name
     if not same or before.threads.value != now.threads.value or not old or not new or abs(new / old - 1) < _MOVED_SHARE:
         return ""
-    times = f"{format_seconds(new)}, and not {format_seconds(old)}"
-    return f"a step is planned at {times}: {one_line(now.step_seconds.reason)}"
+    times = f"{format_seconds(new)} instead of {format_seconds(old)}"
+    return f"a step is now planned to take {times}: {one_line(now.step_seconds.reason)}"
 
 
 def threads_words(plan: Plan) -> str:

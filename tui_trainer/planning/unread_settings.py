@@ -42,28 +42,28 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
     except ConfigError:
         task = None
     if task is not None:
-        why = f"the task {task.name} does not read it"
+        why = f"the task {task.name} does not use it"
         yield why, section("task", "type", *task.reads)
         yield why, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
         yield why, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
         yield "a table is read row by row", ["data.max_chars"] * (task.rows == "examples")
-        yield "the rows of one text are equally long", ["data.group_by_length"] * (task.rows == "stream")
+        yield "the rows of one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
     if config.is_from_scratch:
         names = ("revision", "trust_remote_code", "towers", "text_only")
-        yield "the model begins with random weights", [f"model.{name}" for name in names] + section("tuning", "method")
+        yield "the model starts from random weights", [f"model.{name}" for name in names] + section("tuning", "method")
     else:
-        yield "the model is a trained one", section("model.scratch")
+        yield "the model is pretrained", section("model.scratch")
     if config.model.rope_scaling.rope_type == "default":
         yield "positions are not scaled (rope_type)", section("model.rope_scaling", "rope_type")
     if tuning.has_adapter:
-        yield f"{tuning.method} trains an adapter alone", ["tuning.trainable_layers"]
+        yield f"{tuning.method} trains only an adapter", ["tuning.trainable_layers"]
     else:
         yield f"tuning.method = {tuning.method} has no adapter", section("tuning", *_ANY_METHOD)
     if not tuning.in_four_bits:
-        yield f"tuning.method = {tuning.method} has no weights in 4 bits", section("quantization")
+        yield f"tuning.method = {tuning.method} has no 4-bit weights", section("quantization")
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
-    words = f"the {training.lr_scheduler_type} schedule does not read it"
+    words = f"the {training.lr_scheduler_type} schedule does not use it"
     yield words, ["training.min_lr_rate"] * (not schedule.has_floor)
     yield words, ["training.num_decay_steps", "training.decay_type"] * (not schedule.has_decay_steps)
     if not training.torch_compile:
@@ -71,8 +71,8 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
     if not config.evaluation.early_stopping_patience:
         yield "evaluation.early_stopping_patience is 0", ["evaluation.early_stopping_threshold"]
     if len(config.data.paths) < 2:
-        yield "there is one source of data", ["data.weights"]
+        yield "there is only one data source", ["data.weights"]
     if not has_gpu:
         yield "this machine has no GPU", list(_OF_A_GPU)
     if config.distributed.nodes == 1 and config.distributed.processes in ((1,) if has_gpu else (1, "auto")):
-        yield "the run is one process", list(_OF_SEVERAL)
+        yield "the run uses one process", list(_OF_SEVERAL)

@@ -116,7 +116,7 @@ class CurveCollector:
             ),
             _alone("Learning rate", "learning rate", means(state.steps, state.lrs, MOST_POINTS)),
             _alone("Gradient norm", "gradient norm", means(state.steps, state.grad_norms, MOST_POINTS)),
-            Chart(title="Time of a step, ms", x_unit="step", curves=parts, stacked=True),
+            Chart(title="Step time, ms", x_unit="step", curves=parts, stacked=True),
         ]
         resumed_at = tuple(sorted(self._resumed_at))
         made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *self._gauge_charts()]
@@ -136,22 +136,22 @@ class CurveCollector:
 
 _UNITS, _LEAST_UNITS = {"hour": 3600, "minute": 60, "second": 1}, 3
 _GAUGE_CHARTS = {
-    "Memory, GiB": ("memory of the process", "memory of the GPU"),
+    "Memory, GiB": ("process memory", "GPU memory"),
     "Use, %": ("CPU", "GPU"),
-    "Power of the GPU, W": ("power",),
-    "Temperature of the GPU, °C": ("temperature",),
+    "GPU power, W": ("power",),
+    "GPU temperature, °C": ("temperature",),
 }
 
 
 def _readings(event: GaugesRead) -> dict[str, float | None]:
     gpus = event.gpus
     found = {
-        "memory of the process": _scaled(event.process_memory_bytes, 1 / GIB),
+        "process memory": _scaled(event.process_memory_bytes, 1 / GIB),
         "CPU": _scaled(event.process_cpu_share, 100),
     }
     if gpus:
         found |= {
-            "memory of the GPU": _scaled(gpus[0].memory_used_bytes, 1 / GIB),
+            "GPU memory": _scaled(gpus[0].memory_used_bytes, 1 / GIB),
             "GPU": _scaled(gpus[0].utilization_share, 100),
             "power": gpus[0].power_watts,
             "temperature": gpus[0].temperature_celsius,

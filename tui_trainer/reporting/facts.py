@@ -117,7 +117,7 @@ def _changes_of_model(model: ModelSection) -> Rows:
             shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
             found.append(("added tokens", f"{len(tokens):,}: {one_line(shown, 160)}"))
     if rope.rope_type != "default":
-        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times as many as the model was made for"))
+        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times the model's own number"))
     return found
 
 
@@ -128,14 +128,12 @@ def _tuning_words(plan: Plan) -> str:
         return chosen if tuning.trainable_layers else "all weights"
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
-    scale += (
-        f", the second matrices {tuning.loraplus_lr_ratio:g} times as fast" if tuning.loraplus_lr_ratio != 1 else ""
-    )
-    saved = f", and {tuning.modules_to_save} as a whole" if tuning.modules_to_save else ""
+    scale += f", LoRA+ ratio {tuning.loraplus_lr_ratio:g}" if tuning.loraplus_lr_ratio != 1 else ""
+    saved = f", and {tuning.modules_to_save} in full" if tuning.modules_to_save else ""
     kept = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
     packed = kept if tuning.in_four_bits else ""
-    begun = f", begun by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
-    begun += f" and saved as LoRA of rank {2 * tuning.r} for the weights as they were" if tuning.mutates_weights else ""
+    begun = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
+    begun += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""
     made = f"{kind} of rank {tuning.r}, alpha {tuning.lora_alpha:g}{scale}, on {tuning.target_modules}"
     return f"{made}{saved}{packed}{begun}"
 

@@ -104,12 +104,12 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
         lines.append(f"It failed: {failed.message}.{log}")
     elif finished is None:
-        gone = "Its process is gone, and it did not note why."
-        lines.append(gone if facts.status == "interrupted" else "It is under way.")
+        gone = "Its process stopped without an error message."
+        lines.append(gone if facts.status == "interrupted" else "It is running.")
     else:
         lines.append(f"It {ending_words(state)}.")
     if facts.status in ("failed", "stopped", "interrupted"):
-        lines.append(f"`tui-trainer resume {shell_word(facts.folder.name)}` goes on with it.")
+        lines.append(f"Resume it with `tui-trainer resume {shell_word(facts.folder.name)}`.")
     if best := best_before(state):
         words = better_words(best)
         lines.append(f"{words[0].upper()}{words[1:]}.")
@@ -123,7 +123,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
         over = facts.status in ("finished", "stopped", "failed")
-        rows = [(target.words, "not known" if over and target.met is None else target.verdict) for target in targets]
+        rows = [(target.words, "unknown" if over and target.met is None else target.verdict) for target in targets]
         yield Pairs(rows)
 
 
@@ -141,7 +141,7 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
             ]
         )
     if facts.plan_fault:
-        yield Text((f"What the plan states is left out: {facts.plan_fault}.",))
+        yield Text((f"The plan is not shown: {facts.plan_fault}.",))
     if facts.asked:
         rows = tuple((one.key, _value(one.value), _value(one.default)) for one in facts.asked)
         yield Text(("Settings that differ from their defaults:",))
@@ -166,9 +166,9 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
     yield Table(("step", "held-out loss", *map(plain, names)), tuple(rows))
     if len(evals) > len(chosen):
-        yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spread.",))
+        yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spaced.",))
     if (value := metric_value(evals[-1], facts.metric)) is not None and facts.metric != "loss":
-        yield Text((f"The best is chosen by {plain(facts.metric)}, {number(value)} at the last one.",))
+        yield Text((f"The best evaluation is chosen by {plain(facts.metric)}; the last one has {number(value)}.",))
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
@@ -182,21 +182,21 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
     yield Table(("epoch", "mean loss", "steps took", "planned", "rows/s", "grade"), tuple(rows))
     if len(epochs) > len(rows):
-        yield Text((f"{len(rows)} of {len(epochs)} epochs, evenly spread.",))
+        yield Text((f"{len(rows)} of {len(epochs)} epochs, evenly spaced.",))
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
     if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
-        silent = "no word: killed" if facts.status == "interrupted" else "not yet"
+        silent = "killed" if facts.status == "interrupted" else "not yet"
         *before, last = facts.starts
-        rows = (*(_start_row(start, "no word: killed") for start in before), _start_row(last, silent))
-        yield Table(("begun (UTC)", "from step", "to step", "for", "ended"), rows)
+        rows = (*(_start_row(start, "killed") for start in before), _start_row(last, silent))
+        yield Table(("started (UTC)", "from step", "to step", "duration", "ended"), rows)
     problems = list(facts.state.problems)[-_MOST_PROBLEMS:]
     if problems:
         told = tuple((f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems)
-        yield Table(("step", "problem", "what happened"), told)
+        yield Table(("step", "problem", "message"), told)
     if not facts.starts:
-        yield Text(("Its journal holds no start.",))
+        yield Text(("The journal has no start of this run.",))
     if facts.journal_damage:
         yield Text((f"{facts.journal_damage[0].upper()}{facts.journal_damage[1:]}.",))
 
@@ -214,10 +214,10 @@ def _data(facts: RunFacts) -> Iterator[Block]:
         return
     yield Pairs(
         [
-            ("rows to train on", f"{data.rows:,}"),
+            ("training rows", f"{data.rows:,}"),
             ("tokens", f"{data.tokens:,}"),
             ("documents", f"{data.documents:,}"),
-            ("rows held out", f"{data.eval_rows:,} ({data.eval_tokens:,} tokens)"),
+            ("held-out rows", f"{data.eval_rows:,} ({data.eval_tokens:,} tokens)"),
             ("vocabulary", f"{data.vocabulary:,}"),
         ]
     )
@@ -234,7 +234,7 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         return
     energy = "--"
     if costs.energy_joules is not None:
-        mean = f", {costs.power_watts:.0f} W in the mean" if costs.power_watts is not None else ""
+        mean = f", {costs.power_watts:.0f} W on average" if costs.power_watts is not None else ""
         energy = f"{costs.energy_joules / _JOULES_IN_KWH:.3g} kWh{mean}"
     rows = [
         ("from start to end", format_seconds(costs.seconds)),
@@ -243,12 +243,12 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         ("checkpoints", f"{format_seconds(costs.checkpoint_seconds)} ({len(state.checkpoints)})"),
         *speed_rows(state),
         ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
-        ("energy of the GPU", energy),
+        ("GPU energy", energy),
         ("rows per second", format_count(costs.samples_per_second)),
         ("tokens per second", format_count(costs.tokens_per_second)),
-        ("rows answered per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
+        ("predictions per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
         ("peak memory", format_bytes(costs.peak_memory_bytes)),
-        ("of it the libraries", format_bytes(costs.library_memory_bytes)),
+        ("of which libraries", format_bytes(costs.library_memory_bytes)),
         ("planned for training", format_bytes(costs.planned_memory_bytes)),
         ("planned time", format_seconds(costs.planned_seconds)),
         ("disk", format_bytes(costs.disk_bytes)),
@@ -271,12 +271,12 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
 def _exports(facts: RunFacts) -> Iterator[Block]:
     if facts.exports:
         rows = (_export_row(name, certificate) for name, certificate in facts.exports.items())
-        yield Table(("format", "held-out loss", "size", "ms a row", "certificate"), tuple(rows))
+        yield Table(("format", "held-out loss", "size", "ms/row", "certificate"), tuple(rows))
 
 
 def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     faults = certificate.get("faults")
-    verdict = "as it was trained" if certificate.get("is_good") is True else f"not as it was trained: {_value(faults)}"
+    verdict = "same as trained" if certificate.get("is_good") is True else f"not the same as trained: {_value(faults)}"
     return (
         f"{certificate.get('format')} (export/{name})",
         _from_to(certificate, "loss", lambda value: f"{value:.4f}"),
@@ -316,7 +316,7 @@ def _again(facts: RunFacts) -> Iterator[Block]:
             ("prepared data", plan.data_key),
             ("base weights", plan.model_key),
             ("commit of the base model", plan.model_commit),
-            ("card", plan.gpu_uuid),
+            ("GPU", plan.gpu_uuid),
         ]
         yield Pairs([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
     if facts.state.versions:
@@ -324,20 +324,20 @@ def _again(facts: RunFacts) -> Iterator[Block]:
 
 
 _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
-    "What happened": _outcome,
+    "Outcome": _outcome,
     "Targets": _targets,
     "Curves": lambda facts: iter(facts.charts),
     "Evaluations": _evaluations,
     "Epochs": _epochs,
     "Problems and resumes": _history,
-    "What was asked": _asked,
-    "How it was trained": _trained,
+    "Settings": _asked,
+    "Training": _trained,
     "Data": _data,
     "Costs": _costs,
-    "What the doctor says": _doctor,
+    "Diagnosis": _doctor,
     "Exports": _exports,
-    "What it writes": _samples,
-    "How to do it again": _again,
+    "Samples": _samples,
+    "Reproduce this run": _again,
 }
 
 

@@ -32,7 +32,7 @@ class Deleted:
 
     def words(self, name: str) -> list[str]:
         """Of the run `name`, safe to show."""
-        kept = [f"what no run made stays there: {one_line(', '.join(self.kept), 300)}"] if self.kept else []
+        kept = [f"files that no run created were kept: {one_line(', '.join(self.kept), 300)}"] if self.kept else []
         return [f"deleted {one_line(name)}: {format_bytes(self.freed_bytes)} freed", *kept]
 
 
@@ -102,8 +102,8 @@ def rename(root: Path, name: str) -> Problem | None:
     try:
         with _at_rest(RunFolder(root)):
             if RunFolder(root).base.is_dir():
-                hint = "`tui-trainer export RUN --to merged` makes one model of it, which may be anywhere"
-                message = "its adapter names the model in its folder `base` by this path"
+                hint = "`tui-trainer export RUN --to merged` writes one model, which can be moved"
+                message = "its adapter refers to the model in its folder `base` by this path"
                 raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")
@@ -117,7 +117,7 @@ def rename(root: Path, name: str) -> Problem | None:
 def refuse_queued(folder: RunFolder) -> None:
     """Raises FolderError for a run whose job waits: it would not find its folder. Slurm may take its time to answer."""
     if owner(folder.lock) is None and (job := active_job(folder)):
-        hint = f"`tui-trainer stop {shell_word(folder.name)}` takes it out of the queue"
+        hint = f"`tui-trainer stop {shell_word(folder.name)}` removes it from the queue"
         raise FolderError(f"job {job} of this run is in the queue", where=one_line(str(folder.root)), hint=hint)
 
 

@@ -139,7 +139,7 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
         raise InputError(f"{LEAST_RUNS} to {MOST_RUNS} runs can be compared, not {len(folders)}")
     repeated = next((one.name for place, one in enumerate(folders) if one in folders[:place]), "")
     if repeated:
-        raise InputError(f"{repeated} is named twice", hint="name runs that differ")
+        raise InputError(f"{repeated} is named twice", hint="name different runs")
     differences = differing([settings_of(folder) for folder in folders])
     journals = [read_journal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))

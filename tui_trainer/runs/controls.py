@@ -46,8 +46,8 @@ def request(path: Path, action: Action) -> int:
             write_atomically(path, json.dumps(content).encode("ascii"), durable=False)
     except OSError as error:
         holder = owner(path.with_name("run.lock")) if action == "stop" else None
-        hint = f"`kill {holder.pid}` asks it without a file" if holder and holder.here else ""
-        message = f"cannot ask for {action}: {system_reason(error)}"
+        hint = f"use `kill {holder.pid}` instead" if holder and holder.here else ""
+        message = f"cannot request {action}: {system_reason(error)}"
         raise FolderError(message, where=one_line(str(path)), hint=hint) from error
     return new.id
 

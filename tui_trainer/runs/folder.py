@@ -125,7 +125,7 @@ class RunFolder:
         marker = self.root / MARKER
         if self.root.is_symlink() or marker.is_symlink() or not marker.is_file():
             hint = "remove it by hand if it is not needed"
-            raise FolderError("this folder was not made by tui-trainer", where=_shown(self.root), hint=hint)
+            raise FolderError("this folder was not created by tui-trainer", where=_shown(self.root), hint=hint)
         try:
             self.remove_ours()
         except OSError as error:
@@ -202,9 +202,9 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
         runs_dir = runs_dir.expanduser().resolve()
         if not is_utf8(str(runs_dir)):
             message = f"leads to a path that is not UTF-8: {as_bytes(str(runs_dir))}"
-            return [Problem(message=message, key="output.runs_dir", hint="name another folder")]
+            return [Problem(message=message, key="output.runs_dir", hint="choose another folder")]
         if os.path.lexists(runs_dir / name):
-            hint = f"`tui-trainer resume {shell_word(name)}` goes on with it, or choose another name"
+            hint = f"resume it with `tui-trainer resume {shell_word(name)}`, or choose another name"
             return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]
         made += _make_parents(runs_dir)
         probe = runs_dir / f".{secrets.token_hex(8)}.probe"
@@ -349,7 +349,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def _refusal(path: Path, error: Exception) -> Problem:
-    hint = "choose a folder that can be written to, with output.runs_dir"
+    hint = "choose a writable folder with output.runs_dir"
     return Problem(message=f"cannot be used: {system_reason(error)}", where=_shown(path), hint=hint)
 
 

@@ -187,7 +187,7 @@ class JournalReader:
     def damage(self) -> str:
         """What of it cannot be read, in a sentence; empty: nothing."""
         several = "s" if self.skipped > 1 else ""
-        return f"left out: {self.skipped:,} line{several} of the journal that cannot be read" if self.skipped else ""
+        return f"skipped {self.skipped:,} unreadable line{several} of the journal" if self.skipped else ""
 
     def read_new(self) -> list[Event]:
         """The events of all lines that were completed since the last call."""
@@ -280,7 +280,7 @@ def _open_for_appending(path: Path) -> int:
         raise FolderError(f"the journal cannot be opened: {system_reason(error)}", where=str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FolderError("the journal is not a plain file", where=str(path), hint="move it away")
+        raise FolderError("the journal is not a plain file", where=str(path), hint="move it elsewhere")
     with suppress(OSError):  # a journal that was copied may be readable by others
         os.fchmod(fd, 0o600)
     return fd

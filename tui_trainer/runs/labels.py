@@ -75,7 +75,7 @@ def label(root: Path, *, tags: tuple[str, ...] | None = None, note: str | None =
             else:
                 write_atomically(folder.labels, json.dumps(asdict(labels), indent=1).encode())
     except OSError as error:
-        message = f"tags and note cannot be kept: {system_reason(error)}"
+        message = f"tags and note cannot be saved: {system_reason(error)}"
         hint = "they are written into the run's folder"
         raise FolderError(message, where=one_line(str(root)), hint=hint) from error
     return labels

@@ -163,13 +163,13 @@ class FileLock:
     def _in_use(self, holder: LockOwner | None) -> FolderError:
         where = one_line(str(self.about))
         if holder is not None and holder.here and not holder.lives:
-            message = f"child processes of process {holder.pid}, which has ended, still hold it"
+            message = f"child processes of process {holder.pid}, which has ended, still use it"
             return FolderError(message, where=where, hint="try again in a few seconds")
         hint = lock_hint(holder, self.path, self._what_helps(holder))
         return FolderError(f"in use by {holder or 'another process'}", where=where, hint=hint)
 
     def _what_helps(self, holder: LockOwner | None) -> str:
-        return f"wait until it has ended, or end it with `kill {holder.pid}`" if holder else "wait until it has ended"
+        return f"wait until it ends, or end it with `kill {holder.pid}`" if holder else "wait until it ends"
 
 
 class RunLock(FileLock):
@@ -191,8 +191,8 @@ def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
     if holder is None or holder.here:
         return what_helps
     return (
-        "it cannot be seen from this host whether that process lives. If it has ended, or that is the old name of this "
-        f"machine or container, remove its lock: `rm {shlex.quote(one_line(str(path)))}`"
+        "this host cannot tell whether that process is running. If it has ended, or if this is a former name of this "
+        f"machine or container, remove the lock: `rm {shlex.quote(one_line(str(path)))}`"
     )
 
 
@@ -211,7 +211,7 @@ def in_use(folder: RunFolder, command: str) -> Iterator[None]:
                 lock.acquire()
     except FileNotFoundError:
         where = one_line(str(folder.root))
-        raise FolderError("this run was renamed or deleted just now", where=where) from None
+        raise FolderError("this run has just been renamed or deleted", where=where) from None
     except OSError:  # such as a folder in which only names that are known can be opened
         pass
     try:

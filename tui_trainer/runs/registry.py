@@ -92,7 +92,7 @@ def find_run(reference: str) -> RunFolder:
     if matches:
         same_name = len({run.name for run in matches}) < len(matches)
         candidates = [str(run.root) if same_name else run.name for run in matches]
-        message = f"{one_line(reference, 80)!r} may be any of {len(matches)} runs"
+        message = f"{one_line(reference, 80)!r} matches {len(matches)} runs"
         raise FolderError(message, hint=f"candidates: {one_line(', '.join(candidates), 600)}")
     raise _not_found(reference, [run.name for run in runs])
 
@@ -105,8 +105,8 @@ def _note(entry: dict[str, str]) -> Problem | None:
             _append_line(index_file(), json.dumps(entry))
             _compact(index_file())
     except OSError as error:
-        hint = "the run goes on; it can be named by its path. Set TUI_TRAINER_HOME to a folder that can be written to"
-        message = f"the list of runs cannot be written: {system_reason(error)}"
+        hint = "the run continues; refer to it by its path. Set TUI_TRAINER_HOME to a writable folder"
+        message = f"cannot write the list of runs: {system_reason(error)}"
         return Problem(message=message, where=one_line(str(folder)), hint=hint)
     return None
 

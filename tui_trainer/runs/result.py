@@ -85,7 +85,7 @@ _CLEARLY_WORSE = 1.02
 # Of the best rate that this machine had itself, or of what is usual: the bounds of document E (2,000 samples a second
 # are excellent, 1,500 good, 1,000 acceptable, fewer than 500 a problem) as shares of its best.
 _GOOD, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 2.5, 0.1
-_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "a problem"))
+_GRADES = ((0.95, "excellent"), (_GOOD, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
 
 def final_evaluation(state: RunState) -> EvalDone | None:
@@ -143,7 +143,7 @@ def ending_words(state: RunState) -> str:
 
 
 def ended_words(reason: str, step: int, kept: int | None, metric: str, value: float | None) -> str:
-    """The same of what a run that came to its end ended with. `value`: of `metric`, at the step that was kept."""
+    """Return how a finished run ended. `value` is that of `metric` at the step that was kept."""
     how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
     if kept is None:
         return how
@@ -195,7 +195,7 @@ class KeptWeights:
         """`step 30, macro F1 0.810`; empty before the first evaluation."""
         if self.best is None:
             return ""
-        of = ", of the scheduled evaluations" if self.asked_was_better else ""
+        of = " (scheduled evaluations only)" if self.asked_was_better else ""
         if self.metric == "loss":
             return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}{of}"
         value = self.best.scores.get(self.metric)
@@ -203,8 +203,8 @@ class KeptWeights:
 
     @property
     def patience_words(self) -> str:
-        """`1 of 3 evaluations without a better one`; empty without early stopping."""
-        return f"{self.patience_used} of {self.patience} evaluations without a better one" if self.patience else ""
+        """`1 of 3 evaluations without improvement`; empty without early stopping."""
+        return f"{self.patience_used} of {self.patience} evaluations without improvement" if self.patience else ""
 
 
 def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
@@ -258,8 +258,8 @@ def score_lines(state: RunState) -> list[str]:
 
 
 def grade(samples_per_second: float, state: RunState) -> str:
-    """`good, 82 % of the best here (1.42 k rows/s)`; where such steps were never made here `good, 82 % of what is
-    usual for a model of this width`, by the plan's rates, or why that would say nothing. Empty: neither is known.
+    """`good, 82 % of the best here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of typical for this
+    model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known.
 
     What others used of the cores is named before it, and instead of it where that explains why the run was slow.
     """
@@ -276,9 +276,9 @@ def grade(samples_per_second: float, state: RunState) -> str:
     computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
     starting = rates.starting_seconds * plan.gradient_accumulation_steps
     if starting > computing:
-        takes = f"starting its operations takes longer ({format_seconds(starting)}) than computing them"
-        return f"not graded, a step is this small: {takes} ({format_seconds(computing)})"
-    return _graded(reached / rate / rates.usual_share, "of what is usual for a model of this width", state)
+        compared = f"{format_seconds(starting)}, computing {format_seconds(computing)}"
+        return f"not rated: steps are so small that launch overhead dominates ({compared})"
+    return _graded(reached / rate / rates.usual_share, "of typical for this model width", state)
 
 
 def _graded(share: float, what: str, state: RunState) -> str:
@@ -288,13 +288,13 @@ def _graded(share: float, what: str, state: RunState) -> str:
         return graded
     # Threads wait for the slowest of them: beside one busy process two threads on two cores reached 0.18 to 0.5 of it.
     is_explained = max(1 - _others_share(state), 0.0) ** _WAITING <= share < _GOOD
-    return f"not graded, as {others}" if is_explained else f"{others}; {graded}"
+    return f"not rated: {others}" if is_explained else f"{others}; {graded}"
 
 
 def others_words(state: RunState) -> str:
-    """Return `others used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
+    """Return `other programs used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
     share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
-    return f"others used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
+    return f"other programs used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
 
 
 def _others_share(state: RunState) -> float:
@@ -309,13 +309,13 @@ def _flops_per_second(samples_per_second: float, plan: PlanMade) -> float | None
 
 
 def computing_words(samples_per_second: float, plan: PlanMade | None) -> str:
-    """`48 % of the 130 GFLOP/s that fp32 matmuls reach here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
+    """`48 % of the 130 GFLOP/s of fp32 matmuls here, 41 % of the 312 TFLOP/s of A100 (NVIDIA data sheet)`."""
     reached = _flops_per_second(samples_per_second, plan) if plan else None
     if plan is None or reached is None or (rates := plan.compute_rates) is None:
         return ""
     parts = []
     if rates.measured:
-        parts.append(f"{_share_of(reached, rates.measured)} that {rates.measured_of} reach here")
+        parts.append(f"{_share_of(reached, rates.measured)} of {rates.measured_of} here")
     if rates.maker:
         parts.append(f"{_share_of(reached, rates.maker)} of {rates.maker_source}")
     return ", ".join(parts)
@@ -438,7 +438,7 @@ class Target:
 
     @property
     def verdict(self) -> str:
-        return {True: "met", False: "not met", None: "not known yet"}[self.met]
+        return {True: "met", False: "not met", None: "unknown yet"}[self.met]
 
     @property
     def words(self) -> str:
@@ -471,7 +471,7 @@ def targets_summary(state: RunState) -> str:
     targets = targets_of(state)
     unknown = sum(target.met is None for target in targets)
     met = f"{sum(target.met is True for target in targets)} of {len(targets)} met"
-    return "" if not targets else met + (f", {unknown} not known yet" if unknown else "")
+    return "" if not targets else met + (f", {unknown} unknown yet" if unknown else "")
 
 
 def _score(state: RunState) -> float | None:
@@ -500,7 +500,7 @@ def adapter_words(state: RunState) -> str:
     finished, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
         return ""
-    return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
+    return f"merged; adapter only {format_bytes(finished.model_bytes)}"
 
 
 def _inference_speed(state: RunState) -> float | None:
@@ -510,7 +510,7 @@ def _inference_speed(state: RunState) -> float | None:
 _BESIDE: dict[str, Callable[[RunState], str]] = {
     "model_size_gib": adapter_words,
     "inference_samples_per_second": lambda state: (
-        "in batches" if state.inference else f"which `tui-trainer bench {shell_word(state.name)}` measures"
+        "in batches" if state.inference else f"measure it with `tui-trainer bench {shell_word(state.name)}`"
     ),
 }
 # By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.

@@ -41,7 +41,7 @@ class QueueState:
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason not in ("", "None") else ""
-        return f"{self.state.lower().replace('_', ' ')}{reason}" if self.state else "not in the queue any more"
+        return f"{self.state.lower().replace('_', ' ')}{reason}" if self.state else "no longer in the queue"
 
 
 ENDED: Final = QueueState(state="")
@@ -56,7 +56,7 @@ def submit(script: Path) -> str:
     done = _ask("sbatch", "--parsable", str(script))
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        raise RunError(f"sbatch has refused it: {_words(done)}")
+        raise RunError(f"sbatch refused it: {_words(done)}")
     return number
 
 
@@ -74,7 +74,7 @@ def requeue(job: str) -> None:
     """
     done = _ask("scontrol", "requeue", job)
     if done.returncode:
-        raise RunError(f"job {job} was not queued again: {_words(done)}; submit it once more")
+        raise RunError(f"job {job} was not requeued: {_words(done)}; submit it again")
 
 
 def queue_state(job: str) -> QueueState | None:
@@ -101,7 +101,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
             timeout=_PATIENCE_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = system_reason(error) if isinstance(error, OSError) else "it does not answer"
+        reason = system_reason(error) if isinstance(error, OSError) else "it does not respond"
         raise RunError(f"{command[0]}: {reason}") from None
 
 
@@ -181,7 +181,7 @@ class Allocation:
         if "SLURM_STEP_NUM_NODES" not in os.environ:
             return job
         if _number("SLURM_LOCALID"):
-            hint = "srun --ntasks-per-node=1: it starts a process for each card itself"
+            hint = "use srun --ntasks-per-node=1: tui-trainer starts a process for each GPU itself"
             raise InputError("Slurm has started several tasks on this node", hint=hint)
         nodes, names = max(1, _number("SLURM_STEP_NUM_NODES")), os.environ.get("SLURM_STEP_NODELIST", "")
         return replace(job, nodes=nodes, node_rank=_number("SLURM_NODEID"), node_list=names)
@@ -195,7 +195,7 @@ class Allocation:
         """The node with number 0. Raises RunError."""
         done = _ask("scontrol", "show", "hostnames", self.node_list)
         if done.returncode or not done.stdout.split():
-            raise RunError(f"scontrol does not name the nodes {self.node_list}: {_words(done)}")
+            raise RunError(f"scontrol does not list the nodes {self.node_list}: {_words(done)}")
         return done.stdout.split()[0]
 
 

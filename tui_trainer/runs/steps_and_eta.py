@@ -79,7 +79,7 @@ def time_words(state: RunState) -> str:
         words = f"about {format_seconds(plan.duration_seconds)} planned"
         return "; ".join(filter(None, (f"{words}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
     is_over = state.finished is not None
-    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} by its steps so far"
+    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} estimated from its steps so far"
     if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
         words += f", {format_seconds(plan.duration_seconds)} planned"
         if plan.beginning_seconds:
@@ -88,12 +88,12 @@ def time_words(state: RunState) -> str:
 
 
 def step_words(state: RunState) -> str:
-    """`a step takes 125 ms, and 195 ms were planned: numpy multiplies at ...`; empty where that is not known."""
+    """`125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if that is unknown."""
     plan, measured = state.plan, measured_step_seconds(state)
     if plan is None or plan.step_seconds is None or measured is None:
         return ""
     reason = f": {plan.step_seconds_reason}" if plan.step_seconds_reason else ""
-    return f"a step takes {format_seconds(measured)}, planned {format_seconds(plan.step_seconds)}{reason}"
+    return f"{format_seconds(measured)}/step, planned {format_seconds(plan.step_seconds)}{reason}"
 
 
 def measured_step_seconds(state: RunState) -> float | None:

@@ -59,9 +59,9 @@ def planned_time(seconds: float | None, *, is_measured: bool) -> str:
 
 
 def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
-    """Return the planned time for a sentence: `about 2 min 05 s`, `time not known`."""
+    """Return the planned time for a sentence: `about 2 min 05 s`, `time unknown`."""
     time = planned_time(seconds, is_measured=is_measured)
-    return "time not known" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
+    return "time unknown" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
 
 
 def takes_words(steps: int, batch: str, memory_bytes: int, time_words: str) -> str:
@@ -72,15 +72,18 @@ def takes_words(steps: int, batch: str, memory_bytes: int, time_words: str) -> s
 
 def better_words(best: EvalDone) -> str:
     """For a run that was clearly better at an earlier evaluation than at its end (`runs/result.py`)."""
-    return f"it was better before: held-out loss {best.loss:.4f} at step {best.step:,}"
+    return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
-    """`its process ended at step 120 without a word`, with the key that goes on `; p resumes from step 100`."""
-    words = f"its process ended {f'at step {state.step:,}' if state.step else 'before the first step'} without a word"
+    """`the process stopped at step 120 without an error`, with the key that resumes it `; p resumes from step 100`."""
+    where = f"at step {state.step:,}" if state.step else "before the first step"
+    words = f"the process stopped {where} without an error"
     if not key:
         return words
     where = (
-        f"resumes from step {state.checkpoints[-1].step:,}" if state.checkpoints else "begins anew: nothing is saved"
+        f"resumes from step {state.checkpoints[-1].step:,}"
+        if state.checkpoints
+        else "starts over: no checkpoint was saved"
     )
     return f"{words}; {key} {where}"

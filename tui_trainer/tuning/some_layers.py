@@ -54,16 +54,16 @@ def trained_names(model: Any, wanted: str) -> list[str]:
             pattern = re.compile(wanted)
         except re.error as error:
             raise _wrong(
-                f"is no pattern of names: {error}", 'write "last 2", "first 2" or a regular expression'
+                f"is not a valid pattern: {error}", 'write "last 2", "first 2" or a regular expression'
             ) from None
         fits = {name for name in body if pattern.search(name)}
     if not fits:
         some = ", ".join([*body[:2], *body[-2:]])
         raise _wrong(
-            f"fits no weight of the model: {one_line(wanted, 80)}", f"weights are called {one_line(some, 300)}"
+            f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(some, 300)}"
         )
     if len(fits) == len(body):
-        raise _wrong(f"fits all weights of the model: {one_line(wanted, 80)}", "leave it empty: all of them train")
+        raise _wrong(f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all of them")
     return [name for name in names if name in fits or name.startswith(heads or ("\n",))]
 
 
@@ -110,11 +110,11 @@ def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
     places = {name: place for name in names if (place := _place(name))}
     lists = sorted({where for where, _ in places.values()})
     if len(lists) != 1:
-        hint = f"name them by a regular expression, such as {lists[0] if lists else 'layer'}"
-        raise _wrong(f"counts layers, and this model has {len(lists)} lists of them", hint)
+        hint = f"use a regular expression, such as {lists[0] if lists else 'layer'}"
+        raise _wrong(f"counts layers, but this model has {len(lists)} lists of layers", hint)
     numbers = sorted({number for _, number in places.values()})
     if not 0 < count < len(numbers):
-        raise _wrong(f"names {count} of {len(numbers)} layers", f"1 to {len(numbers) - 1} can be chosen")
+        raise _wrong(f"names {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
     chosen = {*(numbers[-count:] if end == "last" else numbers[:count])}
     return {name for name, (_, number) in places.items() if number in chosen}
 

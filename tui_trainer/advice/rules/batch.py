@@ -40,7 +40,7 @@ _FASTER = 1.05
 
 @symptom("Small batches")
 def small_batch(view: RunView) -> Cause | None:
-    """The optimizer, the start of each kernel and the Python around it cost the same for one row as for many."""
+    """The optimizer, kernel launches and Python overhead cost the same for one row as for many."""
     plan, sums = view.plan, view.sums
     if plan is None or not sums.positions or (view.gpu_mean("utilization_share") or 0.0) >= _BUSY_GPU:
         return None
@@ -57,23 +57,23 @@ def small_batch(view: RunView) -> Cause | None:
         update = view.optimizer_seconds
         spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
     if fixed:
-        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on what is in a pass"
+        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on the size of a pass"
         words = ", ".join(filter(None, (words, start)))
     return Cause(
-        cause="Batches are small: a part of each step costs the same, however little it learns from.",
-        evidence=f"{positions:,.0f} positions in a pass ({plan.per_device_train_batch_size} rows); {words}",
+        cause="Batches are small, so the fixed cost of each step takes much of the time.",
+        evidence=f"{positions:,.0f} positions per pass ({plan.per_device_train_batch_size} rows); {words}",
         share=view.share(spared),
         fix={MICRO: "auto", **fix},
     )
 
 
 class BatchSize(Rule):
-    """Each pass has a fixed cost; the gradient is the same however the effective batch is cut.
+    """Each pass has a fixed cost; the gradient is the same however the effective batch is split.
 
     Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
     """
 
-    name, title, order = "batch_size", "Micro-batch keeps the cores busy", 300
+    name, title, order = "batch_size", "Micro-batch size", 300
     settings = (MICRO, EFFECTIVE, ACCUMULATION, LEARNING_RATE)
     is_for_speed = True
     during = (small_batch,)
@@ -83,7 +83,7 @@ class BatchSize(Rule):
         micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
         busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
         kind = "packed rows" if plan.packing.value else "rows"
-        sentence = f"a forward pass takes {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
+        sentence = f"a pass has {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
         is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
         if is_full or is_cut_freely(context.loaded):
             if larger := _larger_batch(context):
@@ -92,8 +92,8 @@ class BatchSize(Rule):
             return passed(sentence, opposite=half)
         rows = min(rows_of_step, -(-busy // tokens))
         if budget is not None and memory_with(context, micro_batch=rows) > budget:
-            return passed(f"{sentence}; more rows do not fit in the memory that is free")
-        return warned(f"{sentence}: fewer than {busy} leave cores idle", fix=with_micro_batch(context, rows))
+            return passed(f"{sentence}; more rows do not fit in free memory")
+        return warned(f"{sentence}: fewer than {busy} tokens leave cores idle", fix=with_micro_batch(context, rows))
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
@@ -125,8 +125,8 @@ def _larger_batch(context: Context) -> Verdict | None:
     before = plan.learning_rate.value
     rate = scaled(before, usual_scaling(optim), now, rows)
     rate = min(rate, max(before, peak_rate(context.config, plan.parameters.value).most))
-    advice = f"the learning rate grows with it, {usual_scaling(optim)} scaling: {before:g} -> {rate:g}"
-    sentence = f"{now} rows a step; {rows} are {times:.2f} times as fast a row ({how})"
+    advice = f"the learning rate is scaled with it ({usual_scaling(optim)}): {before:g} -> {rate:g}"
+    sentence = f"{now} rows per step; {rows} are {times:.2f} times as fast per row ({how})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
@@ -148,13 +148,13 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
 
     before, after = seconds(now), seconds(rows)
     times = 1.0 if not before or not after else before / now * rows / after
-    return rows, times, f"by the rates of the {card.title}, not measured: `check --measure batch_size` does"
+    return rows, times, f"estimated for the {card.title}; `check --measure batch_size` measures it"
 
 
 class Accumulation(Rule):
-    """Accumulation gives a large batch in little memory; a part that is nearly empty costs a pass all the same."""
+    """Accumulation gives a large batch in little memory, but a nearly empty pass costs as much as a full one."""
 
-    name, title, order = "accumulation", "Accumulation in equal parts", 310
+    name, title, order = "accumulation", "Gradient accumulation", 310
     settings = (ACCUMULATION, MICRO, EFFECTIVE)
     is_for_speed = True
 
@@ -171,11 +171,11 @@ class Accumulation(Rule):
         sentence = f"{effective} rows in {parts} passes of {micro}"
         if 2 * last >= micro:
             uneven = "" if last == micro else f", the last of {last}"
-            sentence += f"{uneven}; the loss is a sum, so the gradient is that of one pass"
+            sentence += f"{uneven}; the loss is a sum, so the gradient equals that of one pass"
             return passed(sentence, opposite=with_micro_batch(context, effective))
         better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
         return warned(
-            f"{sentence}, the last of only {last}: a whole pass for little work", fix=with_micro_batch(context, better)
+            f"{sentence}, the last with only {last}: a full pass for little work", fix=with_micro_batch(context, better)
         )
 
 
@@ -186,7 +186,7 @@ def _last(effective: int, micro: int) -> int:
 class EffectiveBatch(Rule):
     """Small data needs small batches: the same rows then give many updates instead of few."""
 
-    name, title, order = "effective_batch", "Effective batch suits the data", 320
+    name, title, order = "effective_batch", "Effective batch size", 320
     settings = (EFFECTIVE, ACCUMULATION)
 
     def before(self, context: Context) -> Verdict:
@@ -194,10 +194,10 @@ class EffectiveBatch(Rule):
         effective, rows = plan.effective_batch_size.value, plan.train_rows.value
         steps = plan.steps_per_epoch.value
         if rows < 2:
-            return not_applicable(f"{rows} row to train on: there is nothing to choose from")
+            return not_applicable(f"only {rows} row to train on")
         packed = f" (at most {context.step_rows} packed ones)" if plan.packing.value else ""
-        sentence = f"{effective} rows a step{packed}, {rows:,} in the data, {steps:,} steps an epoch"
+        sentence = f"{effective} rows per step{packed}, {rows:,} in the data, {steps:,} steps per epoch"
         if effective <= rows:
             return passed(sentence)
         smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-        return warned(f"{sentence}: every step reads all of it", fix=with_effective_batch(context, smaller))
+        return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller))

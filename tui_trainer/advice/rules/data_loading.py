@@ -24,7 +24,7 @@ _EASY_TIMES = 2
 
 
 class DataCache(Rule):
-    """Tokens are kept under a key of content and settings: a second start tokenises nothing."""
+    """Tokens are cached by content and settings, so that later starts do not tokenise again."""
 
     name, title, order = "data_cache", "Data is prepared once", 240
 
@@ -36,17 +36,15 @@ class DataCache(Rule):
         needed = _TOKEN_BYTES * tokens
         rows = plan.train_rows
         if rows.exact:
-            return passed(
-                f"{rows.value:,} rows are prepared already ({format_bytes(needed)}): the start uses them again"
-            )
+            return passed(f"{rows.value:,} rows are already prepared ({format_bytes(needed)}): the run reuses them")
         if context.cache.writable is False:
-            advice = "choose another place: export TUI_TRAINER_HOME=FOLDER"
-            return failed(f"{folder} cannot be written, so no data can be prepared", advice=advice)
+            advice = "choose another folder: export TUI_TRAINER_HOME=FOLDER"
+            return failed(f"{folder} is not writable, so data cannot be prepared", advice=advice)
         free = context.cache.free_bytes
         waiting = tokens * find_task(context.config.task.type).waiting_bytes
         if free is not None and free < _EASY_TIMES * (needed + waiting):
             sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
-            advice = f"free space, or see what is there: du -sh {folder}"
+            advice = f"free up space (du -sh {folder} shows what is used)"
             return (failed if free < needed + waiting else warned)(sentence, advice=advice)
         return passed(
             f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them"
@@ -55,7 +53,7 @@ class DataCache(Rule):
 
 @symptom("Waiting for data")
 def waiting_for_data(view: RunView) -> Cause | None:
-    """A processor that waits for its batch computes nothing meanwhile."""
+    """A processor that waits for its next batch is idle."""
     share, workers = view.share(view.data_seconds), view.plan.loader_workers if view.plan else None
     if _disk_bytes_per_second(view) is not None:
         return None
@@ -63,7 +61,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
     if workers is not None:
         more = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
         fix = {_WORKERS: more} if more > workers else None
-        advice = "batches are then made by threads while the step before computes" if fix else _FASTER_DISK
+        advice = "threads then prepare batches while the previous step computes" if fix else _FASTER_DISK
     return Cause(
         cause="Training waits for its data.",
         evidence=f"data {percent(share)} of the time: {view.of_whole(view.data_seconds)}",
@@ -74,7 +72,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
 
 
 class DataLoading(Rule):
-    """Workers help where rows are decoded or tokenised on the way; for small data they cost more than they give.
+    """Workers help if rows are decoded or tokenised during training; for small data they cost more than they gain.
 
     Source: the documentation of torch.utils.data.
     """
@@ -96,12 +94,12 @@ class DataLoading(Rule):
             return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
         other = {_WORKERS: 0 if workers.value else _SOME_WORKERS}
         if earlier is None or earlier.data_share is None:
-            sentence = f"{how}; the wait is measured by the first run of this kind"
+            sentence = f"{how}; the wait is measured in the first run of this kind"
             return not_applicable(sentence, opposite=other, switch=switch)
-        sentence = f"fetching took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
+        sentence = f"fetching data took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
         if earlier.data_share <= _MOST_FETCHING_SHARE:
             return passed(f"{sentence}; {how}", opposite=other, switch=switch)
-        sentence = f"{sentence}, at most {_MOST_FETCHING_SHARE:.0%} is good"
+        sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
         if 0 < workers.value < most:
             return warned(sentence, fix={_WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
         return warned(sentence, advice=_FASTER_DISK, switch=switch)
@@ -114,7 +112,7 @@ def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
 
 def _how(context: Context) -> str:
     workers, loader = context.planned.loader_workers.value, context.config.dataloader
-    source = "batches are cut from a memory-mapped file"
+    source = "batches are read from a memory-mapped file"
     if not workers:
         return f"{source} between steps"
     pinned = ", in pinned memory" if _is_pinned(context) else ""
@@ -149,14 +147,14 @@ def _disk_bytes_per_second(view: RunView) -> float | None:
 
 
 class LoaderWorkers(Rule):
-    """What a row costs to make decides: one that is tokens already costs a copy, one that is tokenised on the way a
-    part of a core.
+    """The right number depends on the cost of a row: a tokenised row costs a copy, a row that is tokenised during
+    training part of a core.
 
     Source: the documentation of torch.utils.data; min(8, cores - 2) and min(16, cores - 1) are rules of thumb of guides
     for rows that are tokenised while the training runs, the second for heavy preprocessing.
     """
 
-    name, title, order = "loader_workers", "Loader threads suit the cores", 252
+    name, title, order = "loader_workers", "Loader threads", 252
     settings = (_WORKERS, _PROCESSES)
     is_for_speed = True
 
@@ -164,16 +162,16 @@ class LoaderWorkers(Rule):
         plan, cores = context.planned, context.hardware.usable_cores
         workers, processes = plan.loader_workers.value, context.config.data.num_proc
         most = _most_workers(cores, on_gpu=True)
-        tokenised = "as many processes as they are worth" if processes == "auto" else f"{processes} processes"
+        tokenised = "an automatic number of processes" if processes == "auto" else f"{processes} processes"
         details = (
-            f"guides: min(8, cores - 2) = {max(1, min(8, cores - 2))} where rows are tokenised on the way, "
+            f"rules of thumb: min(8, cores - 2) = {max(1, min(8, cores - 2))} if rows are tokenised during training, "
             f"min(16, cores - 1) = {max(1, min(16, cores - 1))} for a slow tokenizer",
-            "here rows are tokens before the first step, those of data.streaming too: "
+            "here rows are tokenised before the first step, also with data.streaming: "
             + _which_rule(context, workers, most),
             f"rows are tokenised once, by {tokenised}",
         )
         if not workers and processes == "auto":
-            return not_applicable("batches are made by the training thread itself", *details)
+            return not_applicable("the training thread makes its own batches", *details)
         fix: dict[str, Any] = {}
         if workers > most:
             fix[_WORKERS] = most if plan.device == "cuda" else 0
@@ -188,41 +186,41 @@ def _which_rule(context: Context, workers: int, most: int) -> str:
     """By the wait that was measured, or that it was not."""
     earlier = context.earlier
     if earlier is None or earlier.data_share is None:
-        return "one thread copies them, and how long a step waits is measured by the first run of this kind"
-    waited = f"run {earlier.name} waited for data {earlier.data_share:.1%} of its steps"
+        return "one thread copies them, and the wait per step is measured in the first run of this kind"
+    waited = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
-        return f"{waited}, so the rule does not hold, and {workers} threads do"
-    return f"{waited}, so the rule holds, up to {most} threads"
+        return f"{waited}, so the rule does not apply, and {workers} threads are enough"
+    return f"{waited}, so the rule applies, up to {most} threads"
 
 
 @symptom("Slow disk")
 def slow_disk(view: RunView) -> Cause | None:
-    """Prepared data is read through the memory that is free; what does not fit there comes from the disk each time."""
+    """Prepared data is cached in free memory; data that does not fit there is read from the disk each time."""
     share, rate = view.share(view.data_seconds), _disk_bytes_per_second(view)
     if rate is None:
         return None
     return Cause(
-        cause="Training waits for the disk that its data is on.",
+        cause="Training waits for the disk that holds its data.",
         evidence=(
             f"data {percent(share)} of the time: {view.of_whole(view.data_seconds)}, "
             f"{format_bytes(rate)}/s read from the disk meanwhile"
         ),
         share=share,
-        advice=f"{_FASTER_DISK}; or free memory to cache it in",
+        advice=f"{_FASTER_DISK}; or free memory for its cache",
     )
 
 
 class StorageSpeed(Rule):
-    """A step cannot begin before its rows are read; what was read once stays in free memory."""
+    """A step cannot begin before its rows are read; data that was read once stays in free memory."""
 
-    name, title, order = "storage_speed", "The disk keeps up", 254
+    name, title, order = "storage_speed", "Disk speed", 254
     during = (slow_disk,)
 
     def before(self, context: Context) -> Verdict:
         plan, measured, step = context.planned, context.data_read, context.step_seconds
         if measured is None:
             return not_applicable(
-                "nothing to read from a disk yet: the data is small, not here, or made by this program"
+                "nothing to measure: the data is small, not on this machine, or generated by this program"
             )
         sentence = f"{measured.path} reads at {format_bytes(measured.bytes_per_second)}/s, measured now"
         if step is None:
@@ -230,7 +228,7 @@ class StorageSpeed(Rule):
         needed, epoch = _TOKEN_BYTES * plan.train_tokens.value, step * plan.steps_per_epoch.value
         reading = needed / measured.bytes_per_second
         sentence += (
-            f"; the {format_bytes(needed)} of an epoch take {format_seconds(reading)} of its {format_seconds(epoch)}"
+            f"; reading {format_bytes(needed)} per epoch takes {format_seconds(reading)} of {format_seconds(epoch)}"
         )
         if reading <= _MOST_READING_SHARE * epoch:
             return passed(sentence)

@@ -26,19 +26,19 @@ _MOST_LEAKED = 0.01
 class DataSize(Rule):
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
 
-    name, title, order = "data_size", "No limit leaves text out", 230
+    name, title, order = "data_size", "All data is used", 230
     settings = (_MAX_CHARS, _MAX_ROWS)
 
     def before(self, context: Context) -> Verdict:
         plan, data, every = context.planned, context.config.data, context.all_tokens
         if every is None or context.facts is None:
-            return not_applicable("the size of the whole text is not known")
+            return not_applicable("the size of the full text is unknown")
         limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
         if not limits:
-            return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0, which is no limit")
+            return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
         left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
         limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
-        sentence = f"{limited} leaves out {left_out:.0%} of {format_count(every)} tokens"
+        sentence = f"{limited} excludes {left_out:.0%} of {format_count(every)} tokens"
         if left_out <= _MOST_LEFT_OUT:
             return passed(sentence)
         step = context.step_seconds
@@ -46,16 +46,16 @@ class DataSize(Rule):
         return warned(
             sentence,
             fix=dict.fromkeys(limits, 0),
-            advice=f"with all of it, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
+            advice=f"with all data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
         )
 
 
 class LeftOut(Rule):
-    """Rows that are left out and files that are not read teach nothing: a model learns less than its data holds."""
+    """The model learns nothing from skipped rows and unread files."""
 
-    name, title, order = "left_out", "Little of the data is left out", 229
+    name, title, order = "left_out", "Few skipped rows", 229
     settings = (_ON_BAD_ROWS,)
-    counted = "what is left out"
+    counted = "the number of skipped rows"
 
     def before(self, context: Context) -> Verdict:
         counts, data = context.counts, context.config.data
@@ -63,39 +63,38 @@ class LeftOut(Rule):
         read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
         why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
         what = "rows" if counts.rows_read else "documents"
-        sentence = f"{left:,} of {read:,} {what} {'is' if left == 1 else 'are'} left out" + (f": {why}" if why else "")
+        sentence = f"{left:,} of {read:,} {what} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
         if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
-            sentence += f"; files that are not read: {_shown(', '.join(unread), 200)}"
+            sentence += f"; files not read: {_shown(', '.join(unread), 200)}"
         if counts.bad_rows and data.on_bad_rows != "skip":
-            return failed(
-                f"{sentence}; a row that cannot be used keeps a run from starting", fix={_ON_BAD_ROWS: "skip"}
-            )
+            return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
         if left <= _MOST_LEFT_OUT * read:
             return passed(sentence)
-        which = "see by tui-trainer preview which rows those are"
+        which = "run tui-trainer preview to see these rows"
         return warned(sentence, advice=f"raise data.max_length, or {which}" if counts.untrained_long_rows else which)
 
 
 class ChatMarks(Rule):
-    """A mark that the tokenizer cuts into pieces costs several tokens in each turn, and text can spell it: an answer
-    ends where one piece after the other is written, and not by one token."""
+    """A marker that the tokenizer splits costs several tokens per turn, and ordinary text can contain it. An answer
+    then ends with a sequence of tokens instead of one stop token."""
 
-    name, title, order = "chat_marks", "Marks of a chat are single tokens", 231
+    name, title, order = "chat_marks", "Chat markers are single tokens", 231
     settings = (_ADD_TOKENS,)
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
         config, marks = context.config, context.marks
         if not marks:
-            return not_applicable("no marks of a chat template are written, or their tokens are not known")
+            return not_applicable("no chat template markers are used, or their tokens are unknown")
         cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
         if not cut:
-            return passed(f"each of {len(marks)} marks of the chat template is one token: {_marks_shown(marks)}")
+            return passed(f"each of {len(marks)} chat template markers is one token: {_marks_shown(marks)}")
         pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
-        sentence = f"{len(cut)} of {len(marks)} marks of the chat template are several tokens: {pieces}"
+        sentence = f"{len(cut)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
             return warned(
-                sentence, advice=f"{_ADD_TOKENS} makes tokens of them, by transformers and where the embedding trains"
+                sentence,
+                advice=f'{_ADD_TOKENS} can add them, with model.provider = "transformers" and a trained embedding',
             )
         named = (config.model.add_tokens, *map(escaped, cut))
         return warned(sentence, fix={_ADD_TOKENS: ", ".join(filter(None, named))})
@@ -106,51 +105,51 @@ def _marks_shown(marks: Iterable[str]) -> str:
 
 
 class TextFrame(Rule):
-    """A model was trained with special tokens around each text, and reads texts without them as parts of others: an
-    encoder's answer is read off the first of them."""
+    """A model that was trained with special tokens around each text treats text without them as a fragment. An encoder
+    makes its prediction from the first of these tokens."""
 
-    name, title, order = "text_frame", "Special tokens frame each text", 237
+    name, title, order = "text_frame", "Special tokens around texts", 237
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
         missing = context.missing_frame
         if missing is None:
             return not_applicable(
-                "the model expects nothing around texts, or no tokenizer.json tells what is put there"
+                "the model uses no special tokens around texts, or has no tokenizer.json that lists them"
             )
         if not missing:
-            return passed("0 of the special tokens that the model was trained with are missing around texts")
+            return passed("the tokenizer adds all special tokens that the model was trained with")
         return warned(
-            f"the tokenizer puts no {' and '.join(missing)} around texts, which the model was trained with",
+            f"the tokenizer does not add {' and '.join(missing)} around texts, but the model was trained with them",
             advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "
             "saved without its post_processor loses them",
         )
 
 
 class TrainedShare(Rule):
-    """Tokens without a label cost as much as the others and teach nothing; a wrong mask shows in no loss."""
+    """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
 
-    name, title, order = "trained_share", "The rows have something to learn", 232
-    counted = "which tokens train"
+    name, title, order = "trained_share", "Share of trained tokens", 232
+    counted = "the share of trained tokens"
 
     def before(self, context: Context) -> Verdict:
         facts, counts = context.facts, context.counts
         if facts and (facts.classes or facts.target_tokens):
-            return passed(f"{counts.train_rows:,} rows train")
+            return passed(f"{counts.train_rows:,} rows are trained on")
         share = counts.train_labels / max(counts.train_tokens, 1)
-        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens train"
+        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
         if share < _LEAST_TRAINED_SHARE:
-            which = "see by tui-trainer preview which tokens those are"
-            advice = f"{which}; task.loss_on = all learns the whole of a conversation"
-            return warned(f"{sentence}: most of each pass learns nothing", advice=advice)
+            which = "run tui-trainer preview to see which tokens"
+            advice = f"{which}; task.loss_on = all trains on whole conversations"
+            return warned(f"{sentence}: most of each pass teaches nothing", advice=advice)
         return passed(sentence)
 
 
 class KnownText(Rule):
-    """What the tokenizer does not know becomes one unknown token: it is not read, and never written."""
+    """Text that the tokenizer does not know becomes an unknown token: the model cannot read it and never writes it."""
 
-    name, title, order = "known_text", "The tokenizer knows the text", 233
-    counted = "which tokens are unknown"
+    name, title, order = "known_text", "Few unknown tokens", 233
+    counted = "the number of unknown tokens"
 
     def before(self, context: Context) -> Verdict:
         counts = context.counts
@@ -165,28 +164,28 @@ class KnownText(Rule):
 
 
 class LabelBalance(Rule):
-    """With one class far ahead of the others, a model that always says it has a good loss and is of no use."""
+    """If one class dominates, a model that always predicts it has a good loss and is useless."""
 
-    name, title, order = "label_balance", "Rare classes count", 234
+    name, title, order = "label_balance", "Class balance", 234
     settings = (_CLASS_WEIGHTS,)
-    counted = "how often each class occurs"
+    counted = "the number of rows per class"
 
     def before(self, context: Context) -> Verdict:
         details = context.counted.details if context.counted else {}
         rows = details.get(CLASS_ROWS, {})
         if details.get("problem_type") != _SINGLE or len(rows) < 2:
-            return not_applicable("no task with one class a row")
+            return not_applicable("this check is for tasks with one class per row")
         most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
         sentence = (
             f"{len(rows)} classes, from {rows[least]:,} rows ({_shown(least)}) to {rows[most]:,} ({_shown(most)})"
         )
         if context.config.task.class_weights == "balanced":
-            return passed(f"{sentence}; each counts as much as the others", switch="class weights: balanced")
+            return passed(f"{sentence}; all classes have the same weight", switch="class weights: balanced")
         if rows[most] < _MOST_UNEVEN * rows[least]:
             return passed(sentence)
         share = rows[most] / sum(rows.values())
         return warned(
-            f"{sentence}: always saying the most frequent is right in {share:.0%} of the rows",
+            f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
             fix={_CLASS_WEIGHTS: "balanced"},
         )
 
@@ -197,9 +196,9 @@ def _shown(name: str, most: int = 30) -> str:
 
 
 class HeldOut(Rule):
-    """Only the loss of text that the model never read says whether a change was good."""
+    """Only the loss on text that the model has never seen shows whether a change helped."""
 
-    name, title, order = "held_out", "Text is held out", 260
+    name, title, order = "held_out", "Held-out data", 260
     settings = (_EVAL_FRACTION,)
     needs_plan = False
 
@@ -207,61 +206,61 @@ class HeldOut(Rule):
         plan, data = context.plan, context.config.data
         share = data.eval_fraction
         if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
-            sentence = f"{', '.join(shared)}: rows that are evaluated on are trained on as well"
-            return warned(sentence, advice="name rows in data.eval_path or data.eval_split that data.split leaves out")
+            sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
+            return warned(sentence, advice="choose rows for data.eval_path or data.eval_split outside of data.split")
         if data.eval_path:
             return _apart(context, "data.eval_path")
         if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
-            return _apart(context, f"the validation split, {', '.join(named)},")
+            return _apart(context, f"the validation split ({', '.join(named)})")
         if share == 0:
             # Early stopping without held-out text keeps a plan from being made: this fixes it.
-            sentence = "0 rows are held out: nothing shows when the model begins to memorise"
+            sentence = "no rows are held out, so overfitting would go unnoticed"
             return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
         if plan is None:
-            return not_applicable(f"{share:.0%} of the text is to be held out; no plan says how many rows that is")
+            return not_applicable(f"{share:.0%} of the text will be held out; the number of rows needs a plan")
         rows = plan.eval_rows.value
-        sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} train"
+        sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
         if share > _MOST_SHARE:
-            return warned(f"{sentence}: text that could be learnt from", fix={_EVAL_FRACTION: _GOOD_SHARE})
+            return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
         if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
-            return warned(f"{sentence}: a loss of so few rows is noise", fix={_EVAL_FRACTION: _GOOD_SHARE})
+            return warned(f"{sentence}: a loss over so few rows is noisy", fix={_EVAL_FRACTION: _GOOD_SHARE})
         return passed(sentence)
 
 
 def _apart(context: Context, what: str) -> Verdict:
     """Held out is what lies apart from the training data."""
     if context.plan is None:
-        return not_applicable(f"{what} names what is held out; no plan says how many rows that is")
+        return not_applicable(f"{what} is held out; the number of rows needs a plan")
     rows = context.plan.eval_rows.value
     sentence = f"{rows:,} rows of {what} are held out"
     if rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: a loss of so few is noise", advice=f"give {what} more text")
+        return warned(f"{sentence}: a loss over so few rows is noisy", advice=f"add more text to {what}")
     return passed(sentence)
 
 
 class HeldOutRowsTrained(Rule):
-    """A row that was learnt by heart says nothing about new ones, and early stopping goes by such numbers."""
+    """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
 
     name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
     settings = (_DEDUP,)
-    counted = "which rows stand on both sides"
+    counted = "overlap between training and held-out rows"
 
     def before(self, context: Context) -> Verdict:
         counts = context.counts
         if context.counted is context.first_rows:
             return not_applicable(f"{self.counted} is known once all of the data is prepared: tui-trainer preview")
         if not counts.rows_read and not counts.documents_read:
-            return not_applicable("one stream of text has no rows to compare with each other")
+            return not_applicable("a single stream of text has no rows to compare")
         if not counts.eval_rows:
-            return not_applicable("no row is held out")
+            return not_applicable("no rows are held out")
         leaked, repeated = counts.leaked_rows, counts.repeated_rows
         if context.config.data.dedup:
             return passed(
-                f"{leaked:,} training rows with the text of a held-out one are left out, and {repeated:,} repeats"
+                f"skipped: {leaked:,} training rows with the text of a held-out row, {repeated:,} other duplicate rows"
             )
         # A document may be cut into several rows.
         held_out = counts.eval_documents
-        sentence = f"{leaked:,} training rows have the text of one of {held_out:,} held-out rows"
+        sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
         if leaked <= _MOST_LEAKED * held_out:
             return passed(sentence)
-        return warned(f"{sentence}: the held-out numbers are too good", fix={_DEDUP: True})
+        return warned(f"{sentence}: held-out scores are inflated", fix={_DEDUP: True})

@@ -78,22 +78,22 @@ _IN_8_BITS = ("int8", "onnx-int8")
 
 
 class DiskSpace(Rule):
-    """A disk that fills up in the night stops the saving, and with it the safety of the run."""
+    """If the disk fills up during a run, no further checkpoints can be saved."""
 
-    name, title, order = "disk", "Disk has room to spare", 340
+    name, title, order = "disk", "Disk space", 340
     settings = (_SAVE_LIMIT,)
 
     def before(self, context: Context) -> Verdict:
         plan, free = context.planned, context.disk_free_bytes
         needed = plan.disk_bytes.value
         if free is None:
-            return not_applicable(f"the run writes {format_bytes(needed)}; how much is free is not reported")
-        sentence = f"{space_words('the run writes', needed, free)}: {plan.disk_bytes.reason}"
+            return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
+        sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
         if needed <= _ROOMY_SHARE * free:
             return passed(sentence)
         fits = _least_bytes(plan) <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
         advice = (
-            "" if fits else f"choose another disk: --set output.runs_dir=FOLDER; now {context.config.output.runs_dir}"
+            "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
         )
         fix = {_SAVE_LIMIT: 1} if fits else None
         return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
@@ -128,10 +128,10 @@ def overfitting(view: RunView) -> Cause | None:
         return None
     share = 1 - best.step / max(view.state.step, 1)
     return Cause(
-        cause="The run learns its rows by heart: what it has not seen becomes worse.",
+        cause="The run is overfitting: the held-out loss rises while the training loss falls.",
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
-            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after"
+            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came later"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
@@ -140,53 +140,53 @@ def overfitting(view: RunView) -> Cause | None:
 
 
 class WritingSettings(Rule):
-    """Settings of a published model for least lengths, repeats and beams were chosen for the data that it was made for.
-    They are left out of evaluations, of what users get, and of the saved generation_config.json alike."""
+    """The generation settings of a published model (minimum length, repetition, beams) were chosen for its own data.
+    They are ignored in evaluations, in predictions and in the saved generation_config.json."""
 
-    name, title, order = "writing_settings", "The model writes as the data does", 485
+    name, title, order = "writing_settings", "Generation settings", 485
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
         shaping, facts = context.shaping, context.facts
         if shaping is None:
-            return not_applicable("the model writes no texts, or none is named")
+            return not_applicable("the model generates no text, or no model is set")
         if not shaping:
-            return passed("0 settings of the model shape the lengths and repeats of what it writes")
-        sentence = f"the model's own generation settings are left out: {settings_words(shaping)}"
+            return passed("the model's files have no generation settings for length or repetition")
+        sentence = f"the model's own generation settings are ignored: {settings_words(shaping)}"
         asked = (shaping.get(name) for name in ("min_length", "min_new_tokens"))
         least = max([one for one in asked if isinstance(one, int)], default=0)
         longest = facts.target_tokens if facts else 0
         if not 0 < longest < least:
             return passed(sentence)
         return warned(
-            f"{sentence}; they ask for at least {least:,} tokens, and the longest answer of the data has {longest:,}",
-            advice="where a text should be so long all the same, pass them to generate() yourself",
+            f"{sentence}; they require at least {least:,} tokens, but the longest answer in the data has {longest:,}",
+            advice="if texts should be that long anyway, pass these settings to generate() yourself",
         )
 
 
 class EarlyStopping(Rule):
-    """After the best held-out loss each further pass costs time and makes the model worse.
+    """After the best held-out loss, each further epoch costs time and makes the model worse.
 
     Source: Prechelt, Early Stopping - But When?, 1998.
     """
 
-    name, title, order = "early_stopping", "Stops when it no longer improves", 480
+    name, title, order = "early_stopping", "Early stopping", 480
     settings = (_PATIENCE_KEY, _EVAL)
     during = (overfitting,)
 
     def before(self, context: Context) -> Verdict:
         plan, patience = context.planned, context.config.evaluation.early_stopping_patience
         if not plan.eval_rows.value:
-            return not_applicable("no text is held out to stop by")
+            return not_applicable("early stopping needs held-out data, and there is none")
         passes = context.epochs
         evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
         sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
         if patience and evaluations <= patience:
-            return warned(f"{sentence}: it can never stop", fix=_early_stopping(context, patience, evaluations))
+            return warned(f"{sentence}: it can never trigger", fix=_early_stopping(context, patience, evaluations))
         if patience or passes <= _MANY_EPOCHS:
-            return passed(sentence if patience else f"{sentence}: too few passes to need it")
+            return passed(sentence if patience else f"{sentence}: too few epochs to need it")
         return warned(
-            f"{sentence}: nothing stops it when it begins to memorise", fix=_early_stopping(context, 0, evaluations)
+            f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
         )
 
 
@@ -204,18 +204,18 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
 
 @symptom("Cache emptied often")
 def cache_emptied(view: RunView) -> Cause | None:
-    """What is given back is asked for again in the next step; a healthy run needs none of it."""
+    """Released memory is allocated again in the next step; a healthy run does not need this."""
     share, seconds = view.share(view.empty_cache_seconds), view.of_whole(view.empty_cache_seconds)
     often = _often(view.plan.empty_cache_steps if view.plan else None)
     return Cause(
-        cause="Collecting garbage and emptying the cache takes the time of training.",
+        cause="Garbage collection and emptying the cache take much of the time.",
         evidence=f"emptying the cache {percent(share)} of the time: {seconds}{often}",
         share=share,
         fix={_EMPTY_CACHE: 0},
     )
 
 
-@symptom("Much evaluation")
+@symptom("Frequent evaluations")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
     seconds = [one.seconds for one in view.state.evals if one.scheduled]
@@ -224,17 +224,17 @@ def evaluations(view: RunView) -> Cause | None:
     share, each = view.share(view.evaluation_seconds), fmean(seconds)
     every = view.plan.eval_every_steps if view.plan else None
     return Cause(
-        cause="Evaluations take the time of training.",
+        cause="Evaluations take much of the time.",
         evidence=f"evaluations {percent(share)} of the time: {format_seconds(each)} each{_often(every)}",
         share=share,
         fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
-        advice='evaluation.max_eval_rows = "auto" reads no more rows than 3 % of the time allows',
+        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time',
     )
 
 
-@symptom("Many checkpoints")
+@symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
-    """Training waits while a checkpoint is written and made safe on the disk."""
+    """Training waits while a checkpoint is written and synced to the disk."""
     saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
     if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
         # One on the way is what a crash leaves: no fix takes it away.
@@ -242,40 +242,40 @@ def checkpoints(view: RunView) -> Cause | None:
     share, each = view.share(view.checkpoint_seconds), fmean(one.seconds for one in saves)
     words = f"{format_seconds(each)} and {format_bytes(saves[-1].bytes)} each{_often(every)}"
     return Cause(
-        cause="Checkpoints take the time of training.",
+        cause="Saving checkpoints takes much of the time.",
         evidence=f"checkpoints {percent(share)} of the time: {words}",
         share=share,
         fix={_SAVE: view.seldom(each, view.checkpoint_seconds)},
     )
 
 
-@symptom("Many text samples")
+@symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
-    """A text takes one pass of the model for each of its tokens."""
+    """Generating a text takes one forward pass per token."""
     if not view.state.samples or view.is_by_default(*_BY_DEFAULT[_SAMPLE]):
         return None
     share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
     every = view.plan.sample_every_steps if view.plan else None
     return Cause(
-        cause="The texts that the model writes on the way take the time of training.",
-        evidence=f"text samples {percent(share)} of the time: {format_seconds(each)} each, every {every} steps",
+        cause="Generating samples takes much of the time.",
+        evidence=f"samples {percent(share)} of the time: {format_seconds(each)} each, every {every} steps",
         share=share,
         fix={_SAMPLE: view.seldom(each, view.sample_seconds)},
     )
 
 
-@symptom("Logging too often")
+@symptom("Frequent logging")
 def journal_writes(view: RunView) -> Cause | None:
-    """Each group of steps that is written waits once for the device, and for the file."""
+    """Each time that steps are written to the journal, training waits for the device and for the file."""
     group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
     share = view.share(view.journal_seconds)
-    evidence = f"the journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
+    evidence = f"journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
     if group == 1 and busy is not None and busy < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
         # On a GPU each group waits once for the device, which then has nothing queued.
         evidence = f"each step waits for the device, which is busy {percent(busy)} of the time"
         share = max(share, (1 - busy) / 2)
     return Cause(
-        cause="Writing the steps down holds them up.",
+        cause="Writing steps to the journal slows training.",
         evidence=evidence + (f", steps are written in groups of {group}" if group else ""),
         share=share,
         fix={_LOG: 10 * group} if group else None,
@@ -284,50 +284,48 @@ def journal_writes(view: RunView) -> Cause | None:
 
 @symptom("Time between steps")
 def between_steps(view: RunView) -> Cause | None:
-    """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should be next to nothing."""
+    """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
     share = view.share(view.other_seconds)
     return Cause(
-        cause="Something between the steps takes time, and it is none of the parts that are timed.",
+        cause="Something between steps takes time, and it is none of the timed parts.",
         evidence=f"unaccounted {percent(share)} of the time: {view.of_whole(view.other_seconds)}",
         share=share,
-        advice="old checkpoints that are slowly removed, failed saves or samples, a machine that swaps: see the events",
+        advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
     )
 
 
 class Interruptions(Rule):
-    """While a run evaluates, saves or writes text, it does not train.
+    """While a run evaluates, saves or generates samples, it does not train.
 
     One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
     """
 
-    name, title, order = "cadence", "Few interruptions", 490
+    name, title, order = "cadence", "Evaluation overhead", 490
     settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE)
     during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
 
     def before(self, context: Context) -> Verdict:
         if context.step_seconds is None:
-            return not_applicable("how long a step takes is not known, so no share of it can be said")
+            return not_applicable("the step time is unknown, so the overhead cannot be estimated")
         training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context)
         whole = training + sum(part.seconds for part in parts)
         share = (whole - training) / whole
         named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
-        sentence = f"{share:.1%} of the time goes to interruptions: {', '.join(named) or 'hardly any'}"
+        sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
         details = [
-            f"{part.name}: {part.count} on the way, {format_seconds(part.each_seconds)} each ({part.source})"
+            f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
             for part in parts
         ]
         judged = [part for part in parts if not _is_by_default(context, part.key)]
         if _share(judged, training) <= _MOST_SHARE:
             if share > _MOST_SHARE:
-                sentence += (
-                    "; by default evaluations read few rows, texts are short, and one checkpoint is worth its time"
-                )
+                sentence += "; the defaults keep evaluations and samples short, and one checkpoint is worth its time"
             return passed(sentence, *details)
         fix = _fewer(context, judged, training)
         after = training + sum(part.seconds for part in _under(context, parts, fix))
         measured = context.earlier.name if context.earlier else ""
         are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
-        source = f"from what run {measured} took for each" if are_measured else "from estimates, not measured here yet"
+        source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
         return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
 
 
@@ -399,19 +397,19 @@ def _overheads(context: Context) -> list[_Overhead]:
     def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> _Overhead:
         return _Overhead(key, name, every_steps, _on_the_way(key, total, every_steps), each_seconds, source)
 
-    eval_source = measured if earlier and earlier.evaluation_share else "a third of a training step for each row"
+    eval_source = measured if earlier and earlier.evaluation_share else "a third of a training step per row"
     eval_seconds = evaluation_seconds(context, plan.eval_rows.value)
     evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
     save_source = measured if rate else "at 400 MB/s, not measured here yet"
-    sample_source = measured if sample else f"{1000 * token_seconds:.1f} ms a token, not measured here yet"
+    sample_source = measured if sample else f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
     sample_seconds = sample or token_seconds * plan.sample_tokens.value
     logging_steps = context.config.logging.logging_steps
     return [
         evaluations if plan.eval_rows.value else replace(evaluations, count=0),
         kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),
-        kind(_SAMPLE, "text samples", plan.sample_every_steps.value, sample_seconds, sample_source),
-        kind(_LOG, "journal", logging_steps, _JOURNAL_GROUP_SECONDS, "0.1 ms a group of steps"),
+        kind(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample_source),
+        kind(_LOG, "journal", logging_steps, _JOURNAL_GROUP_SECONDS, "0.1 ms per group of steps"),
     ]
 
 
@@ -437,40 +435,42 @@ def _often(every: int | None) -> str:
 class SavedOnTheWay(Rule):
     """A run that saves only at its end loses everything in a crash."""
 
-    name, title, order = "checkpoints", "Saved while it trains", 500
+    name, title, order = "checkpoints", "Checkpoints", 500
     settings = (_SAVE,)
 
     def before(self, context: Context) -> Verdict:
         plan = context.planned
         every, step = plan.save_every_steps.value, context.step_seconds
         steps = every or plan.total_steps.value
-        where = f"saved every {every:,} steps, inside the epochs" if every else "saved only at the end"
+        where = f"saved every {every:,} steps" if every else "saved only at the end"
         if step is None:
-            return not_applicable(f"{where}; how long {steps:,} steps take is not known")
-        lost = f"at most {format_seconds(steps * step)} of work is lost"
+            return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
+        lost = f"a crash loses at most {format_seconds(steps * step)} of work"
         if steps * step <= _MOST_SECONDS or steps == 1:
             return passed(f"{where}: {lost}")
         return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
 
 
 class BatchedWriting(Rule):
-    """Each token that is written reads all weights once, for one row or for thirty."""
+    """Generating a token reads all weights once, whether for one row or for thirty."""
 
-    name, title, order = "batched_writing", "Texts are written in batches", 510
+    name, title, order = "batched_writing", "Batched generation", 510
     settings = (EVAL_BATCH,)
 
     def before(self, context: Context) -> Verdict:
         plan, config = context.planned, context.config
         task = find_task(config.task.type)
         if task.labels_rows:
-            return not_applicable("a model that labels texts writes none; predictions are made in batches all the same")
+            return not_applicable("this task generates no text; predictions run in batches in any case")
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
-        sentence = f"tui-trainer predict writes for batches of rows of similar length, an evaluation for {rows} at once"
-        sentence += f"; both greedily, {NO_SAMPLING.num_beams} beam"
+        sentence = (
+            f"tui-trainer predict generates for batches of rows of similar length, evaluations for {rows} at once"
+        )
+        sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
         if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
-            return passed(sentence, "tui-trainer bench RUN compares one by one with batches, on this machine")
-        sentence += f", of {answered} that are answered each time"
+            return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
+        sentence += f"; each evaluation generates {answered} answers"
         budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
         fits = budget is None or memory_with(context, eval_batch=more) <= budget
         advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
@@ -482,25 +482,25 @@ class BatchedWriting(Rule):
 
 
 class QuantizedModel(Rule):
-    """Weights of one byte are read in a quarter of the time; whether the answers stay is measured at the export."""
+    """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
 
-    name, title, order = "quantized_model", "Quantised for production", 530
+    name, title, order = "quantized_model", "Quantised export", 530
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
         earlier = context.earlier
         if earlier is None:
-            return not_applicable("no earlier run has such a model here; afterwards: tui-trainer export last --to int8")
+            return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
         exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
         if not exports:
-            hint = f"to try it: tui-trainer export {shell_word(earlier.name)} --to int8"
-            return not_applicable(f"run {earlier.name} was exported in 8 bits by nobody yet; {hint}")
+            hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+            return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
         smallest = min(exports, key=lambda export: export.bytes)
         sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
         times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
         sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
         if smallest.faults:
             return warned(
-                f"{sentence}, but it is not the trained model", advice=f"serve another form: {smallest.faults}"
+                f"{sentence}, but it differs from the trained model", advice=f"use another format: {smallest.faults}"
             )
         return passed(sentence)

@@ -20,21 +20,21 @@ COMPILE = "training.torch_compile"
 # The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
 _COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
 # A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
-_ON_A_CPU = "on a CPU it gained 10 % (measured when it was built), where a C++ compiler is installed"
+_ON_A_CPU = "on a CPU it gains about 10 % (benchmark on one core) and requires a C++ compiler"
 _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 _TIMES_AS_LONG, _SEEN_STEPS = 5.0, 500
 _ATTENTION = "model.attn_implementation"
 _ATTENTION_DROPOUT = "model.scratch.attention_dropout"
-_MASK_IS_FREE = "a mask of documents costs nothing on a CPU: 54 ms with it, 59 ms causal (measured when it was built)"
+_MASK_IS_FREE = "a document mask costs nothing on a CPU: 54 ms with it, 59 ms with a causal mask (benchmark)"
 _PROBED = (
-    "logits and gradients are compared with the model's own before the first step, and where they differ it is off"
+    "before the first step, logits and gradients are compared with the model's own; if they differ, it is switched off"
 )
 _LORA_DROPOUT = "tuning.lora_dropout"
 
 
-@symptom("Compiled again and again")
+@symptom("Repeated compilation")
 def compiles_again(view: RunView) -> Cause | None:
-    """If all epochs are slow and not only the first, compiling has not paid."""
+    """If later epochs are as slow as the first, compiling does not pay off."""
     plan, seconds = view.plan, view.state.step_seconds[-_SEEN_STEPS:]
     if plan is None or not plan.torch_compile or len(seconds) < 20:
         return None
@@ -45,11 +45,11 @@ def compiles_again(view: RunView) -> Cause | None:
     if len(long) < 2:
         return None
     return Cause(
-        cause="Layers are compiled again and again, long after the first steps.",
+        cause="Layers are recompiled long after the first steps.",
         evidence=f"{len(long)} steps took {_TIMES_AS_LONG:g} times as long as the others: {percent(share)} of the time",
         share=share,
         fix={COMPILE: False},
-        advice="or rows of one length: packing, or documents cut to data.max_length",
+        advice="or use rows of equal length: packing, or documents truncated to data.max_length",
     )
 
 
@@ -70,7 +70,7 @@ class TorchCompile(Rule):
         seconds = None if step is None else steps * step
         why_not = _why_not(context, seconds)
         time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
-        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in all"
+        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in total"
         if context.config.training.torch_compile:
             if why_not:
                 return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
@@ -78,29 +78,29 @@ class TorchCompile(Rule):
             return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
         why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
         if why_not or seconds is None:
-            here = "not here" if any(word in why_not for word in ("serves", "triton", "Unsloth")) else "off"
-            reason = why_not or "a step is not measured yet"
+            here = "not here" if any(word in why_not for word in ("compiler supports", "triton", "Unsloth")) else "off"
+            reason = why_not or "no step has been measured yet"
             other = None if here == "not here" else {COMPILE: True}
             return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
-        sentence = f"off for {length}, which would pay for the minute that the compiler takes"
+        sentence = f"off for {length}, which would repay the minute that compiling takes"
         return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
 
 
 def _why_not(context: Context, seconds: float | None) -> str:
     gpu = context.basis.target.gpu
     if unsloth.is_asked(context.config):
-        return "Unsloth compiles what it replaces, and takes no compiled layers beside"
+        return "Unsloth compiles its own layers and cannot be combined with torch.compile"
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
-        return f"the compiler serves compute capability 7.0 and newer, this card has {dotted(gpu.capability)}"
+        return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
     if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
         return "triton, which it needs on a GPU, is not installed"
     if seconds is not None and seconds < _WORTH_SECONDS:
-        return f"shorter than {format_seconds(_WORTH_SECONDS)}, it does not repay the minute that the compiler takes"
+        return f"a run shorter than {format_seconds(_WORTH_SECONDS)} does not repay the minute that compiling takes"
     return ""
 
 
 class FusedAttention(Rule):
-    """The fused kernel never writes the scores of each pair of tokens to memory.
+    """A fused kernel never writes the attention scores of all token pairs to memory.
 
     Source: Dao et al., FlashAttention, arXiv:2205.14135.
     """
@@ -116,21 +116,21 @@ class FusedAttention(Rule):
         fused = _activations(context, context.basis.changed({_ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
         if requested == "eager":
             kept = _activations(context, basis.setup)
-            sentence = f"eager attention keeps all scores: {_with_fused(kept, fused)}"
+            sentence = f"eager attention stores all scores: {_with_fused(kept, fused)}"
             return warned(sentence, fix={_ATTENTION: "auto"}, switch="fused attention: off")
         attention = context.planned.attention
         if attention.keeps_scores and basis.shape.attention_dropout:
             return _with_attention_dropout(context, fused)
         if attention.keeps_scores:
-            sentence = f"{attention.words}; it keeps all scores: {_activations(context, basis.setup)} of activations"
-            advice = "flex_attention knows soft caps and keeps no scores" if basis.shape.attention.soft_cap else ""
+            sentence = f"{attention.words}; it stores all scores: {_activations(context, basis.setup)} of activations"
+            advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
             return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
         details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
         if context.earlier and context.earlier.attention:
             details.append(f"run {context.earlier.name}: {context.earlier.attention}")
         if not is_known_attention(requested):
-            details.append("it is tried at the start, and sdpa is used where it fails")
-        sentence = f"{attention.words}: {fused} of activations, no scores kept"
+            details.append("it is tried at the start; sdpa is the fallback")
+        sentence = f"{attention.words}: {fused} of activations, no scores stored"
         return passed(
             sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={_ATTENTION: "eager"}
         )
@@ -142,11 +142,11 @@ def _with_attention_dropout(context: Context, fused: str) -> Verdict:
     own = shape.attention_dropout == scratch.attention_dropout
     what = f"{_ATTENTION_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
     return warned(
-        f"attention_dropout {shape.attention_dropout:g} keeps all scores: {_with_fused(kept, fused)}",
-        "a width of 192 reached 44 % of the rate of matmuls with dropout, 58 % without (measured on one core)",
+        f"attention_dropout {shape.attention_dropout:g} stores all scores: {_with_fused(kept, fused)}",
+        "benchmark with width 192 on one core: 44 % of the matmul rate with dropout, 58 % without",
         # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{what} is faster; dropout works against overfitting where the held-out loss begins to rise",
-        switch="fused attention: off, there is dropout",
+        advice=f"{what} is faster; dropout counters overfitting, if the held-out loss starts to rise",
+        switch="fused attention: off (dropout)",
         opposite={_ATTENTION_DROPOUT: 0.0} if own else None,
     )
 
@@ -165,7 +165,7 @@ def _activations(context: Context, setup: TrainingSetup) -> str:
 
 
 class FusedKernels(Rule):
-    """Norms, gated MLPs and rotary embeddings in one pass over memory each, with fewer activations kept.
+    """Fused norms, gated MLPs and rotary embeddings take one pass over memory each and store fewer activations.
 
     Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
     """
@@ -186,9 +186,9 @@ class FusedKernels(Rule):
             return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
         if deterministic:
             return warned(
-                f"{name}: torch cannot tell whether it gives the same bits", fix={KERNELS: "auto"}, switch=switch
+                f"{name}: torch cannot check whether it is deterministic", fix={KERNELS: "auto"}, switch=switch
             )
-        sentence = f"{name} for {basis.shape.model_type}; not measured on a card yet"
+        sentence = f"{name} for {basis.shape.model_type}; not measured on a GPU yet"
         return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
@@ -197,23 +197,24 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     why_not = lack(basis.hardware, basis.target, basis.shape)
     version = basis.hardware.libraries.get(LIBRARY)
     if context.config.model.kernels == "none" and not why_not and not other_way:
-        installed = f"{LIBRARY} {version} is installed and knows {basis.shape.model_type}"
-        return warned(f'off by model.kernels = "none": {installed}', fix={KERNELS: "auto"}, switch="fused kernels: off")
+        installed = f"{LIBRARY} {version} is installed and supports {basis.shape.model_type}"
+        sentence = f'off by model.kernels = "none", but {installed}'
+        return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
     reason = why_not or planned.reason.removeprefix("auto: ")
     with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
     would_do = version is None and not lack(with_it, basis.target, basis.shape)
-    advice = f"uv pip install {LIBRARY}, and they are tried" if would_do else ""
+    advice = f"to use them: uv pip install {LIBRARY}" if would_do else ""
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
 
 
 @symptom("Unsloth not in the model", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
-    """Unsloth passes by what it does not know: such a run is one of transformers, in older libraries."""
+    """Unsloth skips models that it does not support: the run then uses plain transformers, in older versions."""
     told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
     if not told:
         return None
     return Cause(
-        cause="Unsloth was asked for, and none of its kernels is in the model.",
+        cause="Unsloth was requested, but the model uses none of its kernels.",
         evidence=told[-1],
         # No slower than without it, but no faster either.
         share=0.0,
@@ -222,10 +223,10 @@ def unsloth_missing(view: RunView) -> Cause | None:
 
 
 class UnslothParts(Rule):
-    """Its gain, 2x as fast by its README, is that of fused kernels, of a loss in chunks and of rows without padding,
-    which are switches here."""
+    """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, which
+    are settings here."""
 
-    name, title, order = "unsloth", "What Unsloth would bring", 146
+    name, title, order = "unsloth", "Unsloth features", 146
     settings = (unsloth.KEY,)
     during = (unsloth_missing,)
 
@@ -245,7 +246,7 @@ class UnslothParts(Rule):
             "compiled layers": context.config.training.torch_compile,
         }
         on = [name for name, is_on in parts.items() if is_on]
-        sentence = f"{len(on)} of {len(parts)} of what it does is on here: {', '.join(on) or 'none'}"
+        sentence = f"{len(on)} of {len(parts)} of its optimisations are on: {', '.join(on) or 'none'}"
         off = [name for name, is_on in parts.items() if not is_on]
         if len(on) * 2 >= len(parts):
             return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
@@ -257,13 +258,13 @@ def _why_no_unsloth(context: Context) -> str:
     """Why it cannot run here, as a clause; empty where it can."""
     platform, gpu = context.hardware.platform, context.basis.target.gpu
     if context.config.is_from_scratch:
-        return "a model from scratch; Unsloth is for pretrained ones"
+        return "Unsloth supports pretrained models only, and this model is trained from scratch"
     if not platform.startswith(unsloth.PLATFORM):
-        return f"Unsloth runs on Linux and in WSL with an NVIDIA card, and this is {platform}"
+        return f"Unsloth runs on Linux and in WSL with an NVIDIA GPU, and this is {platform}"
     if gpu is None:
-        return "Unsloth needs an NVIDIA card, and this run is on the CPU"
+        return "Unsloth needs an NVIDIA GPU, and this run is on the CPU"
     if gpu.capability and gpu.capability < TENSOR_CORES_FROM:
-        return f"Unsloth needs compute capability 7.0, this card has {dotted(gpu.capability)}"
+        return f"Unsloth needs compute capability 7.0, and this GPU has {dotted(gpu.capability)}"
     return ""
 
 
@@ -278,12 +279,12 @@ def _with_unsloth(context: Context) -> Verdict:
     if family not in unsloth.FAMILIES:
         sentence = f"{unsloth.KEY} = {unsloth.NAME}, which has no kernels for {family} models"
         return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
-    sentence = f"it trains {family} models; how many modules it computes is counted before the first step"
+    sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
     return not_applicable(sentence, switch=switch)
 
 
 class FusedAdapters(Rule):
-    """A layer and its LoRA adapter as one function make fewer passes over memory than two modules one after another."""
+    """A layer and its LoRA adapter in one function take fewer passes over memory than two separate modules."""
 
     name, title, order = "fused_adapters", "Fused adapters", 147
     settings = (FUSED_ADAPTERS, _LORA_DROPOUT)
@@ -293,11 +294,11 @@ class FusedAdapters(Rule):
         config = context.config
         if not (why_not := adapters_apart(config, context.planned.strategy.value)):
             details = (
-                "a layer of each kind is compared with peft's before the first step; where one differs, all are apart"
+                "before the first step, one layer of each kind is compared with peft's; if one differs, none is fused"
             )
             layers = context.basis.setup.adapted(context.basis.shape)
             return passed(
-                f"one function for each of {sum(layer.count for layer in layers):,} layers and its adapter",
+                f"{sum(layer.count for layer in layers):,} layers are fused with their adapters",
                 details,
                 switch="fused adapters: on",
                 opposite={FUSED_ADAPTERS: False},
@@ -305,7 +306,7 @@ class FusedAdapters(Rule):
         if config.tuning.has_adapter and config.tuning.lora_dropout:
             return _with_adapter_dropout(context)
         if config.tuning.has_adapter and not config.tuning.fused_adapters:
-            return warned(f"off by {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
+            return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
         return not_applicable(f"none: {why_not}", switch="fused adapters: none")
 
 
@@ -314,10 +315,10 @@ def _with_adapter_dropout(context: Context) -> Verdict:
     peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
     faster = f"{_LORA_DROPOUT} = 0 is faster"
     return warned(
-        f"dropout keeps a mask and a copy of the input of each adapted layer: {peak} at the peak, {less} without",
-        "an 8B model in rows of 4,096 takes a sixth longer with it, adapters being apart (counted, not measured)",
+        f"dropout stores a mask and a copy of each adapted layer's input: peak memory {peak}, {less} without",
+        "estimate for an 8B model with rows of 4,096 tokens: a sixth longer with dropout and unfused adapters",
         # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{faster}; dropout works against overfitting where the held-out loss begins to rise",
-        switch="fused adapters: none, there is dropout",
+        advice=f"{faster}; dropout counters overfitting, if the held-out loss starts to rise",
+        switch="fused adapters: none (dropout)",
         opposite={_LORA_DROPOUT: 0.0},
     )

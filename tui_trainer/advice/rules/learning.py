@@ -62,9 +62,9 @@ _WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay
 
 
 class Optimizer(Rule):
-    """One pass over the weights instead of one for each operation and each tensor."""
+    """A fused optimizer takes one pass over the weights instead of one per operation and tensor."""
 
-    name, title, order = "optimizer", "Fused AdamW", 120
+    name, title, order = "optimizer", "Optimizer", 120
     settings = (OPTIMIZER, LEARNING_RATE)
     fallback = DEFAULT
 
@@ -78,7 +78,7 @@ class Optimizer(Rule):
             fix = {OPTIMIZER: DEFAULT} | _rate_for_adamw(context)
             return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
         if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER)):
-            sentence += f", and memory is short: {OPTIMIZERS[other].label} keeps less"
+            sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
             return warned(sentence, fix={OPTIMIZER: other}, switch=switch)
         details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
         sentence += "; gradients are set to None, not to zero"
@@ -117,7 +117,7 @@ def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
 
 
 class NumberOfSteps(Rule):
-    """Warm-up and decay alone need some dozens of updates; after dozens of passes a model only memorises."""
+    """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
 
     name, title, order = "steps", "Number of steps", 400
     settings = (_EPOCHS, _MAX_STEPS)
@@ -135,23 +135,21 @@ class NumberOfSteps(Rule):
         stops_early = context.config.evaluation.early_stopping_patience > 0
         most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
         if passes > _MOST_EPOCHS and total > most and not stops_early:
-            return warned(f"{sentence}: long after the text is known by heart", fix=context.at_most_steps(most))
+            return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
         return passed(sentence)
 
 
 class LongRun(Rule):
-    """A run that takes longer than a day on this machine is better tried small first."""
+    """Before a run that takes longer than a day, try a smaller one."""
 
-    name, title, order = "duration", "Time until it is done", 410
+    name, title, order = "duration", "Training time", 410
     settings = (_EPOCHS, _MAX_STEPS)
 
     def before(self, context: Context) -> Verdict:
         plan = context.planned
         seconds, step = context.duration_seconds, context.step_seconds
         if seconds is None or step is None:
-            return not_applicable(
-                f"{plan.total_steps.value:,} steps; how long is not known: {plan.step_seconds.reason}"
-            )
+            return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
         time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
         sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
         if seconds <= _DAY_SECONDS:
@@ -166,11 +164,11 @@ class LongRun(Rule):
 
 @symptom("Weights without a gradient", needs_steps=False)
 def no_gradient(view: RunView) -> Cause | None:
-    """What no gradient reaches stays as it is, while the loss goes on being printed."""
+    """Weights without a gradient never change, although a loss is still reported."""
     told = next((one for one in view.state.problems if one.kind == NO_GRADIENT), None)
     if told is not None:
         return Cause(
-            cause="No gradient reaches what should learn, all of it or a part.",
+            cause="No gradient reaches some or all of the trainable weights.",
             evidence=told.message,
             share=1.0,
             is_fault=True,
@@ -181,17 +179,17 @@ def no_gradient(view: RunView) -> Cause | None:
         return None
     adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
     return Cause(
-        cause="The gradient is 0: nothing learns.",
+        cause="The gradient is 0: nothing is learned.",
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
         share=1.0,
         is_fault=True,
-        advice="look at what is learned, tui-trainer preview, and at which weights are trainable, tui-trainer plan",
+        advice="check what is trained on (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
 
 
 @symptom("Learning rate of 0", needs_steps=False)
 def rate_of_zero(view: RunView) -> Cause | None:
-    """Each update is the learning rate times a direction."""
+    """With a learning rate of 0, updates change nothing."""
     rates = view.state.lrs[-_FIRST_STEPS:]
     if len(rates) < _FIRST_STEPS or max(rates) > _LEAST_RATE:
         return None
@@ -201,14 +199,14 @@ def rate_of_zero(view: RunView) -> Cause | None:
         share=1.0,
         is_fault=True,
         fix={LEARNING_RATE: "auto"},
-        advice=f"or another {_SCHEDULE}, {_WARMUP}",
+        advice=f"or change {_SCHEDULE} or {_WARMUP}",
     )
 
 
-@symptom("Loss begins too high", needs_steps=False)
+@symptom("Initial loss too high", needs_steps=False)
 def begins_high(view: RunView) -> Cause | None:
-    """A pretrained model knows more than one that prefers no answer: where it does worse, it is not what was trained,
-    or does not read what it was trained on."""
+    """A pretrained model does better than random guessing. If it does worse, its weights are not the trained ones, or
+    its input is not in the form that it was trained on."""
     choices, losses = view.state.data.choices if view.state.data else 0, view.state.losses[:_FIRST_LOSSES]
     if choices < 2 or len(losses) < _FIRST_LOSSES or not (view.plan and view.plan.base_model):
         return None
@@ -217,42 +215,42 @@ def begins_high(view: RunView) -> Cause | None:
     if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
         return None
     return Cause(
-        cause="The loss begins far above what a model without any knowledge has.",
-        evidence=f"loss {losses[0]:.3g} at step 1; the same chance for each of {choices:,} choices makes {even:.3g}",
+        cause="The initial loss is far above that of random guessing.",
+        evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {even:.3g}",
         share=1.0,
         is_fault=True,
-        advice="look whether weights and tokenizer belong together, and what the model reads: tui-trainer preview",
+        advice="check that weights and tokenizer belong together, and what the model reads (tui-trainer preview)",
     )
 
 
-@symptom("Loss does not move", needs_steps=False)
+@symptom("Constant loss", needs_steps=False)
 def loss_unmoved(view: RunView) -> Cause | None:
-    """Other rows have another loss, and learning changes it: one that stays to the digit depends on neither."""
+    """The loss differs between rows and changes with learning: a constant loss depends on neither."""
     losses = view.state.losses[:_FIRST_STEPS]
     if len(losses) < _FIRST_STEPS or not all(map(math.isfinite, losses)) or not losses[0] > 0:
         return None
     if max(losses) - min(losses) > _UNMOVED * losses[0]:
         return None
     return Cause(
-        cause="The loss does not move at all: the model's answer depends neither on its weights nor on the rows.",
+        cause="The loss is constant: the model's output depends neither on its weights nor on the rows.",
         evidence=f"loss {losses[0]:.6g} in each of the first {_FIRST_STEPS} steps",
         share=1.0,
         is_fault=True,
-        advice="look at dropout in the model's config.json, and whether rows differ: tui-trainer preview",
+        advice="check dropout in the model's config.json, and whether rows differ (tui-trainer preview)",
     )
 
 
 class LearnsAtAll(Rule):
-    """A run that learns nothing looks like any other from outside, and is as fast or faster."""
+    """A run that learns nothing looks like any other and is just as fast."""
 
-    name, title = "learns_at_all", "Something is learnt"
+    name, title = "learns_at_all", "The model learns"
     settings = (LEARNING_RATE,)
     during = (no_gradient, rate_of_zero, begins_high, loss_unmoved)
 
 
 @symptom("Learning rate too high", needs_steps=False)
 def learning_rate_high(view: RunView) -> Cause | None:
-    """Steps that are too long jump over what they should go down to."""
+    """Steps that are too large overshoot the minimum."""
     blocks, plan = view.losses, view.plan
     if len(blocks) < 4:
         return None
@@ -271,8 +269,8 @@ def learning_rate_high(view: RunView) -> Cause | None:
     if not (has_risen or has_lost or (above and last - best > again)):
         return None
     rate = rate or max(view.state.lrs, default=0.0)
-    curve = f"{first:.3g} at first, {best:.3g} at step {best_step:,}, {last:.3g} now, at step {last_step:,}"
-    limit = f", and {most:g} is where training tends to diverge" if above and most is not None else ""
+    curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} now, at step {last_step:,}"
+    limit = f", and training tends to diverge above {most:g}" if above and most is not None else ""
     return Cause(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
@@ -285,7 +283,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
 
 @symptom("Loss not finite", needs_steps=False)
 def not_finite(view: RunView) -> Cause | None:
-    """In this order: bf16 instead of fp16, a lower learning rate, clipping, more warm-up, the data."""
+    """Try in this order: bf16 instead of fp16, a lower learning rate, clipping, more warm-up; then check the data."""
     state, plan = view.state, view.plan
     last = state.last_step
     if last is None:
@@ -299,18 +297,18 @@ def not_finite(view: RunView) -> Cause | None:
     rate = plan.learning_rate if plan else None
     lower = _learning_rate(_lower(plan, rate)) if rate else None
     return Cause(
-        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is not finite, and nothing learned.",
+        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
         share=1.0,
         is_fault=True,
         fix={MIXED: "no"} if scaled else lower,
-        advice="more training.warmup_steps, a smaller training.max_grad_norm, bf16 instead of fp16; look at the rows",
+        advice="more training.warmup_steps, a smaller training.max_grad_norm, bf16 instead of fp16; check the rows",
     )
 
 
-@symptom("Loss flat")
+@symptom("Loss is flat")
 def loss_flat(view: RunView) -> Cause | None:
-    """Too low a learning rate, frozen weights, or labels that have nothing to do with the inputs."""
+    """Usual reasons are a learning rate that is too low, frozen weights, or labels unrelated to the inputs."""
     blocks, plan = view.losses, view.plan
     if len(view.state.steps) < _LEAST_FLAT_STEPS or len(blocks) < 6:
         return None
@@ -324,19 +322,19 @@ def loss_flat(view: RunView) -> Cause | None:
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
     rates = f"; learning rate {rate:g}" + (f", {usual:g} is usual for a model of this size" if usual else "")
     return Cause(
-        cause="The loss does not move: the run learns nothing.",
+        cause="The loss is flat: the run learns nothing.",
         evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}"
         + (rates if rate else ""),
         share=1.0,
         is_fault=True,
         fix=_learning_rate(higher) if higher and can_rise else None,
-        advice="look at what is learned: tui-trainer preview; labels that do not belong to their rows teach nothing",
+        advice="check what is trained on (tui-trainer preview): labels that do not match their rows teach nothing",
     )
 
 
-@symptom("Learning rate could rise", least_share=0)
+@symptom("Learning rate could be higher", least_share=0)
 def rate_could_rise(view: RunView) -> Cause | None:
-    """One rung up is worth a run where all went well. Adapters begin at zero and take more than the usual rate."""
+    """After a stable run, the next higher learning rate is worth a try. Adapters start at zero and tolerate more."""
     blocks, plan = view.losses, view.plan
     if not (view.is_over and view.state.failed is None and plan and plan.learning_rate and plan.usual_learning_rate):
         return None
@@ -350,7 +348,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
         return None
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
-        cause="The run was stable and still learning at its end: a higher learning rate may get further.",
+        cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for a model of this size",
         share=0.0,
@@ -382,9 +380,9 @@ def _lower(plan: PlanMade | None, rate: float) -> float:
 
 
 class LearningRate(Rule):
-    """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learnt."""
+    """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
 
-    name, title, order = "learning_rate", "Learning rate in range", 420
+    name, title, order = "learning_rate", "Learning rate", 420
     settings = (LEARNING_RATE, MIXED)
     during = (learning_rate_high, not_finite, loss_flat, rate_could_rise)
 
@@ -397,7 +395,7 @@ class LearningRate(Rule):
                 f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"}
             )
         if rate.value < known.least:
-            return warned(f"{sentence}: below {known.least:g}, {what} hardly moves", fix={LEARNING_RATE: "auto"})
+            return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
         return passed(f"{sentence}; {known.least:g} to {known.most:g} for {what}")
 
 
@@ -407,13 +405,13 @@ def _learning_rate(rate: float) -> Patch:
 
 
 class LrScaling(Rule):
-    """A mean over more rows has less noise, so the step along it can be longer.
+    """A gradient over more rows is less noisy, so the learning rate can be higher.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
     arXiv:1404.5997 (square root).
     """
 
-    name, title, order = "lr_scaling", "Learning rate fits the batch", 430
+    name, title, order = "lr_scaling", "Learning rate scaling", 430
     settings = (LEARNING_RATE,)
 
     def before(self, context: Context) -> Verdict:
@@ -423,17 +421,17 @@ class LrScaling(Rule):
         if rows == "auto":
             rows = base_rows(loaded)[0]
         if recipe is None or not rate or not rows:
-            return not_applicable("no recipe says for which batch its learning rate was chosen")
+            return not_applicable("no recipe states the batch size that its learning rate was chosen for")
         effective = context.planned.effective_batch_size.value
         if rate == "auto":
             now = context.planned.learning_rate.value
-            return not_applicable(f"recipe {recipe.name} leaves the rate to the method: {now:g} for {effective} rows")
+            return not_applicable(f"recipe {recipe.name} uses the method's learning rate: {now:g} for {effective} rows")
         if scaling_of(loaded) != "none":
             planned = context.planned.learning_rate
             return passed(f"learning rate {planned.value:g}: {planned.reason}")
-        sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows, this run has {effective}"
+        sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
         if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; {context.planned.learning_rate.value:g} is your own")
+            return passed(f"{sentence}; {context.planned.learning_rate.value:g} is set by you")
         ratio = effective / rows
         if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
             return passed(sentence)
@@ -441,18 +439,20 @@ class LrScaling(Rule):
         scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
         advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
         return warned(
-            sentence, fix={LEARNING_RATE: scaled}, advice=f"{advice}. Set it yourself to keep it: {EFFECTIVE} stays"
+            sentence,
+            fix={LEARNING_RATE: scaled},
+            advice=f"{advice}. To keep the rate, set it yourself; {EFFECTIVE} stays",
         )
 
 
 class Schedule(Rule):
-    """Small steps at the end settle what large steps found.
+    """Small steps at the end refine what large steps found.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
     decay over 10 % of the tokens is enough.
     """
 
-    name, title, order = "schedule", "Learning rate goes down", 440
+    name, title, order = "schedule", "Learning rate schedule", 440
     settings = (_SCHEDULE, _DECAY)
 
     def before(self, context: Context) -> Verdict:
@@ -465,13 +465,13 @@ class Schedule(Rule):
             return warned(stays, fix={_DECAY: _GOOD_DECAY})
         if decay := plan.decay_steps:
             if 0 < decay.value < every(training.num_decay_steps, total):
-                return warned(f"{name}: goes down from {rate:g} in {decay.reason}", fix={_DECAY: _GOOD_DECAY})
-            return passed(f"{name}: goes down from {rate:g} in the last {decay.value:,} of {total:,} steps")
-        return passed(f"{name}: goes down from {rate:g} over {total:,} steps")
+                return warned(f"{name}: decays from {rate:g} in {decay.reason}", fix={_DECAY: _GOOD_DECAY})
+            return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
+        return passed(f"{name}: decays from {rate:g} over {total:,} steps")
 
 
 class Warmup(Rule):
-    """AdamW's averages know nothing at first: full steps along them can spoil the start.
+    """AdamW's running averages are unreliable at first, so full steps can spoil the start.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
     """
@@ -496,7 +496,7 @@ class Warmup(Rule):
 
 @symptom("Gradients exploding")
 def gradients_exploding(view: RunView) -> Cause | None:
-    """Clipping shortens them; what makes them long is mostly the learning rate, or rows that do not belong there."""
+    """Clipping limits gradients; the usual reasons for large ones are the learning rate and faulty rows."""
     norms = [norm for norm in view.state.grad_norms[-_SEEN_STEPS:] if math.isfinite(norm)]
     if len(norms) < _LEAST_NORMS:
         return None
@@ -507,7 +507,7 @@ def gradients_exploding(view: RunView) -> Cause | None:
     return Cause(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
-            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before: {now / usual:.0f} times"
+            f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
         share=1.0,
         is_fault=True,
@@ -517,22 +517,22 @@ def gradients_exploding(view: RunView) -> Cause | None:
 
 @symptom("Loss spikes")
 def loss_spikes(view: RunView) -> Cause | None:
-    """A step far above those around it undoes many; where it comes with the same rows, no setting mends it."""
+    """A loss spike undoes many steps; if the same rows cause it, no setting helps."""
     # Packing is no cause: a step learns from the same rows, packed or not, and its gradient is the same.
     spikes, plan = _spikes(view), view.plan
     if len(spikes) < _LEAST_SPIKES or plan is None:
         return None
     total = max(view.state.total_steps, 1)
     at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
-    evidence = f"{len(spikes)} steps above {_SPIKE:g} times the loss around them, the first at {at}"
+    evidence = f"{len(spikes)} steps with more than {_SPIKE:g} times the loss around them, the first at {at}"
     if rows := _rows_of(view, spikes):
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return Cause(
-            cause="The loss jumps where the same rows come by: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch with row {named} of {_rows(view):,}, counted from 0",
+            cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
+            evidence=f"{evidence}; in each epoch at row {named} of {_rows(view):,}, counted from 0",
             share=1.0,
             is_fault=True,
-            advice="look at them: tui-trainer preview; repair them or leave them out",
+            advice="inspect them with tui-trainer preview, then correct or remove them",
         )
     rate, warm_up = plan.learning_rate, plan.warmup_steps
     fix: Patch | None = None
@@ -545,12 +545,12 @@ def loss_spikes(view: RunView) -> Cause | None:
     elif rate:
         fix = _learning_rate(_lower(plan, rate))
     return Cause(
-        cause="Training is unstable: the loss jumps again and again.",
-        evidence=evidence + ("; they come with no row in particular" if _is_told_by_rows(view) else ""),
+        cause="Training is unstable: the loss spikes repeatedly.",
+        evidence=evidence + ("; no particular row causes them" if _is_told_by_rows(view) else ""),
         share=1.0,
         is_fault=True,
         fix=fix,
-        advice="then a lower learning rate, longer warm-up and clipping, one after the other",
+        advice="then try a lower learning rate, longer warm-up and clipping, one after the other",
     )
 
 
@@ -610,19 +610,17 @@ class Clipping(Rule):
     def before(self, context: Context) -> Verdict:
         limit = context.config.training.max_grad_norm
         if limit == 0:
-            return warned(
-                "max_grad_norm 0: a single bad row may throw the weights far off", fix={_MAX_GRAD_NORM: _GOOD_NORM}
-            )
+            return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
         if limit > _MOST_NORM:
             return warned(
-                f"max_grad_norm {limit:g}: longer than gradients ever are, so it cuts none",
+                f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
                 fix={_MAX_GRAD_NORM: _GOOD_NORM},
             )
-        return passed(f"gradients longer than {limit:g} are cut; a step that is not finite changes no weight")
+        return passed(f"gradients are clipped to norm {limit:g}; a step that is not finite changes no weight")
 
 
 class WeightDecay(Rule):
-    """It keeps weights that the text does not need small, which helps most when text is read again and again.
+    """Weight decay keeps weights that the text does not need small, which helps most over many epochs.
 
     Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
     """
@@ -634,19 +632,18 @@ class WeightDecay(Rule):
     def before(self, context: Context) -> Verdict:
         decay, tuning = context.config.training.weight_decay, context.config.tuning
         if decay and tuning.mutates_weights:
-            sentence = (
-                f"weight_decay {decay:g}: it shrinks the part of the weights that {tuning.init_lora_weights} took out"
-            )
+            sentence = f"weight_decay {decay:g}: it shrinks the part of the weights "
+            f"that {tuning.init_lora_weights} moved into the adapters"
             return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
         if decay == 0 and tuning.mutates_weights:
-            return passed("weight_decay 0: adapters that begin as a part of the weights are not shrunk")
+            return passed("weight_decay 0: adapters that start as a part of the weights are not shrunk")
         if decay == 0 and tuning.has_adapter:
-            return passed("weight_decay 0: adapters begin at zero, and their low rank holds them back already")
+            return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
         if decay == 0:
-            return warned("weight_decay 0: nothing holds the weights back", fix={_WEIGHT_DECAY: _USUAL_DECAY})
+            return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
         if decay > _MOST_DECAY:
             return warned(
-                f"weight_decay {decay:g}: stronger than {_MOST_DECAY:g}, it fights the learning",
+                f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
                 fix={_WEIGHT_DECAY: _STRONG_DECAY},
             )
         return passed(f"weight_decay {decay:g} on matrices, none on norms")

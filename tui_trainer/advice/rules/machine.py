@@ -43,7 +43,7 @@ _MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
 _THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
-_SPINNING = "threads that wait never sleep, and one other program makes a step ten times as long"
+_SPINNING = "waiting threads never sleep, so one other program can make steps ten times as long"
 _EARLY_STEPS, _LEAST_STEPS = 100, 200
 # Of the usable cores, by a run on a CPU: half of them and more.
 _LEAST_BUSY_CORES = 0.5
@@ -53,7 +53,7 @@ _CROWDED = 0.1
 
 
 class CanBePlanned(Rule):
-    """Mistakes in settings and data are told before the start, all of them together."""
+    """Errors in settings and data are reported before the start, all of them together."""
 
     name, title, order = "plan", "The run can be planned", 10
     needs_plan = False
@@ -62,16 +62,16 @@ class CanBePlanned(Rule):
         if context.problems or context.plan is None:
             count = len(context.problems)
             first = f": {context.problems[0]}" if context.problems else ""
-            sentence = f"{count} problem{' keeps' if count == 1 else 's keep'} this run from starting{first}"
+            sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
             hints = [problem.hint for problem in context.problems if problem.hint]
             return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
         return passed(cost_words(context.plan))
 
 
 class GpuUsed(Rule):
-    """A run that was meant for a card and lands on the CPU takes ten to a hundred times as long."""
+    """A run that was meant for a GPU and ends up on the CPU takes ten to a hundred times as long."""
 
-    name, title, order = "device", "The GPU is there and used", 20
+    name, title, order = "device", "The GPU is used", 20
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
@@ -80,21 +80,21 @@ class GpuUsed(Rule):
         cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
         if device == "cuda" and gpu:
             others = [other for other in hardware.gpus if other is not gpu]
-            more = f"; a run uses one card, {len(others)} more here" if others else ""
+            more = f"; a run uses one GPU, {len(others)} more available" if others else ""
             return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
         if hardware.gpus and context.chosen_gpu == "none":
-            sentence = f"the GPU stays idle, as --gpu none asks: trains on the CPU ({cpu})"
-            return warned(sentence, advice="leave out --gpu none")
+            sentence = f"the GPU stays idle because of --gpu none: trains on the CPU ({cpu})"
+            return warned(sentence, advice="omit --gpu none")
         if hardware.gpus:
             return _idle(hardware, gpu, cpu)
         if hardware.driver and hardware.driver.problem:
-            sentence = f"an NVIDIA driver is there but does not answer ({hardware.driver.problem}); trains on the CPU"
-            return warned(f"{sentence} ({cpu})", advice="see what the driver says: nvidia-smi")
+            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); trains on the CPU"
+            return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
         if hardware.driver is None and hardware.nvidia_pci_devices:
             sentence = (
-                f"{hardware.nvidia_pci_devices} NVIDIA cards on the PCI bus and no driver: trains on the CPU ({cpu})"
+                f"{hardware.nvidia_pci_devices} NVIDIA GPUs on the PCI bus but no driver: trains on the CPU ({cpu})"
             )
-            return failed(sentence, advice="see what to install: tui-trainer diagnose")
+            return failed(sentence, advice="run tui-trainer diagnose to see what to install")
         return not_applicable(f"no GPU on this machine: trains on the CPU ({cpu})")
 
 
@@ -104,25 +104,25 @@ def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
     shown = _described(gpu or hardware.gpus[0])
     cards = tuple(map(_described, hardware.gpus))
     if gpu and (problem := torch_problem(hardware, gpu)):
-        advice = problem.remedy or "train on a newer card: none of today's CUDA serves this one"
+        advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
         return failed(f"{idle} ({shown}): {problem.sentence}; trains on the CPU ({cpu})", *cards, advice=advice)
     if all(not card.visible for card in hardware.gpus):
-        sentence = f"{idle} ({shown}): {VARIABLE} hides what is there; trains on the CPU ({cpu})"
+        sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; trains on the CPU ({cpu})"
         return warned(sentence, *cards, advice=f"unset {VARIABLE}")
     wrong = next((card.problem for card in hardware.gpus if card.problem), "none can be used now")
     sentence = f"{idle} ({shown}): {wrong}; trains on the CPU ({cpu})"
-    return failed(sentence, *cards, advice="see what is wrong with it: tui-trainer diagnose")
+    return failed(sentence, *cards, advice="run tui-trainer diagnose for details")
 
 
 def _described(gpu: Gpu) -> str:
-    name = gpu.name or f"card {gpu.index}"
+    name = gpu.name or f"GPU {gpu.index}"
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 
 
 class LibrariesFit(Rule):
-    """A torch that does not fit the driver falls back to the CPU without a word."""
+    """A torch build that does not match the driver silently falls back to the CPU."""
 
-    name, title, order = "libraries", "Libraries fit the driver", 30
+    name, title, order = "libraries", "Libraries match the driver", 30
     settings = (OPTIMIZER,)
     needs_plan = False
 
@@ -136,15 +136,15 @@ class LibrariesFit(Rule):
             return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
         gpu = context.gpu
         if gpu is None:
-            return not_applicable(f"no GPU of this machine can be used now: {named} only has to work on the CPU")
+            return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
         if problem := torch_problem(hardware, gpu):
             found = f"{problem.sentence} ({named})" if torch else problem.sentence
-            return warned(found, advice=problem.remedy or "train on the CPU, or on a newer card")
+            return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
         built, served = hardware.torch_cuda, hardware.driver.cuda
         if built is None or served is None:
-            return not_applicable(f"the driver does not say which CUDA it serves; {named} is not compared with it")
+            return not_applicable(f"the driver does not report the CUDA that it supports; {named} is not compared")
         newer = "; within one major version a newer build works" if built > served else ""
-        return passed(f"{named} is built for CUDA {dotted(built)}, the driver serves {dotted(served)}{newer}")
+        return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
 
 def _missing(context: Context) -> Verdict | None:
@@ -164,13 +164,13 @@ def _missing(context: Context) -> Verdict | None:
 
 @symptom("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
-    """Threads of one matmul wait for the slowest of them: one core taken away holds all others up."""
+    """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
     return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
 
 
 @symptom("One slow process")
 def slow_rank(view: RunView) -> Cause | None:
-    """All processes end a step together: the others wait for the slowest in each."""
+    """All processes finish a step together, so every step waits for the slowest one."""
     found = slowest_rank(view.state)
     if found is None:
         return None
@@ -178,17 +178,17 @@ def slow_rank(view: RunView) -> Cause | None:
     where = "its clock and temperature (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
         cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"{view.of_whole(found.lag_seconds)}, {percent(share)} of the time, until rank {found.rank} has come",
+        evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
         share=share,
-        advice=f"look at {where}, and for other programs there; if it stays slow, leave it out "
+        advice=f"check {where}, and look for other programs there; if it stays slow, exclude it "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
     )
 
 
 class BusyMachine(Rule):
-    """Programs beside a run take its cores: threads then wait for one another at every matmul."""
+    """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
 
-    name, title, order = "busy_machine", "The machine is free", 40
+    name, title, order = "busy_machine", "No other load", 40
     needs_plan = False
     during = (other_processes, slow_rank)
 
@@ -203,10 +203,10 @@ class BusyMachine(Rule):
         load, cores = context.load_average, hardware.usable_cores
         if load is None:
             return not_applicable("this system does not report its load", *guests)
-        sentence = f"other programs' load of the last minute {load:.1f} on {cores} usable cores"
+        sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
         cards = f", {len(guests)} processes on the GPUs" if guests else ""
         if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-            where = "see who works here: processes on the Hardware screen, or top"
+            where = "see which programs are running: the Hardware screen, or top"
             return warned(f"{sentence}{cards}", *guests, advice=where)
         return passed(sentence)
 
@@ -228,10 +228,10 @@ def _on_the_cores(view: RunView) -> Cause | None:
     fewer = max(1, round(cores * (1 - others)))
     first = "0" if fewer == 1 else f"0-{fewer - 1}"
     return Cause(
-        cause="Other programs compute on the cores of this run, and its threads wait for each other.",
+        cause="Other programs use the cores of this run, and its threads wait for each other.",
         evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
         share=share,
-        advice=f"end them (`top` shows them), or leave, and start the screens on fewer cores: "
+        advice=f"close them (`top` shows them), or quit and restart on fewer cores: "
         f"`taskset --cpu-list {first} tui-trainer`",
     )
 
@@ -243,37 +243,38 @@ def _on_the_card(view: RunView) -> Cause | None:
     if used is None or not own or not total or used - own < _GUEST_BYTES_SHARE * total:
         return None
     return Cause(
-        cause="Another process is on the card of this run.",
-        evidence=f"{format_bytes(used - own)} of its memory are others', {format_bytes(own)} the run's",
+        cause="Another process uses the GPU of this run.",
+        evidence=f"other processes use {format_bytes(used - own)} of its memory, the run {format_bytes(own)}",
         # That it is there is known; what it computes is not reported.
         share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
-        advice="see who it is: nvidia-smi; choose another card with --gpu",
+        advice="run nvidia-smi to see which process; choose another GPU with --gpu",
     )
 
 
 class SwappedOut(Rule):
-    """A step that waits for pages from a disk takes a hundred times as long."""
+    """A step that waits for swapped-out memory takes a hundred times as long."""
 
-    name, title, order = "swap", "Nothing is swapped out", 45
+    name, title, order = "swap", "No swapping", 45
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
         used = context.swap_used_bytes
         if used is None:
-            return not_applicable("this system does not report its swap")
+            return not_applicable("this system does not report its use of swap")
         sentence = f"{format_bytes(used)} of swap in use"
         memory = context.hardware.memory_bytes or 0
         if used <= max(_MOST_BYTES, _MOST_SHARE * memory):
             return passed(sentence)
         available = format_bytes(context.hardware.memory_available_bytes)
         return warned(
-            f"{sentence}, {available} of memory available", advice="see who has it: ps aux --sort=-rss | head"
+            f"{sentence}, {available} of memory available",
+            advice="see which processes use it: ps aux --sort=-rss | head",
         )
 
 
 @symptom("More threads than cores")
 def threads_take_turns(view: RunView) -> Cause | None:
-    """Threads beyond the cores compute nothing more, and every matmul waits for the last of them."""
+    """More threads than cores do not compute faster, and every matmul waits for the last thread."""
     wait, others, cores, threads = (
         view.mean("core_wait_share"),
         view.others_cpu_share,
@@ -285,16 +286,16 @@ def threads_take_turns(view: RunView) -> Cause | None:
     if threads is None or threads <= cores or (others or 0.0) >= _LEAST_OTHERS:
         return None
     return Cause(
-        cause="The run has more threads than cores, and they take turns.",
+        cause="The run has more threads than cores, so they take turns.",
         evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait)} of their time",
         share=wait,
         fix={_THREADS: "auto"},
     )
 
 
-@symptom("One thread")
+@symptom("Single thread")
 def one_thread(view: RunView) -> Cause | None:
-    """Matmuls share their work among threads; with one of them all cores but one have nothing to do."""
+    """Matmuls are split among threads; with only one, all other cores are idle."""
     threads, cores = view.state.threads, view.mean("usable_cores")
     if view.on_gpu or threads != 1 or cores is None or cores < 2:
         return None
@@ -304,12 +305,12 @@ def one_thread(view: RunView) -> Cause | None:
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
-            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle while "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)} are computed: at most as much is saved"
+            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle for "
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}: more threads save at most that"
         ),
         share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={_THREADS: "auto"},
-        advice=f"unset {', '.join(_VARIABLES)}: the plan takes one thread a core",
+        advice=f"unset {', '.join(_VARIABLES)}: the plan uses one thread per core",
     )
 
 
@@ -319,7 +320,7 @@ class CpuThreads(Rule):
     Source: the documentation of PyTorch on CPU threading.
     """
 
-    name, title, order = "cpu_threads", "CPU threads match the cores", 50
+    name, title, order = "cpu_threads", "CPU threads", 50
     settings = (_THREADS,)
     during = (threads_take_turns, one_thread)
 
@@ -332,7 +333,7 @@ class CpuThreads(Rule):
         for name in _VARIABLES:
             asked = environment.get(name, "").split(",")[0]
             if asked.isdigit() and int(asked) < threads:
-                wrong.append((name, f"{name}={asked}, the plan has {threads} threads"))
+                wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
             elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
                 wrong.append((name, f"{name}={asked} for {cores} usable cores"))
         advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
@@ -342,7 +343,7 @@ class CpuThreads(Rule):
             fix = {_THREADS: "auto"} if wrong[-1][0] == _THREADS else None
             return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
         logical = context.hardware.logical_cores
-        seen = f", {logical} logical ones" if logical else ""
+        seen = f" ({logical} logical)" if logical else ""
         return passed(
             f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
             switch=f"{threads} CPU threads",
@@ -351,7 +352,7 @@ class CpuThreads(Rule):
 
 @symptom("Slower than before")
 def slower_later(view: RunView) -> Cause | None:
-    """The first epoch may be the slow one, for it compiles; later ones that are slower have another reason."""
+    """The first epoch may be slow because of compilation; slower later epochs have another reason."""
     seconds = view.state.step_seconds
     done = view.state.steps_since_start - WARM_UP_STEPS
     begin = len(seconds) - done
@@ -371,25 +372,25 @@ def slower_later(view: RunView) -> Cause | None:
     return Cause(
         cause="Steps take longer than they did at the beginning.",
         evidence=(
-            f"{format_number(1000 * early)} ms a step in the first {_EARLY_STEPS} steps, "
+            f"{format_number(1000 * early)} ms/step in the first {_EARLY_STEPS} steps, "
             f"{format_number(1000 * late)} ms now{words}"
         ),
         share=share,
-        advice=f"{percent(share)} is lost to what came since: longer rows, memory that swaps, heat, other programs",
+        advice=f"{percent(share)} of the time is lost; usual reasons: longer rows, swapping, heat, other programs",
     )
 
 
 class Throughput(Rule):
-    """A rate that was measured on this machine tells whether a change of settings helped."""
+    """A rate that was measured on this machine shows whether a change of settings helped."""
 
-    name, title, order = "throughput", "Throughput is known", 160
+    name, title, order = "throughput", "Throughput", 160
     during = (slower_later,)
 
     def before(self, context: Context) -> Verdict:
         plan, seconds = context.planned, context.step_seconds
         source = plan.step_seconds.reason
         if seconds is None:
-            return not_applicable(f"how fast this machine trains this model is not known: {source}")
+            return not_applicable(f"the speed of this model on this machine is unknown: {source}")
         rows = min(plan.effective_batch_size.value, plan.train_rows.value)
         rate = rows / seconds
         tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
@@ -407,13 +408,13 @@ def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdic
     times = f"{earlier.step_seconds / seconds:.1f} times as long"
     return warned(
         f"{sentence}; a step of run {earlier.name} took {times}",
-        advice=f"see why: tui-trainer doctor {shell_word(earlier.name)}",
+        advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
     )
 
 
-@symptom("Card throttled")
+@symptom("GPU throttled")
 def throttled(view: RunView) -> Cause | None:
-    """A card that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
+    """A GPU that is too hot or at its power limit lowers its clock, and every kernel takes longer."""
     slowed = [gpu for reading in view.readings for gpu in reading.gpus if gpu.slowed_by]
     asked = sum(gpu.slowed_by is not None for reading in view.readings for gpu in reading.gpus)
     clock = view.gpu_mean("clock_share")
@@ -424,16 +425,18 @@ def throttled(view: RunView) -> Cause | None:
     by = slowed[-1].slowed_by
     degrees = f", up to {hot:.0f} degrees Celsius" if hot is not None else ""
     return Cause(
-        cause="The card runs below its clock: it is too hot, or draws all the power that it may.",
+        cause="The GPU is throttled: it is too hot, or at its power limit.",
         evidence=f"slowed by {by} in {percent(len(slowed) / asked)} of readings, clock at {percent(clock)}{degrees}",
         share=share,
-        advice="see the air flow of the machine" if by == "heat" else "raise the limit: nvidia-smi --power-limit=WATTS",
+        advice="improve the cooling of the machine"
+        if by == "heat"
+        else "raise the limit: nvidia-smi --power-limit=WATTS",
     )
 
 
 @symptom("Launch-bound")
 def launch_bound(view: RunView) -> Cause | None:
-    """A kernel takes about 10 microseconds to start; larger batches and compiled layers have fewer of them a token."""
+    """Launching a kernel takes about 10 microseconds; larger batches and compiled layers launch fewer per token."""
     busy, plan = view.gpu_mean("utilization_share"), view.plan
     if busy is None or busy >= IDLE_GPU:
         return None
@@ -442,8 +445,8 @@ def launch_bound(view: RunView) -> Cause | None:
     rows = plan.per_device_train_batch_size if plan else None
     cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(
-        cause="The GPU waits for its kernels to be started: each of them is small.",
-        evidence=f"GPU {percent(busy)} busy, data and interruptions explain {percent(max(explained, 0.0))}",
+        cause="The GPU waits for small kernels to be launched.",
+        evidence=f"GPU {percent(busy)} busy; data and overhead between steps explain {percent(max(explained, 0.0))}",
         share=share,
         fix={MICRO: 2 * rows} if rows and cut else {COMPILE: True},
         advice="a larger effective batch, or longer rows" if not cut else "",
@@ -451,22 +454,22 @@ def launch_bound(view: RunView) -> Cause | None:
 
 
 class GpuUtilisation(Rule):
-    """A card that waits for data, for the journal or for small batches costs as much as one that works."""
+    """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
 
-    name, title, order = "gpu_utilisation", "Processor kept busy", 170
+    name, title, order = "gpu_utilisation", "Processor utilisation", 170
     settings = (MICRO, EFFECTIVE, ACCUMULATION, COMPILE)
     during = (throttled, launch_bound)
 
     def before(self, context: Context) -> Verdict:
         earlier, device = context.earlier, context.device
-        what = "the card" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
+        what = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
         if earlier is None or earlier.busy_share is None:
-            return not_applicable(f"how busy {what} will be is measured by the first run of this kind")
+            return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
         least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-        sentence = f"{what} {percent(busy)} busy in run {earlier.name}, at least {percent(least)} is good"
+        sentence = f"{what} {percent(busy)} busy in run {earlier.name}; at least {percent(least)} is good"
         if busy >= least:
             return passed(sentence)
-        why = f"see what it waited for: tui-trainer doctor {shell_word(earlier.name)}"
+        why = f"to see what it waited for: tui-trainer doctor {shell_word(earlier.name)}"
         if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
             return warned(sentence, advice=why)
         cut = context.planned.gradient_accumulation_steps.value > 1

@@ -54,20 +54,20 @@ _LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
 
 @symptom("Memory nearly full", least_share=0)
 def memory_full(view: RunView) -> Cause | None:
-    """In this order: half the rows of a pass at twice the accumulation, 4 bits, shorter rows, checkpointing."""
+    """Try in this order: half the micro-batch with twice the accumulation, 4 bits, shorter rows, checkpointing."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     free = view.mean("memory_available_bytes")
     own = view.mean("process_memory_bytes")
     is_card = bool(used and total and used >= _FULL_SHARE * total)
     if used and total and is_card:
-        evidence = f"{format_bytes_of(used, total)} of the GPU in use ({percent(used / total)})"
+        evidence = f"{format_bytes_of(used, total)} of GPU memory in use ({percent(used / total)})"
     elif free is not None and own is not None and free < _LEAST_FREE_SHARE * (free + own):
-        evidence = f"{format_bytes(free)} of host memory left beside the {format_bytes(own)} of the run"
+        evidence = f"{format_bytes(free)} of host memory left; the run uses {format_bytes(own)}"
     else:
         return None
     fix, others = _less_at_a_time(view)
     return Cause(
-        cause="The memory is nearly full: a longer row, an evaluation or another process may end the run.",
+        cause="Memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
         share=0.0,
         is_fault=not is_card,
@@ -80,10 +80,10 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
     """The first that is not in force yet, as settings of the next run, and the others in words."""
     plan = view.plan
     if plan is None:
-        return None, ["fewer rows in a pass", "shorter rows"]
+        return None, ["a smaller micro-batch", "shorter rows"]
     found: list[tuple[Patch | None, str]] = []
     if (rows := plan.per_device_train_batch_size) > 1:
-        found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"{-(-rows // 2)} rows in a pass"))
+        found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Whether it can be, a plan says: it needs a library, and layers that can be packed.
         found.append((None, f'{METHOD} = "qlora"'))
@@ -98,7 +98,7 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
 
 @symptom("Batch too large", needs_steps=False, least_share=0)
 def batch_too_large(view: RunView) -> Cause | None:
-    """Beyond what fits with room to spare a larger pass is slower, and the longest rows end it."""
+    """Once memory is nearly full, larger passes are slower, and the longest rows can end the run."""
     plan, reduced = view.plan, [one for one in view.state.problems if isinstance(one, MicroBatchReduced)]
     if plan is None:
         return None
@@ -107,8 +107,8 @@ def batch_too_large(view: RunView) -> Cause | None:
         key = MICRO if "training" in what else EVAL_BATCH
         rows = min(one.rows for one in reduced if one.what == ("training" if key == MICRO else last.what))
         return Cause(
-            cause="A pass had more rows than the memory holds, and was cut in mid-run.",
-            evidence=f"{last.rows_before} rows in a pass at step {last.step:,}, {last.rows} from there on",
+            cause="A pass did not fit into memory, so the micro-batch was reduced during the run.",
+            evidence=f"{last.rows_before} rows per pass until step {last.step:,}, {last.rows} from then on",
             share=0.0,
             fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
         )
@@ -128,9 +128,9 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     if not large or large > _SLOWER_SHARE * small:
         return None
     return Cause(
-        cause="The batch is too large for the memory: larger passes are slower than smaller ones.",
+        cause="The micro-batch is too large for memory: larger passes are slower than smaller ones.",
         evidence=(
-            f"{large:,.0f} positions a second in the largest third of steps, {small:,.0f} in the smallest, with "
+            f"{large:,.0f} positions/s in the largest third of steps, {small:,.0f} in the smallest, with "
             f"{percent(used / total)} of the GPU's memory in use"
         ),
         share=(1 - large / small) * view.share(view.compute_seconds),
@@ -144,20 +144,20 @@ def _positions_a_second(steps: Sequence[StepDone]) -> float:
 
 
 class GradientCheckpointing(Rule):
-    """It pays only where memory, and not time, is short.
+    """Checkpointing pays off only if memory, not time, is short.
 
     Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
     """
 
     name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
     settings = (CHECKPOINTING,)
-    published = "memory that grows with the root of the layers, for one more forward pass (arXiv:1604.06174)"
+    published = "memory grows with the square root of the layers, for one more forward pass (arXiv:1604.06174)"
 
     def before(self, context: Context) -> Verdict:
         is_on = context.config.training.gradient_checkpointing
         other = context.basis.changed({CHECKPOINTING: not is_on}).setup
         now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
-        sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in all, {format_bytes(changed)} "
+        sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
         sentence += "without it" if is_on else "with it"
         if is_on:
             return _checkpointing_on(context, other, sentence)
@@ -178,9 +178,9 @@ def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
-        sentence += f"; memory needs it, and steps take {_cost_words(context)}"
+        sentence += f"; the run needs it to fit, and steps take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
-    fits = f"{rows} {'row' if rows == 1 else 'rows'} in a pass fit without it"
+    fits = f"a micro-batch of {rows} fits without it"
     sentence += f"; {fits}, and with it steps take {_cost_words(context)}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
@@ -213,25 +213,25 @@ def other_method(config: Config, name: str) -> Patch:
 
 
 class WeightsInFourBits(Rule):
-    """Frozen weights need not be exact; each product unpacks them first, which costs time.
+    """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
     Source: Dettmers et al., QLoRA, arXiv:2305.14314.
     """
 
-    name, title, order = "four_bits", "Four bits where memory is short", 295
+    name, title, order = "four_bits", "4-bit weights", 295
     settings = (METHOD, FROZEN)
-    published = "4.127 bits a parameter (QLoRA, arXiv:2305.14314, section 3)"
+    published = "4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)"
 
     def before(self, context: Context) -> Verdict:
         plan = context.planned
         if context.config.is_from_scratch:
             return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
         if plan.device != "cuda":
-            return not_applicable("weights in 4 bits are unpacked on a GPU only, and this run is on the CPU")
+            return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
         weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
         if context.config.tuning.in_four_bits:
             return passed(
-                f"frozen weights are in 4 bits: {format_bytes(weights)}, and steps take {UNPACKING_TIMES} times"
+                f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
             )
         sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
         if not is_short(context):
@@ -242,8 +242,8 @@ class WeightsInFourBits(Rule):
         try:
             needed = memory_with(context, setup=context.basis.changed({METHOD: "qlora"}).setup)
         except ConfigError as error:
-            return warned(f"{sentence}, too much for the {free} there", advice=str(error))
-        sentence += f", too much; with 4 bits the run needs {format_bytes(needed)} of {free}"
+            return warned(f"{sentence}, too much for the {free} available", advice=str(error))
+        sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of {free}"
         if context.hardware.libraries.get(BITSANDBYTES) is None:
             return warned(sentence, advice=_INSTALL)
         return warned(sentence, fix=other_method(context.config, "qlora"))
@@ -267,7 +267,7 @@ class LossInChunks(Rule):
 
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
-    """What a run takes is stable once passes of all sizes came; what grows on ends in an out-of-memory error."""
+    """Memory is stable once passes of all sizes have run; steady growth ends in an out-of-memory error."""
     used = _peaks_on_card(view) if view.on_gpu else _resident(view)
     used = used[len(used) // 5 :]
     size = len(used) // _PARTS
@@ -290,15 +290,15 @@ def memory_growing(view: RunView) -> Cause | None:
     free = _free_bytes(view)
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
-    what = "the most allocated on the card" if view.on_gpu else "resident memory of the process"
+    what = "peak GPU memory" if view.on_gpu else "resident memory of the process"
     grown = f"{what}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
-    will = f"; {format_bytes(at_the_end)} at step {total:,} if it goes on so" if last_step < total else ""
+    will = f"; {format_bytes(at_the_end)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
-        cause="The memory of the run grows from step to step, while its passes are of sizes that it had before.",
-        evidence=f"{grown}, {format_bytes(each)} a step over {steps:,} steps{will}",
+        cause="Memory grows from step to step, although passes are no larger than before.",
+        evidence=f"{grown}, {format_bytes(each)}/step over {steps:,} steps{will}",
         share=max(share, 0.0),
         is_fault=True,
-        advice="what holds it is not known: a hook or a model's own code may; a resume from a checkpoint begins anew",
+        advice="the reason is unknown, perhaps a hook or custom model code; resuming from a checkpoint frees it",
     )
 
 
@@ -345,24 +345,22 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
 
 
 class MemoryFits(Rule):
-    """A run that fills the memory is killed by the system, or swaps and crawls."""
+    """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
 
-    name, title, order = "memory", "Memory has room to spare", 330
+    name, title, order = "memory", "Enough memory", 330
     settings = (MICRO, ACCUMULATION, EVAL_BATCH, CHECKPOINTING)
     during = (memory_full, batch_too_large, memory_growing)
 
     def before(self, context: Context) -> Verdict:
         room, needed = context.basis.room, context.planned.memory_bytes.value
         if room.free_bytes is None:
-            return not_applicable(f"the run needs {format_bytes(needed)}; how much is free is not reported")
-        sentence = (
-            f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} that are free on {room.where}"
-        )
+            return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
+        sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
         if room.free_bytes:
             sentence += f", {needed / room.free_bytes:.0%}"
         details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
         details += [
-            f"on the machine, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
+            f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
         ]
         if not is_short(context):
             if shortage := _host_shortage(context):
@@ -380,8 +378,8 @@ def _host_shortage(context: Context) -> str:
     needed, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
     if needed is None or free is None or needed.value <= free:
         return ""
-    wanted = f"the run needs {format_bytes(needed.value)} of the machine's memory beside the GPU's"
-    return f"{wanted}, of which {format_bytes(free)} are free"
+    wanted = f"the run needs {format_bytes(needed.value)} of host memory in addition to GPU memory"
+    return f"{wanted}, and {format_bytes(free)} is free"
 
 
 def _what_fits(context: Context) -> str:
@@ -392,12 +390,12 @@ def _what_fits(context: Context) -> str:
 
 
 class SplitModel(Rule):
-    """A model that is split, or lies in the machine's memory, comes to a card part by part in every pass.
+    """The parts of a sharded or offloaded model are transferred to the GPU in every pass.
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
 
-    name, title, order = "split_model", "Split only where it must be", 335
+    name, title, order = "split_model", "Sharding and offloading", 335
     settings = (OFFLOAD, STRATEGY)
     published = "1.5 times the communication of copies, for stage 3 (ZeRO, arXiv:1910.02054, section 7)"
 
@@ -405,16 +403,16 @@ class SplitModel(Rule):
         plan, room = context.planned, context.basis.room
         strategy, offloads = plan.strategy.value, plan.cpu_offload.value
         if not offloads and strategy == "ddp":
-            return not_applicable("all weights are where they are computed with")
-        how = f"split by {strategy}"
+            return not_applicable("the model is neither sharded nor offloaded")
+        how = f"sharded by {strategy}"
         if offloads:
             how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
         switch = "offloaded" if offloads else strategy
         whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
         needed = memory_with(context, setup=whole)
-        sentence = f"{how}; whole on {room.where} the run needs {format_bytes(needed)}"
+        sentence = f"{how}; without that, {room.where} would need {format_bytes(needed)}"
         if room.budget_bytes is None:
-            return not_applicable(f"{sentence}, and how much is free is not reported", switch=switch)
+            return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
         sentence += f" of {format_bytes(room.budget_bytes)}"
         if needed > room.budget_bytes:
             return passed(sentence, switch=switch)

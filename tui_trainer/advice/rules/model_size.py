@@ -68,12 +68,12 @@ _LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
 
 
 class ModelSize(Rule):
-    """Time and memory grow with the parameters; what they can learn is limited by the text.
+    """Time and memory grow with the number of parameters; the text limits what they can learn.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
 
-    name, title, order = "model_size", "Model size suits the data", 200
+    name, title, order = "model_size", "Model size", 200
     settings = (METHOD, FROZEN, _WIDTH, _LAYERS)
     published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
 
@@ -92,13 +92,13 @@ class ModelSize(Rule):
 
 def _from_scratch(context: Context, read: float) -> Verdict:
     parameters = context.planned.parameters.value
-    counted = f"{format_count(parameters)} parameters read {format_count(read)} tokens"
-    sentence = f"{counted}, {format_number(read / parameters, 2)} for each"
+    counted = f"{format_count(parameters)} parameters are trained on {format_count(read)} tokens"
+    sentence = f"{counted}, {format_number(read / parameters, 2)} tokens per parameter"
     if read >= _LEAST_TOKENS_A_PARAMETER * parameters:
         return passed(sentence)
     most = int(read / _LEAST_TOKENS_A_PARAMETER)
     advice = "give the model more text or more steps" if (fix := _smaller(context, most)) is None else ""
-    return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} teach it little", fix=fix, advice=advice)
+    return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} are too few", fix=fix, advice=advice)
 
 
 def _pretrained(context: Context, read: float) -> Verdict:
@@ -107,7 +107,7 @@ def _pretrained(context: Context, read: float) -> Verdict:
     trained, whole = plan.trained_parameters.value, plan.parameters.value
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
     sentence = (
-        f"{format_count(trained)} of {format_count(whole)} parameters learn from {format_count(read)} "
+        f"{format_count(trained)} of {format_count(whole)} parameters are trained on {format_count(read)} "
         f"tokens; weights, gradients and optimizer take {format_bytes(lasting)}"
     )
     if room.free_bytes is None or lasting <= room.share * room.free_bytes:
@@ -115,7 +115,7 @@ def _pretrained(context: Context, read: float) -> Verdict:
     sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
     way = (way_to_fit(context) if is_short(context) else None) or {}
     fix = other_method(context.config, way[METHOD]) if METHOD in way else None
-    return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a card with more memory")
+    return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
 def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
@@ -137,7 +137,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
 
 
 class ModelChoice(Rule):
-    """A name with its time and memory is a choice; a sentence about smaller models is none.
+    """Compares this model with a smaller and a larger one by time and memory.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
@@ -150,7 +150,7 @@ class ModelChoice(Rule):
         plan, config = context.planned, context.config
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch or not kinds:
-            return not_applicable("this model is made from scratch: its size is a setting, not a choice of names")
+            return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
         own, budget = plan.parameters.value, context.basis.room.budget_bytes
         # A smaller one with a larger vocabulary may need more memory.
         less = min(budget or math.inf, context.basis.needed_bytes())
@@ -161,8 +161,8 @@ class ModelChoice(Rule):
             reason = "do not fit" if is_short(context) else "take longer than 1 day"
             quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
             if quick is None:
-                none = f"{words} {reason}, and no model of the catalogue is small enough"
-                return warned(none, advice="lower data.max_length, or take less of the data: data.max_rows")
+                none = f"{words} {reason}, and no model in the catalogue is small enough"
+                return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
             here = _folder_of(context, quick.name) is not None
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
             return warned(f"{words} {reason}; {quick.words}", fix={_MODEL: quick.name} if here else None, advice=advice)
@@ -171,7 +171,7 @@ class ModelChoice(Rule):
         busy = earlier.busy_share if earlier and context.device == "cuda" else None
         is_idle = busy is not None and busy < IDLE_GPU
         if earlier and busy is not None and is_idle:
-            words += f", which kept the card {percent(busy)} busy in run {earlier.name}"
+            words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
         if is_idle or (context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS):
             # Here there is time, or a card, for more.
             larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
@@ -234,11 +234,11 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
     now = None if then is None else _tokens_per_character(context, context.config.model.model_name_or_path)
     if now is None or then is None:
         same = entry.config.get("vocab_size") == context.planned.vocabulary.value
-        unknown = "how its tokenizer cuts this text is not known before it is here"
+        unknown = "its tokenizer has not been downloaded, so the number of tokens is unknown"
         return ("a vocabulary of the same size" if same else unknown), 1.0
     if then > _OTHER_LANGUAGE * now:
         return None
-    return f"{format_number(then, 2)} tokens a character, this model {format_number(now, 2)}", then / now
+    return f"{format_number(then, 2)} tokens/character, this model {format_number(now, 2)}", then / now
 
 
 class LoraRank(Rule):
@@ -247,7 +247,7 @@ class LoraRank(Rule):
     Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
     """
 
-    name, title, order = "lora_rank", "LoRA rank suits the data", 204
+    name, title, order = "lora_rank", "LoRA rank", 204
     settings = (_RANK, _TARGETS)
 
     def before(self, context: Context) -> Verdict:
@@ -260,7 +260,7 @@ class LoraRank(Rule):
             layer.matrix_parameters for layer in shape.linears if not layer.is_head
         )
         sentence = (
-            f"r {tuning.r} in a model {shape.hidden_size:,} wide: {format_count(trained)} trained parameters "
+            f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
             f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
         )
         # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
@@ -271,11 +271,11 @@ class LoraRank(Rule):
             fix = min(_USUAL_RANK, _power_of_two(most))
             return warned(f"{sentence}; above {most} an adapter is larger than its layer", fix={_RANK: fix})
         if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
-            return warned(f"{sentence}; adapters beside only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
+            return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
         if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
             wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
-            return warned(f"{sentence}, more than adapters of this width can hold", fix={_RANK: wider})
-        return passed(f"{sentence}, beside {share:.0%} of the weights")
+            return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
+        return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
 
 
 def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
@@ -291,12 +291,12 @@ def _power_of_two(most: int) -> int:
 
 
 class LoraAlpha(Rule):
-    """Lowering the rank alone, to save memory, makes the update stronger: alpha goes with it.
+    """Lowering only the rank makes updates stronger: change lora_alpha with it.
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
     """
 
-    name, title, order = "lora_alpha", "LoRA's update is scaled well", 205
+    name, title, order = "lora_alpha", "LoRA scaling", 205
     settings = (_ALPHA,)
 
     def before(self, context: Context) -> Verdict:
@@ -310,7 +310,7 @@ class LoraAlpha(Rule):
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
         fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:
-            return warned(f"{sentence}; above {_MOST_SCALE:g} it is a higher learning rate in disguise", fix=fix)
+            return warned(f"{sentence}; above {_MOST_SCALE:g} it acts like a higher learning rate", fix=fix)
         if factor < _LEAST_SCALE:
             return warned(f"{sentence}; below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
         return passed(sentence)

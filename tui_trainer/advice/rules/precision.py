@@ -14,14 +14,14 @@ from tui_trainer.units import format_bytes
 
 # What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
 # weight, 16-bit copy, moments, gradient.
-_BYTES = "20 bytes a weight where gradients are accumulated, instead of 18"
+_BYTES = "20 bytes per weight with gradient accumulation, instead of 18"
 _RECKONED = (
-    "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens a second and 7.0 GiB less kept for the backward pass, "
-    "reckoned by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a card yet"
+    "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens/s and 7.0 GiB less memory for activations, "
+    "estimated by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a GPU yet"
 )
-_NO_BF16 = "the card has no bf16"
+_NO_BF16 = "the GPU does not support bf16"
 _EXPERTS = (
-    "products of experts are in bf16 then; in fp32 weights they stay fp32, as grouped_mm is no autocast operation"
+    "experts are then computed in bf16; with fp32 weights they stay in fp32, as autocast does not cover grouped_mm"
 )
 _TF32 = "training.tf32"
 # Families of transformers with convolutions among their layers, as their modelling files have them.
@@ -31,18 +31,18 @@ _CONVOLVING = frozenset(
 )
 
 
-@symptom("fp32 where 16 bits are native", least_share=0)
+@symptom("fp32 despite native 16-bit", least_share=0)
 def slow_precision(view: RunView) -> Cause | None:
-    """Matmuls in 16 bits are faster and halve activations, where the processor has them natively."""
+    """16-bit matmuls are faster and halve activations, if the processor supports them natively."""
     plan = view.plan
     if plan is None or plan.precision != "fp32" or plan.best_precision in ("", "fp32"):
         return None
     gain, best = plan.precision_gain, plan.best_precision
     measured = f"{best} is {gain:.2f} times as fast for {plan.precision_gain_of}, measured here" if gain else ""
-    unknown = f"what {best} gains was not measured on this machine"
+    unknown = f"the gain of {best} has not been measured on this machine"
     return Cause(
-        cause=f"The run computes in fp32, and {best} is native here.",
-        evidence=f"fp32 for {view.of_whole(view.compute_seconds)} of forward and backward; {measured or unknown}",
+        cause=f"The run computes in fp32, although this machine supports {best} natively.",
+        evidence=f"forward and backward in fp32 take {view.of_whole(view.compute_seconds)}; {measured or unknown}",
         share=max(1 - 1 / gain, 0.0) * view.share(view.compute_seconds) if gain else 0.0,
         fix={MIXED: "auto"} if gain is None or gain > 1 else None,
         advice="" if gain else "measure it: tui-trainer check --measure precision",
@@ -51,7 +51,7 @@ def slow_precision(view: RunView) -> Cause | None:
 
 
 class Precision(Rule):
-    """Products in 16 bits are faster and halve activations, where the processor has them natively.
+    """16-bit matmuls are faster and halve activations, if the processor supports them natively.
 
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
@@ -69,7 +69,7 @@ class Precision(Rule):
         best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
         switch = f"precision: {used.value}"
         if used.value != best.value:
-            sentence = f"{used.value}, {used.reason}; auto would be {best.value}: {best.reason}"
+            sentence = f"{used.value}, {used.reason}; auto would choose {best.value}: {best.reason}"
             return warned(sentence, fix={MIXED: "auto"}, switch=switch)
         sentence = f"{used.value}: {best.reason}"
         if used.value == "fp32":
@@ -80,8 +80,8 @@ class Precision(Rule):
 
 
 class MasterWeights(Rule):
-    """Full tuning with weights in bf16 and an fp32 copy of each casts less and keeps fewer activations than fp32
-    weights.
+    """Full fine-tuning with bf16 weights and fp32 master copies needs fewer casts and stores fewer activations than
+    fp32 weights.
 
     The optimizer updates the copy (the fp32 master weights of arXiv:1710.03740, section 3.1), so that no small update
     is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
@@ -100,7 +100,7 @@ class MasterWeights(Rule):
             sentence = "none: frozen weights are never updated, and adapters train in fp32"
             return not_applicable(sentence, kept, switch="fp32 masters: none")
         if planned.value == "bfloat16" and basis.target.bf16 is False:
-            sentence = f"on, and {_NO_BF16}: what is not a product is emulated"
+            sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
             return warned(sentence, kept, fix={DTYPE: "auto"}, switch="fp32 masters on")
         if planned.value == "bfloat16":
             sentence = f"on: {_compared(context, 'float32')}"
@@ -112,13 +112,13 @@ class MasterWeights(Rule):
         sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, kept)
         budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
         if budget is not None and context.planned.memory_bytes.value <= budget < changed:
-            return not_applicable(f"{sentence}, more than there is", *details, switch="fp32 masters: off")
+            return not_applicable(f"{sentence}, more than is available", *details, switch="fp32 masters: off")
         return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch="fp32 masters: off")
 
 
 def _compared(context: Context, other: Dtype) -> str:
     now, changed = context.planned.memory_bytes.value, context.basis.changed({DTYPE: other}).needed_bytes()
-    return f"{format_bytes(now)} in all, {format_bytes(changed)} with weights in {other}"
+    return f"{format_bytes(now)} in total, {format_bytes(changed)} with weights in {other}"
 
 
 def _why_impossible(context: Context) -> str:
@@ -126,27 +126,27 @@ def _why_impossible(context: Context) -> str:
     plan, target = context.planned, context.basis.target
     strategy = plan.strategy.value
     if target.gpu is not None and not target.bf16:
-        return _NO_BF16 if target.bf16 is False else "the card does not report whether it has bf16"
+        return _NO_BF16 if target.bf16 is False else "the GPU does not report whether it supports bf16"
     if plan.precision.value != "bf16":
-        return f"products are in {plan.precision.value}: {plan.precision.reason}"
+        return f"matmuls are in {plan.precision.value}: {plan.precision.reason}"
     if not plan.is_group:
         return ""
     if strategy in ZERO_STAGES:
-        return f"{strategy} keeps fp32 masters of its own, whatever the weights are"
+        return f"{strategy} keeps its own fp32 masters for any type of weights"
     if strategy in SPLITTING:
-        return f"{strategy} gathers fp32 weights in bf16: its parts are the masters"
-    return f"{strategy} sums fp32 gradients of masters after the backward pass, those of fp32 weights during it"
+        return f"{strategy} gathers fp32 weights in bf16: its shards are the masters"
+    return f"{strategy} sums gradients of fp32 masters after the backward pass, but those of fp32 weights during it"
 
 
 def _why_not_advised(context: Context) -> str:
     """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
     if context.basis.target.gpu is None:
-        return "it is advised on cards alone"
-    return "" if context.basis.shape.head == "causal_lm" else "it was reckoned for decoders only"
+        return "it is recommended on GPUs only"
+    return "" if context.basis.shape.head == "causal_lm" else "it was estimated for decoders only"
 
 
 class Tf32(Rule):
-    """Ampere and newer cards multiply fp32 much faster when ten bits of mantissa are enough.
+    """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 
     Source: NVIDIA A100 data sheet.
     """
@@ -168,21 +168,21 @@ class Tf32(Rule):
             return not_applicable(sentence, switch=switch(": no GPU"))
         can = gpu.abilities
         if can is None or gpu.capability is None:
-            return not_applicable("whether the card has TF32 is not reported", switch=switch(": not reported"))
+            return not_applicable("the GPU does not report whether it supports TF32", switch=switch(": not reported"))
         if not can.tf32:
-            sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it comes with 8.0"
-            return not_applicable(sentence, switch=switch(": not on this card"))
-        rest = "all matmuls are fp32" if precision == "fp32" else f"for what is not computed in {precision}"
+            sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it requires 8.0"
+            return not_applicable(sentence, switch=switch(": not on this GPU"))
+        rest = "and all matmuls are in fp32" if precision == "fp32" else f"for operations not computed in {precision}"
         if context.config.training.tf32:
             return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
         if precision == "fp32":
-            return warned("off, and all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
-        sentence = f"off; matmuls are in {precision}, so that little would change"
+            return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
+        sentence = f"off; matmuls are in {precision}, so it would change little"
         return passed(sentence, switch=switch(": off"), opposite={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:
     """Return why this program never lets cuDNN try out kernels (`torch.backends.cudnn.benchmark`) for such a model."""
     if model_type in _CONVOLVING:
-        return "off, as it would measure again for each width of rows, and there are many widths"
-    return "n/a, as it tunes convolutions, and the layers of this model have none"
+        return "off, as it would benchmark again for each of many row lengths"
+    return "n/a, as it tunes convolutions and this model has none"

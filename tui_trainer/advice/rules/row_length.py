@@ -41,9 +41,9 @@ _UNPACKED = {PACKING: False, _GROUPED: True}
 
 
 class SequenceLength(Rule):
-    """Attention costs the square of the length; rows that are too long leave few to shuffle."""
+    """The cost of attention grows with the square of the length; very long rows leave few to shuffle."""
 
-    name, title, order = "sequence_length", "Sequence length suits the text", 210
+    name, title, order = "sequence_length", "Sequence length", 210
     settings = (LENGTH,)
 
     def before(self, context: Context) -> Verdict:
@@ -53,16 +53,16 @@ class SequenceLength(Rule):
             return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
         if facts is not None and not facts.is_stream:
             task = find_task(context.config.task.type)
-            ends = "what is longer loses its end" if task.rows == "examples" else "a longer document gives several rows"
-            return _of_documents(facts, length, "a longer text gives several windows" if task.gives_windows else ends)
+            ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
+            return _of_documents(facts, length, "longer texts are split into windows" if task.gives_windows else ends)
         rows, tokens = plan.train_rows.value, plan.train_tokens.value
-        sentence = f"rows of {length:,} tokens, {rows:,} of them from {tokens:,} tokens"
+        sentence = f"{rows:,} rows of {length:,} tokens, from {tokens:,} tokens"
         power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
         fit = max(_SHORTEST_TOKENS, power_of_two)
         if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
-            return warned(f"{sentence}: too few to learn from", fix={LENGTH: fit})
+            return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
         if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-            sentence += f": too short a context, {_SHORTEST_TOKENS} is the least"
+            sentence += f": context too short, use {_SHORTEST_TOKENS} or more"
             return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
         return passed(sentence)
 
@@ -76,48 +76,48 @@ class SequenceLength(Rule):
 
 def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
     """Each document is a row of its own; `ends` says what becomes of a longer one."""
-    sentence = f"rows of up to {length:,} tokens, {facts.rows:,} of them, {facts.row_tokens:.0f} tokens on average"
+    sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
-        return warned(f"{sentence}: too short a context, {_SHORTEST_TOKENS} is the least", fix={LENGTH: _FIX_TOKENS})
+        return warned(f"{sentence}: context too short, use {_SHORTEST_TOKENS} or more", fix={LENGTH: _FIX_TOKENS})
     if facts.longest_row >= length:
         return passed(f"{sentence}; {ends}")
     longest = f"the longest {facts.longest_row:,}"
-    return passed(f"{sentence}, {longest}" if facts.exact else f"{sentence}, {longest} of those that were looked at")
+    return passed(f"{sentence}, {longest}" if facts.exact else f"{sentence}, {longest} of the rows sampled")
 
 
 class LengthByTask(Rule):
-    """Tokens behind what decides the answer cost as much as those before it."""
+    """Tokens after the decisive part of a text cost as much as those before it."""
 
-    name, title, order = "length_by_task", "Length suits the task", 211
+    name, title, order = "length_by_task", "Length for this task", 211
 
     def before(self, context: Context) -> Verdict:
         plan, config = context.planned, context.config
         usual = find_task(config.task.type).usual_length
         if config.is_from_scratch or usual is None:
             return not_applicable(
-                "a model from scratch learns the length that it is given; the ranges are of pretrained ones"
+                "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
             )
         low, high = usual
         longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
         used = min(config.data.max_length, longest)
-        sentence = f"rows of up to {used:,} tokens; {config.task.type} takes {low:,} to {high:,} as a rule"
+        sentence = f"rows of up to {used:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
         if used <= high:
             short = (
-                "" if longest <= config.data.max_length or used >= low else f"; data.max_length {low:,} would cut fewer"
+                ""
+                if longest <= config.data.max_length or used >= low
+                else f"; data.max_length = {low} would truncate fewer"
             )
             return passed(sentence + short)
-        advice = (
-            f"try data.max_length = {high} where the ends of the longest rows can be spared: a step costs in proportion"
-        )
+        advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
         return warned(sentence, advice=advice)
 
 
 class Truncation(Rule):
-    """What is cut off is never learnt: the end of an answer, or the words that a label is about."""
+    """Truncated text is never learned, such as the end of an answer or the words that a label is about."""
 
-    name, title, order = "truncation", "Few rows lose their end", 212
+    name, title, order = "truncation", "Few truncated rows", 212
     settings = (LENGTH,)
-    counted = "how many rows are too long"
+    counted = "the number of truncated rows"
 
     def before(self, context: Context) -> Verdict:
         counts, length = context.counts, context.config.data.max_length
@@ -128,48 +128,48 @@ class Truncation(Rule):
         rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
         share = long / max(rows, 1)
         if not long:
-            sentence = f"0 of {rows:,} rows lose their end at {length:,} tokens"
+            sentence = f"0 of {rows:,} rows are truncated at {length:,} tokens"
             if find_task(context.config.task.type).gives_windows:
-                sentence += f": they are windows of the {counts.rows_read:,} that were read"
+                sentence += f": they are windows of {counts.rows_read:,} longer ones"
         else:
-            sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and lose their end"
+            sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
             words = counts.train_labels_beyond + counts.eval_labels_beyond
             if words or CUT_TOKENS in details:
-                sentence += f", {words:,} words" if words else f", about {details[CUT_TOKENS]:,} tokens"
-            sentence += f"; of {lost:,} of them that is all that is to be learnt" if lost else ""
+                sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
+            sentence += f"; {lost:,} of them lose everything there is to learn" if lost else ""
         if answers:
-            sentence += f"; {answers:,} answers do not fit whole"
+            sentence += f"; {answers:,} answers do not fit completely"
         if share <= _MOST_CUT:
             if answers <= _MOST_CUT * rows:
                 return passed(sentence)
-            return warned(sentence, advice="see by tui-trainer preview which limit cuts answers, and raise it")
+            return warned(sentence, advice="run tui-trainer preview to see which limit truncates answers; raise it")
         wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
         limit = context.basis.shape.max_position_embeddings
         possible = wanted if limit is None else min(wanted, limit)
         if possible <= length:
             return warned(
-                sentence, advice=f"the model was made for {limit:,} tokens: shorten the texts, or choose another"
+                sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
             )
         if possible < wanted or WHOLE_LENGTH not in details:
             return warned(sentence, fix={LENGTH: possible})
-        return warned(f"{sentence}; about {wanted:,} tokens would hold 99 % of them", fix={LENGTH: possible})
+        return warned(f"{sentence}; about {wanted:,} tokens would fit 99 % of them", fix={LENGTH: possible})
 
 
 def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
     """Documents of a language model are cut into several rows, and none of them is lost."""
     if facts is None or facts.is_stream:
-        return not_applicable("rows are cut from one stream of text: none loses its end")
+        return not_applicable("rows are cut from one stream of text: none is truncated")
     documents = counts.train_documents + counts.eval_documents
     if not counts.cut_documents:
-        return passed(f"each of {documents:,} documents fits into a row; none is cut")
+        return passed(f"each of {documents:,} documents fits into a row; none is split")
     return passed(
-        f"{counts.cut_documents:,} of {documents:,} documents are cut into {counts.pieces:,} rows; no token is lost"
+        f"{counts.cut_documents:,} of {documents:,} documents are split into {counts.pieces:,} rows; no token is lost"
     )
 
 
 @symptom("Padding")
 def padding(view: RunView) -> Cause | None:
-    """Rows of one pass are as long as its longest; grouping like with like, or packing, avoids it."""
+    """The rows of a pass are padded to its longest; grouping rows of similar length, or packing, avoids that."""
     sums, plan = view.sums, view.plan
     if not (sums.positions and sums.input_tokens):
         return None
@@ -184,8 +184,8 @@ def padding(view: RunView) -> Cause | None:
         return None
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
-        cause="Much of each batch is padding, which is computed and thrown away.",
-        evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions a step",
+        cause="Much of each batch is padding, which is computed and discarded.",
+        evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
         share=share,
         fix={_GROUPED: True} if is_grouped is False else None,
         advice='data.packing = "auto": documents can share rows' if can_pack and not is_packed else "",
@@ -194,12 +194,12 @@ def padding(view: RunView) -> Cause | None:
 
 @symptom("Packed rows are masked", needs_steps=False, least_share=0)
 def packed_with_mask(view: RunView) -> Cause | None:
-    """With a mask, attention is computed over the whole packed row, and what lies between documents is thrown away."""
+    """With a mask, attention is computed over the whole packed row, and scores between documents are discarded."""
     told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
     if not told or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
         return None
     return Cause(
-        cause="Packed rows have a mask of documents, and may be slower than rows of their own.",
+        cause="Packed rows use a document mask and may be slower than separate rows.",
         evidence=told[-1],
         # Which of both is faster goes by the length of rows and documents: nobody has measured it here.
         share=0.0,
@@ -209,12 +209,12 @@ def packed_with_mask(view: RunView) -> Cause | None:
 
 
 class Padding(Rule):
-    """Padding is computed and thrown away; grouping or packing rows avoids it where rows differ in length.
+    """Padding is computed and discarded; grouping or packing rows of different lengths avoids it.
 
     Source: Krell et al., Efficient Sequence Packing without Cross-contamination, arXiv:2107.02027.
     """
 
-    name, title, order = "padding", "No time spent on padding", 220
+    name, title, order = "padding", "Little padding", 220
     settings = (PACKING, _GROUPED)
     fallback = "auto"
     is_for_speed = True
@@ -223,7 +223,7 @@ class Padding(Rule):
     def before(self, context: Context) -> Verdict:
         facts, packing = context.facts, context.planned.packing
         if facts is None:
-            return not_applicable("how long the documents are is not known")
+            return not_applicable("the length of the documents is unknown")
         if facts.is_stream:
             return _stream(context)
         if packing.value:
@@ -231,11 +231,11 @@ class Padding(Rule):
                 context.config.data.packing is True
                 and (times := _times_of_packing(context, facts)) > MOST_TIMES_OF_PACKING
             ):
-                sentence = f"packed rows with a mask compute at least {times:.1f} times what grouped ones would"
-                return warned(f"{sentence} (reckoned): {packing.reason}", fix=_UNPACKED, switch="packing on")
+                sentence = f"packed rows with a mask need at least {times:.1f} times the computation of grouped rows"
+                return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
         if facts.packed_rows is None:
-            return _padded(context, facts, "this task has one row for each example")
+            return _padded(context, facts, "this task uses one row per example")
         rows = min(context.planned.effective_batch_size.value, facts.rows)
         fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
         can_pack = not against_packing(context.basis.shape.model_type)
@@ -272,12 +272,12 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     if grouping is None or facts.padding is None:
         return passed(sentence, switch="packing: off")
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows)
-    sentence += f"; {shares.padded:.0%} padding in batches as they come, {shares.grouped:.0%} in those drawn by length"
-    how = ", as here" if grouping.value else "; one row in a pass needs none" if pass_rows == 1 else ""
+    sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
+    how = ", as here" if grouping.value else "; a pass of one row needs none" if pass_rows == 1 else ""
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
     if not any(context.loaded.origin(key).by_user for key in (PACKING, _GROUPED)):
-        learns = "batches drawn by length are faster, and some models learn less from them"
+        learns = "grouping by length is faster, but some models learn less from it"
         return passed(f"{sentence}; {learns}", switch="packing: off", opposite={_GROUPED: "auto"})
     return warned(sentence, fix={_GROUPED: "auto"}, switch="packing: off")

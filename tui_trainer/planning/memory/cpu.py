@@ -76,12 +76,12 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.before_training(there),
         *_begun(model),
         *_kernels(model, batch),
-        MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, whatever the shape"),
+        MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, for any shape"),
     )
 
 
 def _begun(model: ModelMemory) -> tuple[MemoryPart, ...]:
-    formula = "4 bytes x adapters: what they began with"
+    formula = "4 bytes x adapters: their initial values"
     return (MemoryPart("first adapters", found, formula),) if (found := model.setup.begun_bytes) else ()
 
 
@@ -93,7 +93,7 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
     """
     if model.has_masters:
         copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
-        formula = "2 bytes x trained parameters, and their fp32 copies beyond the places of activations"
+        formula = "2 bytes x trained parameters, and their fp32 copies beyond the memory of activations"
         if accumulation > 1:
             formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
         return MemoryPart("gradients", model.gradient_bytes + copies, formula)
@@ -102,7 +102,7 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
     second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
     formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
     if second:
-        formula += ", and those of a tied embedding twice: as head and as embedding"
+        formula += ", counting a tied embedding twice: as head and as embedding"
     return MemoryPart("gradients", sets * model.gradient_bytes + second, formula)
 
 
@@ -122,13 +122,13 @@ def _temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
         return _plain_temporaries(model, batch)
     is_encoder = model.shape.head != CAUSAL
     times = CHECKPOINTED_ENCODER_DECODER if is_encoder else CHECKPOINTED_LAYERS[model.weight_size]
-    formula = f"{times} x the results of one layer, which are computed twice"
+    formula = f"{times} x the results of one layer, which is computed twice"
     found = int(times * batch.tokens * model.counted.largest_made)
     # Of a model with few layers that is more than all of them have without.
     inputs = model.shape.layers * batch.tokens * model.layer_input
     all_layers = model.shape.layers * batch.tokens * model.counted.kept + _plain_temporaries(model, batch).bytes
     if all_layers - inputs < found:
-        found, formula = max(0, all_layers - inputs), "what layers keep and make without checkpoints, at the most"
+        found, formula = max(0, all_layers - inputs), "at most what layers store and compute without checkpointing"
     return MemoryPart("temporaries", found, formula)
 
 
@@ -142,7 +142,7 @@ def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     return MemoryPart(
         "temporaries",
         0 if mapped else max(0, int(found)),
-        "layers x tokens x bytes of short-lived results, whose places glibc fills with gradients at most",
+        "layers x tokens x bytes of short-lived results, whose memory glibc reuses for gradients at most",
     )
 
 
@@ -162,7 +162,7 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     trains = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
     if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
         return whole
-    formula = f"{whole.formula}, beyond the gradients of embeddings that take their place"
+    formula = f"{whole.formula}, beyond the gradients of embeddings that reuse their memory"
     return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
 
 
@@ -192,5 +192,5 @@ def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart
     own = model.counted.evaluated - adapters
     results = batch.eval_tokens * (EVALUATION_SHARE * own + EVALUATION_ADAPTER_SHARE * adapters)
     wanted = int(results) + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
-    formula = "what one evaluation batch needs beyond the places of a step's activations and gradients"
+    formula = "what an evaluation batch needs beyond the memory of a step's activations and gradients"
     return MemoryPart("evaluation", max(0, wanted - there), formula)

@@ -49,9 +49,9 @@ def measure_layer(
     try:
         return _layer(answers.ask(question), lengths, row_tokens, answer_tokens, shape.layers), ""
     except WorkerFailed as failure:
-        return None, f"not known: the dry run {failure}"
+        return None, f"the dry run {failure}"
     except (LookupError, TypeError, ValueError):
-        return None, "not known: the dry run gave no answer"
+        return None, "the dry run gave no answer"
 
 
 def _lengths(has_answers: bool, most: int | None) -> list[tuple[int, int]]:

@@ -147,7 +147,7 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
     work = MemoryPart("backward pass", found, f"{results} gradients of the MLP's width")
     if not model.setup.four_bits:
         return (work,)
-    formula = "the widest matrix as a product takes it, and a copy of the widest result"
+    formula = "the widest matrix in matmul precision, and a copy of the widest result"
     return work, MemoryPart("unpacked", model.unpacking_bytes(batch.tokens), formula)
 
 
@@ -161,5 +161,5 @@ def _evaluation(model: ModelMemory, batch: BatchSizes, there: int) -> MemoryPart
     results = int(batch.eval_tokens * each)
     wanted = results + model.evaluation_logits(batch.eval_labels) + model.largest_cast_bytes
     wanted += model.unpacking_bytes(batch.eval_tokens) if model.setup.four_bits else 0
-    formula = "what one evaluation batch and the copy of a weight need beyond a step's activations"
+    formula = "what an evaluation batch and the copy of a weight need beyond a step's activations"
     return MemoryPart("evaluation", max(0, wanted - there), formula)

@@ -42,7 +42,7 @@ def host_memory(
     if setup.device != "cuda":
         return {"host_memory_parts": (), "host_memory_bytes": None}
     parts = tuple(_parts(shape, setup, config, loader_workers))
-    reason = "the libraries, the most that loading or saving holds, and batches made ahead"
+    reason = "libraries, the peak of loading or saving, and prefetched batches"
     if setup.cpu_offload:
         reason = f"weights, gradients and optimizer state, {reason}"
     if processes > 1:
@@ -57,15 +57,15 @@ def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> lis
     total = hardware.memory_bytes
     if needed is None or total is None or needed.value <= total:
         return []
-    message = f"the run needs about {format_bytes(needed.value)} of the machine's memory beside the GPU's, "
-    message += f"which has {format_bytes(total)}"
-    return [Problem(message=message, hint="raise the limit of the container or job, or take a machine with more")]
+    message = f"the run needs about {format_bytes(needed.value)} of host memory in addition to GPU memory, "
+    message += f"but the machine has {format_bytes(total)}"
+    return [Problem(message=message, hint="raise the limit of the container or job, or use a machine with more memory")]
 
 
 def _parts(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int
 ) -> Iterable[MemoryPart]:
-    yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA: an assumption")
+    yield MemoryPart("libraries", LIBRARIES_BYTES, "torch, transformers and CUDA (assumed)")
     loading, saving = _loading(shape, setup, config), _saving(shape, setup)
     kept: tuple[MemoryPart, ...] = (Static(shape, setup).towers(),) if setup.towers_on_host else ()
     if setup.cpu_offload:
@@ -77,7 +77,7 @@ def _parts(
     at_work = (*kept, saving)
     yield from at_work if sum(part.bytes for part in at_work) >= loading.bytes else (loading,)
     if begun := setup.begun_bytes:
-        yield MemoryPart("first adapters", begun, "4 bytes x adapters: what they began with")
+        yield MemoryPart("first adapters", begun, "4 bytes x adapters: their initial values")
     if loader_workers:
         rows = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
@@ -90,17 +90,17 @@ def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryP
     whole = shape.loaded_parameters * static.weight_size
     if setup.zero_stage != 2 and (setup.shards > 1 or setup.cpu_offload):
         merge = static.merge_bytes if setup.merged_parameters else 0
-        return MemoryPart("loading", whole + merge, "the whole model, before it is split over the processes")
+        return MemoryPart("loading", whole + merge, "the whole model, before it is sharded")
     if config.model.text_only:
-        return MemoryPart("loading", whole, "the language model, which is taken out of the whole on the host")
+        return MemoryPart("loading", whole, "the language model, which is extracted on the host")
     if config.is_from_scratch:
-        return MemoryPart("loading", whole, "a model from scratch is made on the host, then copied")
+        return MemoryPart("loading", whole, "a model from scratch is created on the host, then copied")
     if setup.merged_parameters and setup.has_adapter:
         formula = "the whole model, with an adapter that is merged into it on the host"
         return MemoryPart("loading", whole + static.merge_bytes, formula)
     reading = _READERS * FLOAT * largest_parameter(shape)
     if (adapter := FLOAT * setup.merged_parameters) > reading:
-        return MemoryPart("loading", adapter, "the adapter that is merged, on its way to the card")
+        return MemoryPart("loading", adapter, "the merged adapter, before it is copied to the GPU")
     return MemoryPart("loading", reading, f"{_READERS} tensors at a time, each as large as the largest in fp32")
 
 

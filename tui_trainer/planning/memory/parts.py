@@ -137,7 +137,7 @@ class Static:
         table = self.shape.vocabulary * self.shape.hidden_size
         casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
         each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
-        return (MemoryPart("token tables", each * table, f"{each} bytes x a table, in which new tokens train"),)
+        return (MemoryPart("token tables", each * table, f"{each} bytes x a table with trainable new tokens"),)
 
     def towers(self) -> MemoryPart:
         """Their weights, which no text goes through."""
@@ -174,10 +174,10 @@ class Static:
         if self.setup.merged_parameters and not self.setup.has_adapter:
             found.append(("merge", self.merge_bytes, "the adapter in fp32 and three copies of the largest matrix"))
         if self.setup.towers_on_host and (self.setup.shards == 1 or self.setup.zero_stage == 2):
-            found.append(("towers loaded", self.towers().bytes, "towers on their way to the host"))
+            found.append(("towers loaded", self.towers().bytes, "towers, before they are copied to the host"))
         parts = []
         for name, size, formula in found:
-            parts.append(MemoryPart(name, max(0, size - there), f"{formula}, beyond what a step needs"))
+            parts.append(MemoryPart(name, max(0, size - there), f"{formula}, beyond the needs of a step"))
             there = max(0, there - size)
         return tuple(parts)
 

@@ -16,7 +16,7 @@ Moment = tuple[MemoryPart, ...]
 
 def split_part(part: MemoryPart, shards: int) -> MemoryPart:
     """Of what every process has a part."""
-    formula = f"{part.formula}, a part in each of {shards} processes" if shards > 1 else part.formula
+    formula = f"{part.formula}, sharded over {shards} processes" if shards > 1 else part.formula
     return MemoryPart(part.name, -(-part.bytes // shards), formula)
 
 

@@ -25,7 +25,7 @@ def zero_lasting(static: Static) -> Moment:
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
         head = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
-        own, formula = own + head, f"{formula}, a part in each of {setup.shards} processes, and the head"
+        own, formula = own + head, f"{formula}, sharded over {setup.shards} processes, and the head"
     weights = MemoryPart("weights", own + copies, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
 
@@ -53,5 +53,5 @@ def zero_on_host(static: Static) -> MemoryPart:
     setup, trained = static.setup, static.trained
     found = static.optimizer().bytes + (3 * FLOAT + static.weight_size) * trained
     found += static.shape.parameters * static.weight_size if setup.zero_stage == 3 else 0
-    formula = f"optimizer state, fp32 weights and gradients, a part in each of {setup.shards} processes"
+    formula = f"optimizer state, fp32 weights and gradients, sharded over {setup.shards} processes"
     return MemoryPart("offloaded", -(-found // setup.shards), formula)
