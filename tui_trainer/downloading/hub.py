@@ -355,9 +355,7 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
         return DataError(what, hint=copy)
     shown = _endings(names)
     what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"
-    return DataError(
-        what, hint=f"supported are .parquet .arrow .jsonl .json .csv .tsv .conll .txt, and .gz of them; {copy}"
-    )
+    return DataError(what, hint=f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, .gz of them; {copy}")
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:

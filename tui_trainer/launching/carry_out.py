@@ -353,9 +353,7 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(
-            RunProblem(
-                kind="leftovers", message=f"an unfinished checkpoint could not be removed: {system_reason(error)}"
-            )
+            RunProblem(kind="leftovers", message=f"could not remove an unfinished checkpoint: {system_reason(error)}")
         )
     damages: list[str] = []
     checkpoint = newest_whole(folder.checkpoints, damages.append)

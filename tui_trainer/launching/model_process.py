@@ -68,10 +68,8 @@ def find_place(
     beside = f", besides {format_bytes(still)} reserved for its runs" if still else ""
     room_words = f"{format_bytes(max(room, 0))} free{beside}"
     if needed > room:
-        return Place(
-            words=f"{ON_THE_CPU.words}: it needs {format_bytes(needed)}, but GPU {card.index} has {room_words}"
-        )
-    words = f"on GPU {card.index}: it needs {format_bytes(needed)} of {room_words}"
+        return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")
+    words = f"on GPU {card.index}: needs {format_bytes(needed)} of {room_words}"
     # It never takes what a run was planned to take.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=room - CONTEXT_BYTES)
 

@@ -75,9 +75,7 @@ def find_cards(names: str) -> list[Card]:
             raise InputError(f"there is no GPU {name!r} in the catalogue", hint=hint)
         found += [card for card in rows if card not in found]
     if not found:
-        raise InputError(
-            "--cards needs names of GPUs, such as T4,RTX 4090,H100", hint="use --cards all for all of them"
-        )
+        raise InputError("--cards needs names of GPUs, such as T4,RTX 4090,H100", hint="--cards all lists all GPUs")
     return found
 
 

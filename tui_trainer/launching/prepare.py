@@ -277,9 +277,7 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None
     """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
     now = versions()
     changed = [
-        f"{name} {old} is now {now.get(name, 'not installed')}"
-        for name, old in plan.versions.items()
-        if now.get(name) != old
+        f"{name} {old} is now {now.get(name, 'absent')}" for name, old in plan.versions.items() if now.get(name) != old
     ]
     if changed:
         hint = "the run continues, but may not be bit-identical"

@@ -139,7 +139,5 @@ def hand_over(folder: RunFolder) -> str:
     try:
         slurm.remember_job(folder, job)
     except FolderError as error:
-        raise RunError(
-            f"job {job} is in the queue, but could not be recorded for `stop`: {error}; cancel it with `scancel {job}`"
-        ) from error
+        raise RunError(f"job {job} is queued, but `stop` cannot find it: {error}; use `scancel {job}`") from error
     return job

@@ -203,9 +203,7 @@ def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
                         continue
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):
-                        sentence = (
-                            f"{name} {here.version} needs {needed.name}{needed.specifier}, but {version} is installed"
-                        )
+                        sentence = f"{name} {here.version} needs {needed.name}{needed.specifier}, installed: {version}"
                         yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
 
 

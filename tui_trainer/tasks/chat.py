@@ -244,9 +244,7 @@ class ChatReader(TableReader):
         if seen.spelt:
             found.append(f"{seen.spelt:,} rows contain special tokens as text, such as the template's: they stay text")
         if seen.tools_in_text:
-            found.append(
-                f"{seen.tools_in_text:,} rows already list their tools in the system turn: they are not added twice"
-            )
+            found.append(f"{seen.tools_in_text:,} rows already have their tools in the system turn: not added again")
         for what, turns in seen.left_out.items():
             words = "the reasoning" if what == REASONING[0] else "the speaker's name"
             found.append(

@@ -112,10 +112,7 @@ class QuestionAnswering(Task):
         if not config.is_from_scratch and config.model.model_name_or_path:
             family = str(model_of(config, self.head).config.get("model_type"))
             if family in _OF_ANOTHER_KIND:
-                message, hint = (
-                    f"{family} {_OF_ANOTHER_KIND[family]}",
-                    "choose another encoder, such as bert or roberta",
-                )
+                message, hint = f"{family} {_OF_ANOTHER_KIND[family]}", "use another encoder, such as bert or roberta"
                 found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.training.label_smoothing_factor:
             key, message = "training.label_smoothing_factor", "label smoothing does not apply to answers"

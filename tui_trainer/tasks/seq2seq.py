@@ -62,9 +62,7 @@ class Seq2Seq(LearnsNextToken):
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config)
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
-            message = (
-                f"{config.evaluation.metric_for_best_model} is measured on generated answers, but none are generated"
-            )
+            message = f"{config.evaluation.metric_for_best_model} needs generated answers, but none are generated"
             found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
         return found if any(problem.key.startswith("model.") for problem in found) else found + _fit_problems(config)
 

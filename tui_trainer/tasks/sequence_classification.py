@@ -76,7 +76,7 @@ class SequenceClassification(Task):
             family = model_of(config, self.head).config.get("model_type")
             if family == _READS_LAST_POSITION:
                 message = f"{family} classifies by the last position of a row, which is padding in shorter rows"
-                hint = "choose another encoder, such as bert, roberta or deberta-v2"
+                hint = "use another encoder, such as bert, roberta or deberta-v2"
                 found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.task.problem_type == "auto":
             return found

@@ -154,6 +154,6 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
     stands = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
     return (
         f"out of memory at step {step} with one row per pass ({shortage.words}). The longest row has {tokens:,} tokens: "
-        f"row {index + 1:,} of the data prepared from {one_line(source)}, which starts with {begins!r}. {stands}"
+        f"row {index + 1:,} of the data prepared from {one_line(source)}, starting with {begins!r}. {stands}"
         f"To use less memory, start a new run with {less_memory(components.plan, tokens)}"
     )

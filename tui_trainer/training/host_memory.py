@@ -83,7 +83,7 @@ class HostMemoryWatch:
         return readings[-1].memory.left_bytes / sum(falls) * between
 
     def _sentence(self, seconds_left: float | None) -> str:
-        """`memory is running out: 310 MiB of the 16 GiB of ... left, falling by 95 MiB per minute, used up in 3 min`."""
+        """`memory is running out: 310 MiB of the 16 GiB of the machine left, falling by 95 MiB per minute, ...`."""
         first, last = self._readings[0], self._readings[-1]
         memory = last.memory
         left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} left"

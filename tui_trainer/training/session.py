@@ -449,9 +449,7 @@ class Session:
         best = self._best_checkpoint
         if damage := self._damage_of_best():
             self._problem(
-                "checkpoint damaged",
-                f"{best.name}: {damage}",
-                "the final model has the weights of the last step instead",
+                "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
             )
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
             position.best_scores = position.scores

@@ -327,9 +327,7 @@ class StartsFromModel:
                 f"{stored.shape.max_position_embeddings or 0:,}"
             )
         if shaping := self.shaping_settings(config):
-            found.append(
-                f"its generation settings {settings_words(shaping)} are dropped, because they were for other data"
-            )
+            found.append(f"its generation settings {settings_words(shaping)} are dropped: they were for other data")
         return "".join(f"; {words}" for words in found if words)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:

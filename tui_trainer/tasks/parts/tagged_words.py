@@ -184,9 +184,7 @@ class TaggedWords(TableReader):
             tags, dropped = _tags_of_tokens(one.tags, [word for _, word in row.firsts])
             for place, word in row.firsts:
                 labels[place] = self._numbers[tags[word]]
-            inexact = (
-                f"the word {one.words[dropped[0]]!a} has no token, so its tag is not trained on" if dropped else ""
-            )
+            inexact = f"the word {one.words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
             beyond = len(one.words) - row.firsts[-1][1] - 1 if row.firsts else len(one.words)
             columns = {COLUMN: row.ids, LABELS: labels}
             encoded.append(
