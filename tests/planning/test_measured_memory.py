@@ -43,7 +43,7 @@ def test_a_plan_takes_the_measured_peak_of_the_same_batch(settings):
     keep_measured_peak(Key.read(before.memory_key), 8, 8, peak)
     after = planned(settings)
     assert after.memory_bytes.value == sum(part.bytes for part in after.memory_parts) == pytest.approx(peak, abs=20)
-    assert after.memory_bytes.reason.startswith("2 runs here, with 8 rows in a pass, had a peak of ")
+    assert after.memory_bytes.reason.startswith("2 runs here, with 8 rows per pass, had a peak of ")
     lasting = [[part for part in plan.memory_parts if part.name in LASTING] for plan in (before, after)]
     assert lasting[0] == lasting[1]
 

@@ -192,8 +192,8 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         found = try_micro_batches(request, plan, gpu, seconds=_TUNE_SECONDS, heard=hear, timed=True)
     if not found.largest:
         failed = next((one.failed for one in found.tried.values() if one.failed), found.cut_short)
-        hint = "Run `tui-trainer rehearse` to try settings that use less memory"
-        raise RunError(f"no micro-batch could be measured: {failed}. {hint}")
+        hint = "run `tui-trainer rehearse` to try settings that use less memory"
+        raise RunError(f"no micro-batch could be measured: {failed}; {hint}")
     # Where the time was over before one was timed, the largest that survived.
     rows = found.fastest.rows if found.fastest else found.largest
     seconds = {size: one.step_seconds for size, one in found.tried.items() if one.step_seconds and not one.failed}

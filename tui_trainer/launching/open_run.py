@@ -76,7 +76,7 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
         return []
     problem = check_name(output.name)
     if problem is None and os.path.lexists(Path(output.runs_dir) / output.name):
-        hint = f"resume it with `tui-trainer resume {shell_word(output.name)}`, or choose another name"
+        hint = f"run `tui-trainer resume {shell_word(output.name)}` to resume it, or choose another name"
         problem = Problem(message="this run already exists", hint=hint)
     return [replace(problem, key="output.name")] if problem else []
 

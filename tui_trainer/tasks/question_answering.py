@@ -491,7 +491,7 @@ def _written(row: Row, column: str, context: str) -> Iterator[tuple[str, int | N
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            raise DataError(f"there are {len(texts)} answers but {len(starts)} values of answer_start", where=row.where)
+            raise DataError(f"there are {len(texts)} answers, but answer_start has {len(starts)}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
