@@ -303,7 +303,7 @@ def test_unknown_settings_are_ignored_in_a_finished_run_and_refused_on_resume(ru
         with_setting(runs / name, "task.moon", "full")
         with_setting(runs / name, "data.packing", "sometimes")
     message = refusal(runs / "lora", capsys)
-    assert "plan.json is not a plan of this version: config." in message and "starts anew" in message
+    assert "plan.json is not a plan of this version: config." in message and "start a new run with" in message
     assert main(ASK) == 0
     shown = capsys.readouterr()
     assert ANSWER in shown.out

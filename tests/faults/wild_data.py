@@ -172,7 +172,7 @@ TEXTS = (
         name="CSV with a text and an index", file="rows.csv", content="nr,quote\n1,A sheep sang.\n2,It sang again.\n",
         task="causal_lm", learnt=("A sheep sang.", "It sang again."),
     ),
-    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("has no columns",)),
+    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("without columns",)),
     Wild(
         name="conversations for an encoder", content=[{"messages": TURNS}], model="encoder",
         refused=("no column has a usual name for labels",),
@@ -553,7 +553,7 @@ ANSWERED = (
     answered("a context in parts", {"question": "Where?", "context": ["One.", "Two."], "answer": "x"},
              refused=("'context' is a list",), settings=ANSWERS),
     answered("several summaries", {"document": "Long.", "summary": ["Short.", "Brief."]}, "Long. -> Short.",
-             notes=("the first is learnt",)),
+             notes=("the first is trained on",)),
     answered("a list that is to be written", {"input": "a b", "output": '["a", "b"]'}, 'a b -> ["a", "b"]'),
     answered("article and highlights", {"article": "Long.", "highlights": "Short.", "id": "1"}, "Long. -> Short."),
     answered("a translation", {"translation": {"de": "ja", "en": "yes"}}, "ja -> yes",
@@ -900,11 +900,11 @@ SEPARATED_FILES = (
     labelled(
         "columns without a name at the end", "v1,v2,,,\npos,good hay,,,\nneg,bad hay,,,\n", "spam.csv",
         settings={"data.text_column": "v2", "data.label_column": "v1", "task.type": "sequence_classification"},
-        notes=("3 columns without a name",),
+        notes=("skipped 3 empty columns without a name",),
     ),
     not_read(
         "a text that goes on in a column without a name", "v1,v2,,\npos,good,hay,\n", "spam.csv",
-        "goes on in a column that has no name",
+        "a value in a column without a name",
         where="spam.csv, line 2", settings={"data.text_column": "v2", "task.type": "causal_lm"},
     ),
     labelled("a separator at the end of each row", "text,label\ngood hay,pos,\nbad hay,neg,\n"),

@@ -42,7 +42,7 @@ def problems(**changes):
 
 PROBLEMS = [
     ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
-    ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 cannot be computed", "tui-trainer diagnose"),
+    ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 failed", "tui-trainer diagnose"),
     ({"memory": {"gigabytes_per_second": 900.0}}, "moves 900 of 4,800 GB/s", "nvidia-smi"),
     ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
      "nvidia-smi"),

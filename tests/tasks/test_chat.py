@@ -101,7 +101,7 @@ def test_answers_are_labelled_and_long_rows_are_cut_at_the_end(loaded, tmp_path)
     assert (data.counts.truncated_rows, data.counts.untrained_rows) == (1, 1)
     assert data.counts.train_labels == sum(int((row.labels[1:] != IGNORE).sum()) for row in rows)
     notes = " ".join(data.notes)
-    for words in ("the column 'messages'", "template chatml", "ends in <|im_end|>", "hold nothing to learn"):
+    for words in ("the column 'messages'", "template chatml", "stop token <|im_end|>", "no token to train on"):
         assert words in notes
 
 

@@ -627,7 +627,7 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
 
     assert held_out(str(tmp_path / "ev")) == 4 and held_out("sample:python-docstrings") > 0
     for path, words in (
-        ("sample:python-docstrings", "data.eval_split names one"),
+        ("sample:python-docstrings", "data.eval_split is set"),
         (str(tmp_path / "ev"), "has no split"),
     ):
         with pytest.raises(DataError, match=rf"{words}.*data.eval_split"):

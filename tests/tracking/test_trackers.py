@@ -145,7 +145,7 @@ def test_a_tracker_that_recovers_gets_each_row_once_and_is_reported_once(tmp_pat
         feeder = feeder_of(folder, tracker, messages)
         assert [feeder.end("finished") for _ in range(failures + 1)] == [False] * failures + [True]
         assert [step for step, _ in tracker.losses] == [1, 2, 3, 4]
-        assert sum("takes nothing" in message for message, _ in messages) == 1
+        assert sum("accepts no data" in message for message, _ in messages) == 1
 
 
 def test_a_hanging_tracker_delays_neither_the_others_nor_the_end(tmp_path):
