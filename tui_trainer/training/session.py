@@ -94,7 +94,7 @@ class Session:
                 message = f"model.kernels were {before} until step {self.position.step}, and are {now} from here on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
             if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
-                hint = "the best evaluation is searched anew from here on"
+                hint = "the best evaluation is tracked from here on"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
         self.position.kernels = self.components.kernels

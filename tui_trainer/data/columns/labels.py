@@ -85,7 +85,7 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
         is_told = len(others) <= (AUTO in texts) and not any("," in name for name in marks)
         if is_told:
             return tuple(marks)
-        beside = f", beside {listed(others)}" if others else ""
+        beside = f"; other columns: {listed(others)}" if others else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
         raise DataError(f"each of the columns {listed(marks)} holds 0 or 1{beside}", where=label, hint=hint)
     hint = f"set {_LABEL_KEY}; columns found: {listed(names)}"
