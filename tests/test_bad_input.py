@@ -175,19 +175,19 @@ CONFIG_CASES = [
 ]  # fmt: skip
 
 DATA_CASES = [
-    Case("no data", ("no data is named", "set data.path"), toml='[task]\ntype = "char_lm"\n'),
+    Case("no data", ("no data is set", "set data.path"), toml='[task]\ntype = "char_lm"\n'),
     Case("data is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=nowhere.txt",)),
     Case("one of several is missing", ("/nowhere.txt'", "check the path"), sets=("data.path=data.txt, nowhere.txt",)),
-    Case("glob without files", ("/*.csv'", "nothing was found", "supported are"), sets=("data.path=*.csv",)),
-    Case("data at an address", ("'https://a.example/a.jsonl' is an address", "nothing is read from https://"),
+    Case("glob without files", ("/*.csv'", "nothing was found", "supported:"), sets=("data.path=*.csv",)),
+    Case("data at an address", ("'https://a.example/a.jsonl' is an address", "data is not read from https://"),
         sets=("data.path=https://a.example/a.jsonl",)),
-    Case("data that is the whole disk", ("'/' is a folder of the whole system",), sets=("data.path=/",)),
+    Case("data that is the whole disk", ("'/' is a system folder",), sets=("data.path=/",)),
     Case("data is a FIFO", ("pipe", "not a regular file", "data.path"), sets=("data.path=pipe",)),
     Case("data cannot be read", ("mem", "cannot be read"), sets=("data.path=/proc/self/mem",)),
-    Case("folder without files", ("/folder'", "nothing was found", "supported are"), sets=("data.path=folder",)),
+    Case("folder without files", ("/folder'", "nothing was found", "supported:"), sets=("data.path=folder",)),
     Case("unknown sample", ("'python-referenc'", "did you mean sample:python-reference?"),
         sets=("data.path=sample:python-referenc",)),
-    rows("spreadsheet", b"PK\x03\x04", ".xlsx files are not supported", "supported are", file="a.xlsx"),
+    rows("spreadsheet", b"PK\x03\x04", ".xlsx files are not supported", "supported:", file="a.xlsx"),
     rows("table of numbers", b"a,b\n1,2\n", "no column holds text", "columns found: a, b", file="a.csv"),
     rows("empty file", b"", "holds no text", "choose another data.path", file="empty.txt"),
     rows("only blank lines", b"\n \n\t\n", "holds no text", "choose another data.path", file="blank.txt"),
@@ -204,7 +204,7 @@ DATA_CASES = [
     rows("number of 5,000 digits", ROW + b'{"n": ' + b"1" * 5000 + b"}\n", "line 2", "cannot be read"),
     rows("no text column", b'{"prompt": "a", "answer": "b"}\n', "there is no column 'text'",
         "columns found: prompt, answer", "data.text_column", sets=("data.text_column=text",)),
-    rows("two columns of text", b'{"title": "a b", "note": "b c"}\n', "several columns could hold the text",
+    rows("two columns of text", b'{"title": "a b", "note": "b c"}\n', "several columns could be the text",
         "data.text_column: title, note"),
     rows("hostile column name", b'{"\\u001b]0;x\\u0007": "a"}\n', "there is no column 'text'", "columns found: ",
         "data.text_column", sets=("data.text_column=text",)),
@@ -212,10 +212,10 @@ DATA_CASES = [
         file="latin.txt"),
     rows("Latin-1 row", ROW * 2 + b'{"text": "\xe9"}\n', "line 3", "0xe9", "byte offset 124", "Latin-1", "iconv"),
     rows("UTF-16", TEXT.decode().encode("utf-16"), "line 1", "probably UTF-16", "iconv", file="wide.txt"),
-    rows("binary file", b"GIF89a\n\0\0", "line 2", "NUL at byte offset 7", "data.path wants text", file="a.txt"),
-    rows("gzip that is none", TEXT, "not a sound gzip file", "rename it", file="a.txt.gz"),
-    rows("gzip cut short", gzip.compress(TEXT * 9)[: - 30], "cut short", "download", file="a.txt.gz"),
-    rows("text shorter than one block", b"short", "fewer than one row of 17", "give more text", file="a.txt"),
+    rows("binary file", b"GIF89a\n\0\0", "line 2", "NUL byte at offset 7", "must be a text file", file="a.txt"),
+    rows("gzip that is none", TEXT, "not a valid gzip file", "rename it", file="a.txt.gz"),
+    rows("gzip cut short", gzip.compress(TEXT * 9)[: - 30], "truncated", "download", file="a.txt.gz"),
+    rows("text shorter than one block", b"short", "fewer than one row of 17", "add more text", file="a.txt"),
 ]  # fmt: skip
 
 FOLDER_CASES = [
@@ -402,9 +402,7 @@ def test_equal_mistakes_share_a_line_and_at_most_five_kinds_are_reported(place, 
         message = capsys.readouterr().err.splitlines()
         assert len(message) == 6
         assert "rows.jsonl, line 4 (1,000 times, also 18, 32, ...): broken JSON" in message[1]
-        assert message[-1].endswith(
-            "and 2,000 more problems of other kinds; data.on_bad_rows=skip leaves out rows that cannot be used"
-        )
+        assert message[-1].endswith("and 2,000 other problems; data.on_bad_rows=skip skips rows that cannot be used")
 
 
 def test_bad_rows_are_reported_with_their_lines_and_a_piece_of_the_first(place, capsys, subtests):
@@ -427,7 +425,7 @@ def test_bad_rows_are_reported_with_their_lines_and_a_piece_of_the_first(place, 
 def test_name_that_no_new_run_can_have_is_refused_by_every_command_that_looks_ahead(place, capsys, subtests):
     (place / "my.toml").write_text(GOOD)
     before = contents(place)
-    for name, words in (("../x", "cannot be the name of a run"), ("taken", "this run exists already")):
+    for name, words in (("../x", "cannot be the name of a run"), ("taken", "this run already exists")):
         for command in (["plan", "--json"], ["check"], ["rehearse"], ["train", "--no-ui"]):
             with subtests.test(f"{command[0]}, {name}"):
                 assert main([*command, "my.toml", "--set", f"output.name={name}"]) == 2

@@ -277,9 +277,7 @@ def test_rows_of_a_recipe_are_shortened_to_the_learnt_positions_and_a_note_says_
             assert main([*arguments, "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["config"]["data"]["max_length"] == length
             assert main(arguments) == 0
-            note = (
-                f"data.max_length is 128 and not 1024 (recipe finetune): this {family} model has learnt 128 positions"
-            )
+            note = f"data.max_length is 128 and not 1024 (recipe finetune): this {family} model has 128 positions"
             lines = capsys.readouterr().out.splitlines()
             assert (note in lines) == (length == 128)
             source = [line for line in lines if line.startswith("learns from documents.jsonl (")]

@@ -28,7 +28,7 @@ def test_variants_take_turns_and_a_failing_one_does_not_stop_the_others():
     def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
         asked.append((variant.name, is_first))
         if variant.name == "fast" and not is_first:
-            raise WorkerFailed("ended with: no memory", "no memory")
+            raise WorkerFailed("failed: no memory", "no memory")
         return {"seconds": len(asked)}
 
     bench = measure_in_turns([*VARIANTS, NOT_HERE], ask, rounds=3, seconds=60, told=lambda line: None)

@@ -38,15 +38,15 @@ CASES = [
     ("llama", LABELLED, "causal_lm", ""),
     ("llama", {"text": "a sheep", "messages": TURNS}, "chat", "the rows are conversations"),
     ("llama", {"messages": TURNS}, "chat", "the rows are conversations"),
-    ("llama", ALPACA, "chat", "the rows are inputs with their answers"),
-    ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are inputs with their answers"),
+    ("llama", ALPACA, "chat", "the rows are pairs of input and answer"),
+    ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are pairs of input and answer"),
     ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "the rows are words with their tags"),
     ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, and does not continue a text"),
     ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),
     ("bert", ASKED, "question_answering", "BertModel is an encoder"),
     ("bert", {**ASKED, "answers": "Ann"}, "question_answering", "BertModel is an encoder"),
-    ("llama", ASKED, "chat", "the rows are questions whose answers stand in a context"),
+    ("llama", ASKED, "chat", "the rows are questions with answers from a context"),
     ("t5", ASKED, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", ALPACA, "seq2seq", "T5ForConditionalGeneration is a sequence-to-sequence model"),
     ("t5", {"document": "Many sheep.", "summary": "Sheep."}, "seq2seq", "T5ForConditionalGeneration is"),
@@ -124,7 +124,7 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
         document.set(key, value)
         said.append(followed_words(before, refitted(document)))
         before = document.loaded
-    words = "now recipe finetune and task sequence_classification, as model and rows.jsonl say"
+    words = "now recipe finetune and task sequence_classification, from model and rows.jsonl"
     assert said == ["columns: text text", f"{words}; columns: text text, label label"]
     same = {"profile": "", "output": by_command.config.output}
     assert document.loaded.config.model_copy(update=same) == by_command.config.model_copy(update=same)
@@ -237,7 +237,7 @@ def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     document = opened(Request(shortcuts={"data.path": str(text)}))
     reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
     assert reasons == {
-        "ner": "it learns from the rows of a table",
+        "ner": "it trains on the rows of a table",
         "finetune": "no model is named",
         "scratch-llama": "",
     }
@@ -257,4 +257,4 @@ def test_settings_that_the_run_does_not_read_are_noted_once_per_reason():
 def test_column_that_the_task_does_not_read_is_refused():
     loaded = load_config(Request(profile="quickstart", assignments=("data.label_column=kind",)))
     (problem,) = setting_problems(loaded)
-    assert "'kind', and the task char_lm does not read it" in str(problem)
+    assert "'kind', but the task char_lm does not use it" in str(problem)

@@ -209,14 +209,14 @@ def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys,
     def ask(variant, is_first, seconds):
         turns.append(variant.name)
         if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
-            raise WorkerFailed("was killed", "killed, as happens where memory is short")
+            raise WorkerFailed("was killed", "killed, probably because memory ran out")
         return {"steps": 7, "tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0}
 
     monkeypatch.setattr(gains, "ask_for_steps", ask)
     found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
     who = patch_words({"data.packing": "auto"}) if fails else "as it is"
     assert found["padding"]["measured_gain"] is None
-    assert found["padding"]["measured"]["reason"] == f"{who}: killed, as happens where memory is short"
+    assert found["padding"]["measured"]["reason"] == f"{who}: killed, probably because memory ran out"
     assert "cannot be measured" in printed and len(turns) == (2 if fails else 1)
 
 

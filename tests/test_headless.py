@@ -307,7 +307,7 @@ def remove_the_folder(process: Program, run: RunFolder) -> None:
     ("spoil", "saves", "words"),
     [
         (fill_the_disk, 100, "File too large (os error 27). The checkpoint of step"),
-        (fill_the_disk, 0, "File too large (os error 27). No checkpoint was saved before"),
+        (fill_the_disk, 0, "File too large (os error 27). There is no earlier checkpoint"),
         (remove_the_folder, 100, "No such file or directory"),
     ],
 )

@@ -93,7 +93,7 @@ def test_prepared_rows_are_used_although_the_data_and_the_preparation_changed(ru
     assert main(["resume", "full", "--no-ui"]) == 0
     assert_recorded(runs / "full")
     message = (
-        f"the data changed since this run began: {data}; the run goes on with the rows that were prepared when it "
+        f"the data changed since this run started: {data}; the run continues with the rows that were prepared when it "
     )
     assert problems(runs / "full", "data changed") == [f"{message}began"]
 
@@ -104,7 +104,7 @@ def test_prepared_rows_are_used_although_the_data_is_gone(runs):
     assert main(["resume", "full", "--no-ui"]) == 0
     assert_recorded(runs / "full")
     [message] = problems(runs / "full", "data changed")
-    assert message.startswith("the data of this run cannot be read any more: ") and "texts.jsonl" in message
+    assert message.startswith("the data of this run can no longer be read: ") and "texts.jsonl" in message
 
 
 def test_missing_prepared_rows_of_another_preparation_are_refused_with_a_way_out(runs, capsys):
@@ -112,8 +112,8 @@ def test_missing_prepared_rows_of_another_preparation_are_refused_with_a_way_out
     for name in STOPPED:
         assert main(["resume", name, "--no-ui"]) == 2
         message = capsys.readouterr().err
-        assert "the rows of this run were prepared by an older version, and their folder is gone" in message
-        assert "start a new run, put the folder back, or resume with the version that the run began with" in message
+        assert "the rows of this run were prepared by an older version, and their folder is missing" in message
+        assert "start a new run, restore the folder, or resume with the version that started the run" in message
     assert main(["evaluate", "finished"]) == 2
     assert "prepared by an older version" in (message := capsys.readouterr().err) and "--data FILE" in message
 
@@ -126,7 +126,7 @@ def test_changed_data_is_refused_if_the_prepared_rows_are_gone(runs, capsys):
     data = runs.parent / "data/texts.jsonl"
     data.write_text(data.read_text().replace("sheep", "goats"))
     assert main(["resume", "full", "--no-ui"]) == 2
-    assert "the data changed since this run began" in capsys.readouterr().err
+    assert "the data changed since this run started" in capsys.readouterr().err
 
 
 # The plan
@@ -303,7 +303,7 @@ def test_unknown_settings_are_ignored_in_a_finished_run_and_refused_on_resume(ru
         with_setting(runs / name, "task.moon", "full")
         with_setting(runs / name, "data.packing", "sometimes")
     message = refusal(runs / "lora", capsys)
-    assert "plan.json is not a plan of this version: config." in message and "starts anew" in message
+    assert "plan.json is not a plan of this version: config." in message and "start a new run with" in message
     assert main(ASK) == 0
     shown = capsys.readouterr()
     assert ANSWER in shown.out

@@ -180,7 +180,7 @@ def test_bad_rows_are_reported_before_the_model_predicts(classifier, tmp_path, c
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert predict(classifier, data, out, "--on-bad-rows", "skip") == 0
     assert [row["id"] for row in predictions(out)] == [0, 2, 5]
-    assert "3 rows that cannot be used are left out: asked.jsonl, line 2" in capsys.readouterr().err
+    assert "3 unusable rows were skipped: asked.jsonl, line 2" in capsys.readouterr().err
 
 
 def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(classifier, tmp_path, capsys):
@@ -196,7 +196,7 @@ def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(cla
         ((data, twice), "is there already; --overwrite replaces it"),
         ((data, out, "--field", "id"), "line 1: the row has a field 'id' already"),
         ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
-        ((twice, out), "several columns could hold the text; name one of them in --column: a, b"),
+        ((twice, out), "several columns could be the text; name one of them in --column: a, b"),
         ((tmp_path / "empty.jsonl", out), "there are no rows"),
         ((tmp_path / "gone.jsonl", out), "gone.jsonl"),
         ((data, out, "--batch-size", "many"), "--batch-size takes a number of rows, or auto"),

@@ -39,7 +39,7 @@ PRINTED = (
     "  2 documents, 39 tokens, 25 trained (64%), +37 padding",
     "  document 1: row 812, 17 tokens, 4 trained (24%), whole",
     "    ⟨<bos>⟩⟦漢字 café ␛[31mred    end <eos>⟨<eos>⟩⟧",
-    "read      1,010 rows: 12 bad, 7 repeated, 3 leaked, 40 truncated, 8 without a trained token",
+    "read      1,010 rows: 12 bad, 7 duplicate, 3 leaked, 40 truncated, 8 without a trained token",
     "lengths   median 40, 90 % up to 96, longest 128",
     "            5 to  45  ████████████████████████ 600",
     "  conversations.jsonl, line 8: the row has no column 'messages'; columns found: prompt",
@@ -84,7 +84,7 @@ def test_middle_of_a_long_text_is_left_out():
     parts = (BOS, piece("b" * 1000, 250), piece("x" * 5000, 1250, trained=True), piece("e" * 1000, 250), EOS)
     sample = ShownSample(step=1, forward_pass=1, row=1, documents=(document(1, *parts),), padding=0)
     text = "".join(part for line in sample_lines(sample, 1, 1, UNICODE_SIGNS, 10_000, 4000) for part, _ in line)
-    assert text.count("b") - 1 == 1000 and text.count("x") == 2000 - 10 and "characters are not shown" in text
+    assert text.count("b") - 1 == 1000 and text.count("x") == 2000 - 10 and "characters not shown" in text
     assert text.endswith("\u27e8<eos>\u27e9\u27e7") and "e" * 1000 in text
 
 
@@ -116,7 +116,7 @@ def test_duplicates_count_as_left_out_only_with_dedup():
     assert PREVIEW.rows_left_out == counts.bad_rows + counts.untrained_rows == 20
     assert replace(PREVIEW, dedup=True).rows_left_out == 30
     few = replace(PREVIEW, bad_rows=BAD_ROWS, counts=replace(counts, bad_rows=2))
-    assert "rows that cannot be used:" in "\n".join(summary_lines(few, UNICODE_SIGNS))
+    assert "unusable rows:" in "\n".join(summary_lines(few, UNICODE_SIGNS))
 
 
 # The command
@@ -140,7 +140,7 @@ def test_awkward_documents_are_shown_as_the_model_gets_them(model, capsys):
     ):
         assert text in shown, text
     assert "\x1b" not in shown and "the plan packs" in shown
-    assert "read      6 documents: 0 bad, 0 repeated, 0 leaked, 1 cut into" in shown
+    assert "read      6 documents: 0 bad, 0 duplicate, 0 leaked, 1 cut into" in shown
 
     assert main([*command, "-n", "50", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -220,7 +220,7 @@ def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
     assert "rows.jsonl, line 9: the column 'text' is empty" in message and "data.on_bad_rows=skip" in message
     assert main([*command, "--set", "data.on_bad_rows=skip"]) == 0
     shown = capsys.readouterr().out
-    assert "rows that cannot be used:\n  rows.jsonl, line 9: the column 'text' is empty" in shown
+    assert "unusable rows:\n  rows.jsonl, line 9: the column 'text' is empty" in shown
     assert shown.count("rows.jsonl, line 9") == 1, "a note does not say it again"
     assert "labels    one a row: " in shown and "joy 4" in shown and "  label: " in shown
     assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown

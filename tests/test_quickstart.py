@@ -33,7 +33,7 @@ def check_journal(printed: str, steps: int) -> tuple[float, float]:
     events = [json.loads(line) for line in printed.splitlines()]
     kinds = [event["event"] for event in events]
     assert kinds[0] == "RunStarted" and kinds[-1] == "RunFinished" and kinds.count("StepDone") == steps
-    return events[-1]["eval_loss"], events[kinds.index("BaselinesMeasured")]["losses"]["counting 1 back"]
+    return events[-1]["eval_loss"], events[kinds.index("BaselinesMeasured")]["losses"]["bigram baseline"]
 
 
 def without_network() -> list[str]:

@@ -107,7 +107,7 @@ def test_smaller_micro_batch_keeps_the_effective_batch_size(config, capsys, monk
         yield {"part": LOADING, "seconds": 1.0}
         yield {"part": WORST}
         if len(asked) < 2:
-            raise WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+            raise WorkerFailed("was killed", "killed, probably because memory ran out", is_killed=True)
         yield {"part": WORST, "seconds": 1.0, "peak_memory_bytes": 3 * MIB, "rows": 4, "longest": 9, "row": 1}
 
     monkeypatch.setattr(rehearsal, "ask", answered_by(answers))
@@ -167,7 +167,7 @@ def test_killed_process_is_tried_again_with_half_the_micro_batch(config, capsys,
         yield {"part": LOADING, "seconds": 1.0}
         yield {"part": WORST}
         if len(asked) < 3:
-            raise WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+            raise WorkerFailed("was killed", "killed, probably because memory ran out", is_killed=True)
         yield {"part": WORST, "seconds": 1.0, "peak_memory_bytes": 3 * MIB, "rows": 2, "longest": 9, "row": 1}
 
     monkeypatch.setattr(rehearsal, "ask", answered_by(answers))
@@ -206,7 +206,7 @@ def test_printed_rehearsal_names_parts_failures_and_remedies(config, here, capsy
     without_memory_for(monkeypatch, 2)
     assert main(["rehearse", *config, "--gpu", "none"]) == 1
     printed = capsys.readouterr().out
-    assert "FAILED  largest micro-batch: out of memory with 8 rows in a pass, not with 2" in printed
+    assert "FAILED  largest micro-batch: out of memory with 8 rows per pass, but not with 2" in printed
     assert "training.per_device_train_batch_size = 2 works here" in printed
     assert main(["rehearse", "--set", "training.nothing=1"]) == 2
     assert "training.nothing" in capsys.readouterr().err

@@ -96,10 +96,8 @@ def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_ca
     with RunLock(folder.lock):
         place = find_place(folder, machine, 240, seen_bytes=seen * GIB)
     assert bool(place.card_uuid) == fits
-    assert place.words.startswith(
-        "on GPU 0: it takes 1.0 GiB of " if fits else "on the CPU: it takes 1.0 GiB, and there"
-    )
-    assert (f"beside {still} that runs on it may still take" in place.words) == bool(still)
+    assert place.words.startswith("on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: it takes 1.0 GiB, and there")
+    assert (f"beside {still} reserved for its runs" in place.words) == bool(still)
 
 
 def test_two_models_need_memory_for_both(on_card, card, planned_peak, monkeypatch):

@@ -104,7 +104,7 @@ def child_that(answers, monkeypatch) -> list[dict]:
 
 
 def test_killed_process_counts_as_a_failure_of_its_last_try(settings, plan, monkeypatch):
-    killed = WorkerFailed("was killed", "killed, as happens where memory is short", is_killed=True)
+    killed = WorkerFailed("was killed", "killed, probably because memory ran out", is_killed=True)
     begins = [{"trying": rows, "doing": "trying"} for rows in (4, 8)]
     first = [begins[0], {"rows": 4, "peak_memory_bytes": MIB}, begins[1], killed]
     asked = child_that([first, []], monkeypatch)
@@ -285,7 +285,7 @@ def test_differences_within_the_noise_change_nothing(settings, monkeypatch):
 
 @pytest.mark.full
 def test_settings_that_fail_or_learn_worse_are_shown_and_not_chosen(settings, monkeypatch):
-    failing = {"train_batch_size=4": "out of memory: 4 rows x 2 -> 2 rows x 4, goes on", "cpu_threads=1": "planted"}
+    failing = {"train_batch_size=4": "out of memory: 4 rows x 2 -> 2 rows x 4, continuing", "cpu_threads=1": "planted"}
     speeds = {
         "train_batch_size=4": 9,
         "cpu_threads=1": 9,

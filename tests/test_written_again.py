@@ -127,7 +127,7 @@ def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    message = "step-10: manifest.json is missing; the run goes on from step 8; this one is kept under the name "
+    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged one is kept as "
     assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
     assert damage_of(run.checkpoints / "step-10", 10) is None
@@ -148,7 +148,7 @@ def zeroed(run: RunFolder) -> str:
 
 def missing(run: RunFolder) -> str:
     run.plan.unlink()
-    return "plan.json is gone"
+    return "plan.json is missing"
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, r
     TrainedModel.of(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan put back")
-    assert words.startswith(fault) and words.endswith("its copy in step-8 was put back")
+    assert words.startswith(fault) and words.endswith("it was restored from step-8")
     assert run.plan.read_bytes() == plan
 
 
@@ -183,8 +183,8 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
         open_again(run)
-    assert fault in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
-    assert "nothing proves that a plan made again of config.toml would be the same" in str(refused.value)
+    assert fault in str(refused.value) and "step-10 of an earlier version has no copy" in str(refused.value)
+    assert "a new plan from config.toml might differ" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
     assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}
 
@@ -199,7 +199,7 @@ def test_run_that_starts_over_makes_its_plan_again(run):
     fault = torn(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan made again")
-    assert words.startswith(fault) and "no whole checkpoint is left: the run begins anew" in words
+    assert words.startswith(fault) and "no complete checkpoint is left: the run starts over" in words
     assert contents(run.model) == before
 
 
@@ -223,9 +223,9 @@ def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(run
     [message] = resumed(run)
     assert message.startswith("config.toml was edited: training.learning_rate = 0.5 (0.01 in this run)")
     assert "logging.logging_steps is gone" in message and "save_steps" not in message
-    assert f"tui-trainer {run.config} --set output.name=mine-anew` starts anew with those of the file" in message
+    assert f"tui-trainer {run.config} --set output.name=mine-anew`" in message
     run.config.write_text(text + "[moon]\nx = 1\n")
-    assert "config.toml was edited, and cannot be read" in resumed(run)[-1]
+    assert "config.toml was edited, but cannot be read" in resumed(run)[-1]
     started = [one for one in read_all(run.journal) if isinstance(one, RunStarted)]
     assert [one.resumed_from_step for one in started] == [None, 8, 8, 8]
 

@@ -5,7 +5,7 @@
     |   |-- ConfigError     a setting, a profile or a config file
     |   |-- DataError       a file or a row that is trained on
     |   `-- FolderError     a run folder or a place to write to
-    `-- RunError            a run could not go on (exit code 1)
+    `-- RunError            a run could not continue (exit code 1)
         |-- GroupOutOfMemory
         |                   memory ran out in one of several processes that train together
         `-- CheckpointError a checkpoint is damaged or does not belong to this run
@@ -30,9 +30,9 @@ EXIT_STOPPED = 3
 _FULL_DISK = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota of this account is used up"}
 EXIT_CODES = {
     EXIT_DONE: "Done.",
-    EXIT_FAILED: "Failed: a run that could not go on, a check that fails, an export outside its tolerance.",
-    EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was begun.",
-    EXIT_STOPPED: "Stopped on request: a run with a checkpoint, a measurement with what was measured until then.",
+    EXIT_FAILED: "Failed: a run that could not continue, a failed check, an export outside its tolerance.",
+    EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was started.",
+    EXIT_STOPPED: "Stopped on request: a run with a checkpoint, a measurement with its results so far.",
 }
 _FEW_NAMES = 12
 _FEW_PARTS = 3
@@ -64,7 +64,7 @@ def name_hint(name: str, known: Collection[str]) -> str:
     near = [one for one in known if name and name in one][:_FEW_PARTS] or get_close_matches(name, known, n=1)
     if near or len(known) <= _FEW_NAMES:
         return f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known)
-    return f"the nearest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
+    return f"the closest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 
 def full_disk_words(error: BaseException) -> str:

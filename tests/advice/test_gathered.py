@@ -92,7 +92,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         conversations(*TURNS, (LONG, SHORT), (SHORT, LONG), TURNS[0]),
         {"task.chat_template": "chatml"},
         {
-            "left_out": ("1 of 23 rows is left out: 1 have nothing to learn within data.max_length",),
+            "left_out": ("1 of 23 rows is left out: 1 have no token to train on within data.max_length",),
             "truncation": ("2 of 23 rows (8.7%)", "lose their end, about", "1 of them lose everything"),
             "sequence_length": ("longer rows are truncated",),
         },
@@ -101,18 +101,18 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         "llama",
         conversations(*TURNS, (SHORT, ""), TURNS[0], TURNS[1]),
         {"task.chat_template": "chatml", "data.on_bad_rows": "skip", "data.dedup": "true"},
-        {"left_out": ("3 of 23 rows are left out: 1 cannot be used, 2 repeat an earlier one",)},
+        {"left_out": ("3 of 23 rows are left out: 1 cannot be used, 2 are duplicates",)},
     ),
     "an empty answer": (
         "llama", conversations(*TURNS, (SHORT, "")), {"task.chat_template": "chatml"},
-        {"plan": ("line 21", "an answer, is empty")},
+        {"plan": ("line 21", "an assistant turn, is empty")},
     ),
     "causal_lm": (
         "llama",
         [*({"text": f"{SHORT} {n}"} for n in range(20)), {"text": LONG}, {"text": " "}],
         {},
         {
-            "left_out": ("1 of 22 documents is left out: 1 hold only white space",),
+            "left_out": ("1 of 22 documents is left out: 1 contain only white space",),
             "truncation": ("1 of 21 documents are split into", "no token is lost"),
             "sequence_length": ("longer documents are split into rows",),
         },
@@ -183,7 +183,7 @@ def test_check_counts_the_first_rows_of_large_data_and_says_so(tmp_path, capsys)
     evidence = {one["check"]: one["evidence"] for one in json.loads(capsys.readouterr().out)["findings"]}
     assert "100 of 2,000 rows are left out" in evidence["left_out"]
     for check in ("left_out", "truncation", "trained_share"):
-        assert evidence[check].endswith("(of the first 2,000 rows or documents alone)"), evidence[check]
+        assert evidence[check].endswith("(from the first 2,000 rows or documents only)"), evidence[check]
     assert "once all of the data is prepared" in evidence["eval_leaks"]
 
 

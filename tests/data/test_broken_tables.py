@@ -49,7 +49,7 @@ BROKEN = {
     "empty csv": ("a.csv", b"", "holds no text"),
     "header alone": ("a.csv", b"id,text\n", "holds no text"),
     "empty arrow": ("a.arrow", b"", "holds no text"),
-    "json number": ("a.json", b"12", "a.json, line 1, column 1: no list and no object; expected a list of objects"),
+    "json number": ("a.json", b"12", "a.json, line 1, column 1: neither a list nor an object; expected a list"),
     "list of strings": ("a.json", b'["a"]', "a.json, item 1: the row is a string, not an object"),
     "broken item": ("a.json", b'[{"text": "a"},\n {"text": oops}]',
      "a.json, line 2, column 11: broken JSON: Expecting value, near \u00ab"),
@@ -64,21 +64,21 @@ BROKEN = {
     "latin-1 json": ("a.json", b'[{"text":\n"caf\xe9"}]', "a.json, line 2: not UTF-8: 0xe9 at byte offset 14"),
     "utf-16 json": ("a.json", '[{"text": "x"}]'.encode("utf-16"), "probably UTF-16"),
     "surrogate": ("a.json", b'[{"text": "ab\\ud800"}]', "a lone surrogate, \\ud800) at character 3"),
-    "false gz": ("a.json.gz", b"[]", "not a sound gzip file"),
-    "cut gz": ("a.csv.gz", first_half(gzip.compress(b"text\n" + os.urandom(4000).hex().encode())), "cut short"),
+    "false gz": ("a.json.gz", b"[]", "not a valid gzip file"),
+    "cut gz": ("a.csv.gz", first_half(gzip.compress(b"text\n" + os.urandom(4000).hex().encode())), "truncated"),
     "ragged": ("a.csv", b"id,text\n1,a,b\n",
-     "a.csv, line 2: the row has 3 fields, the header 2; a text that holds ','"),
+     "a.csv, line 2: the row has 3 fields, but the header has 2; put texts that contain ','"),
     "open quote": ("a.csv", b'id,text\n1,"a\n2,b\n',
-     "a.csv, line 2: a double quote that opens in this row is not closed"),
-    "quote inside": ("a.csv", b'id,text\n1,"a" b\n', "a.csv, line 2: a double quote in the middle of a text"),
+     "a.csv, line 2: a double quote opened in this row is not closed"),
+    "quote inside": ("a.csv", b'id,text\n1,"a" b\n', "a.csv, line 2: there is a double quote in the middle of a text"),
     "two of a name": ("a.csv", b"text,text\na,b\n", "a.csv, line 1: two columns are named 'text'"),
     "latin-1 csv": ("a.csv", b"text\ncaf\xe9\n", "a.csv, line 2: not UTF-8: 0xe9 at byte offset 8"),
     "utf-16 csv": ("a.csv", "id,text\n1,x\n".encode("utf-16"), "probably UTF-16"),
-    "binary csv": ("a.csv", b"text,\0\n", "a binary file: NUL"),
+    "binary csv": ("a.csv", b"text,\0\n", "binary file: NUL"),
     "old line ends": ("a.csv", b"id,text\r1,a\r2,b\r", "bare carriage return"),
-    "no parquet": ("a.parquet", b"text\nnot parquet at all", "a.parquet: not a sound Parquet file"),
-    "empty parquet": ("a.parquet", b"", "a.parquet: not a sound Parquet file"),
-    "no arrow": ("a.arrow", b"text\nnot arrow at all", "a.arrow: not a sound Arrow file"),
+    "no parquet": ("a.parquet", b"text\nnot parquet at all", "a.parquet: not a valid Parquet file"),
+    "empty parquet": ("a.parquet", b"", "a.parquet: not a valid Parquet file"),
+    "no arrow": ("a.arrow", b"text\nnot arrow at all", "a.arrow: not a valid Arrow file"),
     "old feather": ("a.feather", b"FEA1 and more", "a Feather file of version 1; write it again"),
 }  # fmt: skip
 
@@ -101,7 +101,7 @@ def test_a_truncated_file_is_reported_in_one_sentence(tmp_path, subtests):
             for size in (9, len(content) // 3, len(content) // 2):
                 path.write_bytes(content[:size])
                 error = complaint(path)
-                assert "not a sound" in str(error) and len(error.problems) == 1
+                assert "not a valid" in str(error) and len(error.problems) == 1
 
 
 def test_a_null_and_a_damaged_text_are_reported_with_their_row(tmp_path, subtests):
@@ -113,7 +113,7 @@ def test_a_null_and_a_damaged_text_are_reported_with_their_row(tmp_path, subtest
             assert str(complaint(path)) == message
             wrong = pa.Array.from_buffers(pa.string(), 1, pa.array([b"caf\xe9"]).buffers())
             path.write_bytes(arrow_bytes(kind, tmp_path, pa.table({"text": wrong})))
-            assert f"a.{kind}, row 1 or after: not a sound" in str(complaint(path))
+            assert f"a.{kind}, row 1 or after: not a valid" in str(complaint(path))
 
 
 def test_a_flipped_bit_in_an_arrow_file_never_crashes_the_process(tmp_path):
@@ -135,8 +135,8 @@ def test_a_flipped_bit_in_an_arrow_file_never_crashes_the_process(tmp_path):
 
 
 TOO_LONG = [
-    ("a.csv", "id,text\n1,LONG\n", "a.csv, line 2: a text longer than 100 B, or a double quote that is not closed"),
-    ("a.json", '[{"text": "LONG"}]', "a.json, line 1, column 2: the row is longer than 100 B; cut the text"),
+    ("a.csv", "id,text\n1,LONG\n", "a.csv, line 2: a text is longer than 100 B, or a double quote is not closed"),
+    ("a.json", '[{"text": "LONG"}]', "a.json, line 1, column 2: the row is longer than 100 B; split it"),
     ("a.jsonl", '{"text": "LONG"}\n', "a.jsonl, line 1: the text is longer than 100 B"),
 ]
 

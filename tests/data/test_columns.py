@@ -42,13 +42,13 @@ def test_the_text_column_is_found(subtests):
 
 
 UNCLEAR = [
-    ({"id": 1, "title": "what?", "notes": "that."}, "several columns could hold the text; name one of them"),
+    ({"id": 1, "title": "what?", "notes": "that."}, "several columns could be the text; name one of them"),
     ({"id": 1, "n": "5"}, "no column holds text; columns found: id, n"),
-    ({"id": "a7", "n": 5}, "no column is clearly the text; name one of them in data.text_column: id"),
-    ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could hold the text"),
-    ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; task.type = "chat" reads them'),
-    ({"question": "what?", "answer": LONG}, "the rows are inputs with their answers (question, answer)"),
-    ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification" reads them'),
+    ({"id": "a7", "n": 5}, "no column is clearly the text; set data.text_column to one of them: id"),
+    ({"id": "two words", "talk": [["a long talk", "b"]]}, "several columns could be the text"),
+    ({"id": LONG, "messages": 5}, 'the rows are conversations (messages), not texts; task.type = "chat"'),
+    ({"question": "what?", "answer": LONG}, "the rows are pairs of input and answer (question, answer)"),
+    ({"id": LONG, "tokens": ["a"], "ner_tags": [0]}, 'task.type = "token_classification"'),
 ]  # fmt: skip
 
 
@@ -70,7 +70,7 @@ def test_a_named_column_is_used_and_a_misspelt_one_is_corrected():
         chosen({"id": 1, "content": "b"}, wanted="contnet")
     assert str(caught.value) == (
         "train.csv: there is no column 'contnet'; did you mean 'content'? columns found: id, content; "
-        "name the right one in data.text_column"
+        "set data.text_column to the right one"
     )
 
 
@@ -95,7 +95,7 @@ def notes_of(path: Path, wanted: str = "auto") -> tuple[str, ...]:
 def test_notes_name_the_chosen_column_and_the_other_ones(tmp_path):
     path = write(tmp_path / "train.jsonl", {"id": 1, "title": "T", "content": "C", "\x1b[2J": 1})
     (note,) = notes_of(path)
-    assert note == "the text is in the column 'content' of train.jsonl (also there: \u241b[2J, id, title)"
+    assert note == "the text is in the column 'content' of train.jsonl (other candidates: \u241b[2J, id, title)"
     assert notes_of(path, "content") == (note,)
     # Rows that hold a text alone need no note.
     assert notes_of(write(tmp_path / "a.jsonl", {"text": "x"})) == ()
@@ -105,9 +105,7 @@ def test_files_with_the_same_columns_use_the_same_column(tmp_path):
     write(tmp_path / "a.jsonl", {"title": "q", "notes": LONG})
     write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == [LONG, "short"]
-    assert notes_of(tmp_path) == (
-        "the text is in the column 'notes' of a.jsonl and 1 more of its kind (also there: title)",
-    )
+    assert notes_of(tmp_path) == ("the text is in the column 'notes' of a.jsonl and 1 more (other candidates: title)",)
 
 
 def test_the_column_of_the_first_file_is_used_in_files_with_more_columns(tmp_path):

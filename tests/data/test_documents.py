@@ -101,7 +101,7 @@ def test_a_long_document_is_cut_without_losing_a_label(tmp_path):
     marks = cut_rows(entry.folder, len(rows))
     assert marks.tolist() == [False] * 3 + [length > 8 for length in lengths[3:] for _ in range(-(-length // 8))]
     assert (entry.counts.cut_documents, entry.counts.pieces) == (5, sum(-(-n // 8) for n in lengths if n > 8))
-    assert "5 of 9 documents are longer than 8 tokens and were cut into 16 pieces; nothing is dropped" in entry.notes
+    assert "5 of 9 documents are longer than 8 tokens and are split into 16 pieces; no text is dropped" in entry.notes
 
 
 def test_documents_without_a_label_are_left_out_and_counted(tmp_path):
@@ -109,9 +109,9 @@ def test_documents_without_a_label_are_left_out_and_counted(tmp_path):
     entry = prepared(path, eval_fraction=0, eos_id=None)
     assert rows_of(entry.train_path) == [[11, 12], [13, 14]]
     assert entry.counts.short_documents == 2
-    assert "2 documents have fewer than two tokens and are left out" in entry.notes
-    assert "1 documents hold only white space and are left out" in entry.notes
-    with pytest.raises(DataError, match=r"b.jsonl .*no document for training has two tokens or more; give more"):
+    assert "2 documents have fewer than two tokens and are skipped" in entry.notes
+    assert "1 documents contain only white space and are skipped" in entry.notes
+    with pytest.raises(DataError, match=r"b.jsonl .*no training document has two or more tokens; give more"):
         prepared(write(tmp_path / "b.jsonl", ["words alone"] * 3))
 
 
@@ -125,7 +125,7 @@ def test_a_second_source_is_held_out_whole(data):
     entry = prepared(data, write(data.parent / "eval.jsonl", others), max_chars=50)
     assert entry.counts.eval_documents == 30
     assert entry.counts.train_characters == 50
-    with pytest.raises(DataError, match=r"eval.jsonl .*no document for evaluation"):
+    with pytest.raises(DataError, match=r"eval.jsonl .*no evaluation document"):
         prepared(data, write(data.parent / "eval.jsonl", ["words"]))
 
 
@@ -182,14 +182,14 @@ def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_pa
     kept = prepared(path, held_out)
     assert (kept.counts.documents_read, kept.counts.repeated_rows, kept.counts.leaked_rows) == (8, 2, 1)
     assert (kept.counts.train_rows, kept.counts.eval_rows) == (5, 3)
-    assert any(note.startswith("2 rows repeat the text of an earlier one and are used") for note in kept.notes)
-    assert any(note.startswith("1 training rows have the text of a held-out one and make") for note in kept.notes)
+    assert any(note.startswith("2 duplicate rows are used") for note in kept.notes)
+    assert any(note.startswith("1 training rows duplicate a held-out row and make") for note in kept.notes)
     without = prepared(path, held_out, dedup=True)
     assert rows_of(without.train_path) == [[11, 12, END], [13, 14, END], [17, 18, END]]
     assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]
     assert (without.counts.repeated_rows, without.counts.leaked_rows) == (2, 1)
     same = write(tmp_path / "same.jsonl", ["5 6", "5 6"])
-    with pytest.raises(DataError, match="no row is left to train on: 2 are repeats, 1 are held out as well"):
+    with pytest.raises(DataError, match="no row is left to train on: 2 are duplicates, 1 are held out too"):
         prepared(same, held_out, dedup=True)
 
 
@@ -203,7 +203,7 @@ def test_bad_documents_stop_the_preparation_or_are_listed_and_left_out(tmp_path)
     assert rows_of(entry.train_path) == [[11, 12, END], [14, 15, END], [16, 17, END]]
     assert (entry.counts.bad_rows, entry.counts.documents_read) == (3, 6)
     assert {one["where"] for one in entry.details["bad_rows"]} == {f"a.jsonl, line {n}" for n in (2, 4, 5)}
-    assert any(note.startswith("3 rows that cannot be used are left out: a.jsonl, line ") for note in entry.notes)
+    assert any(note.startswith("3 unusable rows were skipped: a.jsonl, line ") for note in entry.notes)
 
 
 def test_skip_bad_rows_skips_neither_a_whole_file_nor_all_rows(tmp_path):
@@ -252,9 +252,9 @@ def test_weights_repeat_and_thin_the_training_rows_only(tmp_path):
     used = [train.count(row) for row in second]
     assert set(used) == {0, 1} and sum(used) == round(0.5 * (41 - held_second))
     assert len(train) == entry.counts.train_rows == 2 * 24 + sum(used)
-    assert "a.jsonl (850 B): 30 rows, 48 in an epoch of training (data.weights 2)" in entry.notes
-    assert f"b.csv (1.4 KiB): 41 rows, {sum(used)} in an epoch of training (data.weights 0.5)" in entry.notes
-    assert "the text is in the column 'body' of b.csv (also there: n)" in entry.notes
+    assert "a.jsonl (850 B): 30 rows, 48 per training epoch (data.weights 2)" in entry.notes
+    assert f"b.csv (1.4 KiB): 41 rows, {sum(used)} per training epoch (data.weights 0.5)" in entry.notes
+    assert "the text is in the column 'body' of b.csv (other candidates: n)" in entry.notes
 
 
 def test_weighted_rows_depend_on_the_seed_alone(tmp_path):
@@ -267,7 +267,7 @@ def test_weighted_rows_depend_on_the_seed_alone(tmp_path):
     other = mixed(paths, **{**changes, "seed": 7})
     assert other.counts.train_rows == again.counts.train_rows == 30 + 12
     assert rows_of(other.train_path) != rows_of(again.train_path)
-    message = r"b\.csv .*none of its 41 rows is left to train on with a weight of 0.01; raise"
+    message = r"b\.csv .*a weight of 0.01 leaves none of its 41 rows to train on; raise"
     with pytest.raises(DataError, match=message):
         mixed(paths, weights=(1.0, 0.01))
 

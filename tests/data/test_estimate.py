@@ -180,7 +180,7 @@ def test_an_estimate_of_a_gz_file_reports_the_assumed_compression(tmp_path):
     path.write_bytes(gzip.compress(random.Random(1).randbytes(20_000).hex().encode()))
     guess = guessed(replace(STREAM, eval_fraction=0), open_source(str(path)))
     assert guess.tokens == pytest.approx(3 * path.stat().st_size, abs=2)
-    assert "taken to unpack to 3 times" in guess.reason
+    assert "assumed to unpack to 3 times" in guess.reason
 
 
 def test_broken_files_do_not_stop_an_estimate(tmp_path):

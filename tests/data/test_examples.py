@@ -86,7 +86,7 @@ def test_repeated_and_leaked_rows_are_counted_and_removed_with_dedup(prepare):
     rows = [{"text": text} for text in ("a b", "a  b ", "c", "a b", "e\u0301", "\u00e9")]
     kept = prepare(rows)
     assert (kept.counts.repeated_rows, kept.counts.train_rows) == (3, 6)
-    assert any("data.dedup = true leaves them out" in note for note in kept.notes)
+    assert any("set data.dedup = true to remove them" in note for note in kept.notes)
     without = prepare(rows, dedup=True)
     assert texts_of(without.train_path) == ["a b", "c", "e\u0301"]
     # Repeats on both sides of a split are leaks.
@@ -99,12 +99,12 @@ def test_bad_rows_can_be_skipped_but_not_the_rest_of_a_file(prepare, tmp_path):
     data = prepare([{"text": "a"}, {"text": None}, {"text": "b"}], skip_bad_rows=True)
     assert texts_of(data.train_path) == ["a", "b"]
     assert (data.counts.bad_rows, data.counts.rows_read) == (1, 3)
-    assert any("1 row that cannot be used is left out: train.jsonl, line 2" in note for note in data.notes)
+    assert any("1 unusable row was skipped: train.jsonl, line 2" in note for note in data.notes)
     # `skip_bad_rows` does not skip the rest of a file.
     path = tmp_path / "train.jsonl.gz"
     whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
     path.write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="cut short"):
+    with pytest.raises(DataError, match="truncated"):
         prepare_rows([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
 
 
@@ -135,15 +135,15 @@ def test_the_length_that_keeps_99_percent_of_the_rows_whole_is_estimated(prepare
 def test_a_table_without_rows_labels_or_its_column_is_refused(prepare, mix):
     data = prepare([{"text": "- a"}, {"text": "b"}, {"text": "c" * 9}])
     assert (data.counts.untrained_rows, data.counts.truncated_rows, data.counts.train_rows) == (1, 1, 2)
-    with pytest.raises(DataError, match="none of the 2 training rows has a token to learn"):
+    with pytest.raises(DataError, match="none of the 2 training rows has a token to train on"):
         prepare([{"text": "- a"}, {"text": "- b"}])
     # A table without rows or without its column is refused.
-    with pytest.raises(DataError, match="there are no rows to learn from"):
+    with pytest.raises(DataError, match="there are no rows to train on"):
         prepare([])
     with pytest.raises(DataError, match=r"eval\.jsonl"):
         prepare([{"text": "a"}], [])
     # A missing column is reported once.
-    with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to learn from"):
+    with pytest.raises(DataError, match=r"b\.jsonl .*there are no rows to train on"):
         mix(labelled(1, 5), [])
     with pytest.raises(DataError) as stopped:
         prepare([{"words": "a"}] * 5)

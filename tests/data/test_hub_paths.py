@@ -28,7 +28,7 @@ def test_a_hub_path_is_parsed_and_written_again(subtests):
             assert parse_hub_path(str(meant)) == meant
     # The revision of the config applies unless the path has one.
     assert parse_hub_path("org/d", "v2") == HubPath("org/d", "v2") == parse_hub_path("org/d@v2", "v2")
-    with pytest.raises(DataError, match="org/d is asked for in two revisions"):
+    with pytest.raises(DataError, match="two revisions are set for org/d"):
         parse_hub_path("org/d@v1", "v2")
 
 

@@ -29,7 +29,7 @@ def test_a_usual_name_is_the_label_column(subtests):
     # A missing label column is reported with the nearest name.
     with pytest.raises(DataError, match=r"no column 'lable'; did you mean 'label'\? .* data.label_column"):
         label_columns("lable", rows("x"), "rows.jsonl")
-    with pytest.raises(DataError, match=r"no column has a usual name of labels.*columns found: text, what"):
+    with pytest.raises(DataError, match=r"no column has a usual name for labels.*columns found: text, what"):
         label_columns("auto", rows("x", column="what"), "rows.jsonl")
 
 
@@ -62,23 +62,23 @@ def test_values_become_names():
 BAD_LABELS = [
     (SINGLE, [None], "rows.jsonl, line 1: the label is missing"),
     (SINGLE, ["  "], "the label is empty"),
-    (SINGLE, ["joy", 1], "line 2: the label is a number, and those before it are strings"),
-    (SINGLE, [1, "joy"], "line 2: the label is a string, and those before it are numbers"),
-    (SINGLE, [1, 1.5], "the label 1.5 is no whole number; task.problem_type"),
+    (SINGLE, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
+    (SINGLE, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
+    (SINGLE, [1, 1.5], "the label 1.5 is not a whole number; task.problem_type"),
     (SINGLE, [["a", "b"]], 'the label is a list of 2; task.problem_type = "multi_label_classification"'),
     (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
-    (SINGLE, ["x", ["y"]], "line 2: the labels are a list, and those before them names"),
-    (MULTI, [{"a": 0.5}], "the label 'a' is 0.5, and a class has 0 or 1"),
-    (SINGLE, ["a" * 201], "the label has 201 characters; is it the text"),
+    (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
+    (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
+    (SINGLE, ["a" * 201], "the label has 201 characters; if this is the text"),
     (SINGLE, ["\ud800"], "half a character"),
-    (MULTI, [[0, 1, 0]], "the label '0' stands there twice; a row lists the names"),
-    (MULTI, ["x", ["x"]], "line 2: the labels are a list, and those before them names"),
+    (MULTI, [[0, 1, 0]], "the label '0' is listed twice; list the names"),
+    (MULTI, ["x", ["x"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI, [3], "the labels are a number, not a list"),
     (MULTI, [[["a"]]], "the label is a list, not a name"),
     (REGRESSION, ["high"], "the label is 'high', not a number"),
     (REGRESSION, [True], "the label is true or false, not a number"),
-    (REGRESSION, [float("nan")], "the label is no finite number"),
-    (REGRESSION, [1e39], "the label is no finite number"),
+    (REGRESSION, [float("nan")], "the label is not a finite number"),
+    (REGRESSION, [1e39], "the label is not a finite number"),
 ]  # fmt: skip
 
 
@@ -93,11 +93,11 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
     reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
-        with pytest.raises(DataError, match="those before it are lists of 2 with a 0 or 1 for each class"):
+        with pytest.raises(DataError, match="earlier labels are lists of 2 with a 0 or 1 for each class"):
             reader.names(*rows(value))
     # Minus one is not a label.
     reader = LabelReader(["label"], SINGLE, [0, 1])
-    with pytest.raises(DataError, match="the label is -1, which says that there is none"):
+    with pytest.raises(DataError, match="the label is -1, which means that there is none"):
         reader.names(*rows(-1))
 
 

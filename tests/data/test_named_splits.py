@@ -89,16 +89,16 @@ def test_files_on_the_hub_are_grouped_by_split_and_none_is_lost(subtests):
 
 
 DOUBTS = [
-    (("train.csv", "extra.csv"), "of extra.csv nobody knows the split"),
-    (("train/a.csv", "b.csv"), "of b.csv nobody knows the split"),
-    (("en/train.csv", "en/test.csv", "de/train.csv"), "splits lie in several places: de, en"),
+    (("train.csv", "extra.csv"), "the split of extra.csv is unknown"),
+    (("train/a.csv", "b.csv"), "the split of b.csv is unknown"),
+    (("en/train.csv", "en/test.csv", "de/train.csv"), "splits are in several places: de, en"),
     (("train.csv", "train.jsonl", "test.csv"), "several are named train: train (csv), train (jsonl)"),
     (("train_sft-00000-of-00001.csv", "train_gen-00000-of-00001.csv"), "several are named train: train_sft"),
     (("validation.csv", "test.csv"), "none of them is named train"),
-    (("rows.csv", "train.txt", "test.txt"), "of rows.csv nobody knows the split"),
-    (("a.txt", "b.txt", "test_results.csv"), "of a.txt, b.txt nobody knows the split"),
-    (("doc.md", "README.md", "evaluation.jsonl"), "of doc.md nobody knows the split"),
-    (("train.txt", "valid.txt", "vocab.txt"), "of vocab.txt nobody knows the split"),
+    (("rows.csv", "train.txt", "test.txt"), "the split of rows.csv is unknown"),
+    (("a.txt", "b.txt", "test_results.csv"), "the split of a.txt, b.txt is unknown"),
+    (("doc.md", "README.md", "evaluation.jsonl"), "the split of doc.md is unknown"),
+    (("train.txt", "valid.txt", "vocab.txt"), "the split of vocab.txt is unknown"),
 ]
 
 
@@ -109,7 +109,7 @@ def test_splits_that_cannot_be_told_apart_give_the_reason(subtests):
             assert isinstance(doubt, str) and why in doubt
     # Split folders beside loose texts need a decision.
     doubt = tell_apart(["train/1.txt", "test/2.txt", "vocabulary.txt"]).trained()
-    assert doubt == "of vocabulary.txt nobody knows the split"
+    assert doubt == "the split of vocabulary.txt is unknown"
     assert "several places" in str(tell_apart(["en/train.txt", "en/test.txt", "de/train.txt"]).trained())
 
 

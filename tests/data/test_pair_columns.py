@@ -80,8 +80,8 @@ def test_a_missing_column_is_reported_with_the_nearest_name(subtests):
 
 
 BAD_ROWS = [
-    ({"summary": None}, ("the column 'summary' is null", "write one")),
-    ({"summary": " \n"}, ("the column 'summary' is empty", "write one")),
+    ({"summary": None}, ("the column 'summary' is null", "write a text")),
+    ({"summary": " \n"}, ("the column 'summary' is empty", "write a text")),
     ({"summary": 7}, ("the column 'summary' is a number, not a string",)),
     ({"summary": []}, ("the column 'summary' is empty",)),
     ({"summary": [None]}, ("the column 'summary' is null",)),

@@ -130,7 +130,7 @@ def test_rows_are_views_into_the_file_and_can_be_pickled(data, tmp_path):
 
 def test_too_little_text_is_reported_with_both_numbers(tmp_path):
     (tmp_path / "a.txt").write_text("x" * 50)
-    with pytest.raises(DataError, match=r"41 tokens, fewer than one row of 65 .*; give more text$"):
+    with pytest.raises(DataError, match=r"41 tokens, fewer than one row of 65 .*; add more text$"):
         prepared(tmp_path / "a.txt", max_length=64)
     (tmp_path / "a.txt").write_text("x" * 250)
     with pytest.raises(DataError, match=r"fewer than one row of 513 .*or lower data.max_length to 20 or so"):
@@ -179,7 +179,7 @@ def test_a_stream_of_several_sources_follows_weights_dedup_and_skip_bad_rows(tmp
     assert len(found[12:]) == 3 and set(found[12:]) < set(stories[6:])
     counts = entry.counts
     assert (counts.documents_read, counts.bad_rows, counts.repeated_rows, counts.train_documents) == (16, 2, 2, 15)
-    assert any(note.endswith("7 rows, 12 in an epoch of training (data.weights 2)") for note in entry.notes)
+    assert any(note.endswith("7 rows, 12 per training epoch (data.weights 2)") for note in entry.notes)
     limited = prepare([source], CharacterReader(), replace(cut, max_rows=3, weights=()), tmp_path / "cache")
     assert documents_of(stream(limited.train_path), limited) == [*stories[:3], *stories[6:8]]
 

@@ -186,7 +186,7 @@ def test_a_json_file_without_a_list_is_read(tmp_path):
 
 def test_csv_records_may_be_long_and_span_lines(tmp_path):
     (tmp_path / "a.csv").write_text('id,text\n1,"a\nb"\n\n2,c\n3\n')
-    assert "a.csv, line 6: the row has 1 field, the header 2" in str(complaint(tmp_path / "a.csv"))
+    assert "a.csv, line 6: the row has 1 field, but the header has 2" in str(complaint(tmp_path / "a.csv"))
     # A field of a megabyte is read.
     (tmp_path / "a.csv").write_text(f"id,text\n1,{'x' * 1_000_000}\n")
     assert [len(text) for text in texts(tmp_path / "a.csv")] == [1_000_000]

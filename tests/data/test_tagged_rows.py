@@ -57,9 +57,9 @@ def test_bad_lines_are_reported_and_the_other_sentences_are_kept(tmp_path):
     rows, problems = rows_in(tmp_path / "a.conll")
     assert [row.values["tokens"] for row in rows] == [["c"]]
     assert [f"{problem.where}: {problem.message}" for problem in problems.shown] == [
-        "a.conll, line 2 (2 times, also 11): the line has a word and no tag",
-        "a.conll, line 6: the line has 3 columns, the first one of the file 2",
-        "a.conll, line 9: the line has a tag and no word",
+        "a.conll, line 2 (2 times, also 11): the line has a word but no tag",
+        "a.conll, line 6: the line has 3 columns, but the first line of the file has 2",
+        "a.conll, line 9: the line has a tag but no word",
     ]
     # Latin 1 in a conll file is reported with its line.
     (tmp_path / "a.conll").write_bytes(b"a O\n\ncaf\xe9 O\n")

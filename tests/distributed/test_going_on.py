@@ -48,4 +48,4 @@ def test_adapters_that_begin_as_a_part_of_the_weights_are_the_same_in_all_proces
     with pytest.raises(AssertionError):
         train(tmp_path, "refused", "causal_lm", changes | TWO)
     [failed] = events(RunFolder(tmp_path / "runs" / "refused"), RunFailed)
-    assert "process 1 has adapters that begin" in failed.message
+    assert "process 1 has initial adapters" in failed.message

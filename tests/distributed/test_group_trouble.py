@@ -137,7 +137,7 @@ def test_a_run_that_diverges_says_so_as_one_process_does(tiny_run, forked_ranks)
     poison = at_step(3, "self.components.optimizer.trained[0].data.fill_(float('nan'))")
     forked_ranks.prelude = lambda group, number: poison
     _, outcome = tiny_run("diverges", TWO | changes)
-    assert outcome.exit_code == 1 and "stopped being finite at step 3" in outcome.failure
+    assert outcome.exit_code == 1 and "was not finite at step 3" in outcome.failure
 
 
 @pytest.mark.full
@@ -229,7 +229,7 @@ def test_a_stop_of_the_program_reaches_all_processes_without_a_file(is_full, cod
     assert not [path for path in folder.root.rglob("*") if path.stat().st_mode & 0o077]
     if is_full:
         assert "could not be saved: " in outcome.failure and "File too large" in outcome.failure
-        assert "No checkpoint was saved before" in outcome.failure
+        assert "There is no earlier checkpoint" in outcome.failure
     else:
         assert [event.action for event in events(folder, ControlApplied)] == ["stop"]
         assert events(folder, CheckpointSaved)[-1].reason == "stopped"

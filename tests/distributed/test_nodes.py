@@ -89,7 +89,7 @@ def test_a_node_that_does_not_come_ends_the_run_with_its_number(tiny_config, for
     run = open_new(tiny_config("alone", NODES))
     outcome = carry_out(run)
     assert outcome.exit_code == 1 and forked_ranks.started == []
-    assert "node 1 of 2 (counted from 0) did not come within" in outcome.failure
+    assert "node 1 of 2 (counted from 0) did not join within" in outcome.failure
     assert f"tui-trainer join {run.folder.root} --node-rank 1" in outcome.failure
 
 
@@ -111,7 +111,7 @@ def test_a_node_ends_where_the_first_one_does_not_begin(tiny_config, monkeypatch
     # What an earlier start has left is nobody's.
     rendezvous.Assignment(checkpoint=None, asked_before=0, baselines=None, attempt="a", starter="b").write(run.folder)
     monkeypatch.setattr(rendezvous, "WAIT_SECONDS", 0.2)
-    with pytest.raises(RunError, match="the first node has not begun with the run: node 1 has waited for"):
+    with pytest.raises(RunError, match="the first node has not started the run: node 1 has waited for"):
         join(run.folder, 1, lambda *_: None, Event())
 
 
@@ -125,7 +125,7 @@ def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, 
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
         rendezvous.tell_of_node(run.folder, 1, **told)
         outcome = carried.result(120)
-    assert outcome.exit_code == 1 and "cannot take part: no data here" in outcome.failure
+    assert outcome.exit_code == 1 and "cannot join: no data here" in outcome.failure
 
 
 @pytest.mark.full
@@ -175,8 +175,8 @@ def test_a_step_of_slurm_says_how_many_nodes_there_are(tiny_config, monkeypatch)
     assert with_nodes_of_step(loaded) is loaded
     monkeypatch.setenv("SLURM_STEP_NUM_NODES", "3")
     found = with_nodes_of_step(loaded)
-    assert found.config.distributed.nodes == 3 and "this step of Slurm has 3 nodes" in found.notes[-1]
-    with pytest.raises(ConfigError, match="is 2, but this step of Slurm has 3 nodes"):
+    assert found.config.distributed.nodes == 3 and "this Slurm step has 3 nodes" in found.notes[-1]
+    with pytest.raises(ConfigError, match="is 2, but this Slurm step has 3 nodes"):
         tiny_config("b", {"distributed.nodes": 2})
     monkeypatch.setenv("SLURM_LOCALID", "1")
     with pytest.raises(InputError, match="several tasks on this node"):

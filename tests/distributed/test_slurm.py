@@ -125,7 +125,7 @@ def test_a_path_of_any_name_is_one_option_and_one_word_of_the_shell(tmp_path, ca
             assert submit(tmp_path, "--set", f"output.runs_dir={tmp_path}/{name}", "--dry-run") == 2
             found = capsys.readouterr()
             assert not found.out
-            assert "no batch script can hold; name another folder with output.runs_dir" in found.err
+            assert "batch scripts cannot have; set output.runs_dir to another folder" in found.err
 
 
 def test_several_nodes_are_started_by_srun(tmp_path, capsys):
@@ -138,10 +138,10 @@ def test_several_nodes_are_started_by_srun(tmp_path, capsys):
 def test_a_job_that_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, subtests):
     for options, message in (
         ([], "--yes submits it without a question"),
-        (["--yes", "--time", "8h"], "--time '8h' is no time of Slurm; such as 90 (minutes), 8:00:00 or 2-12 (days-"),
-        (["--yes", "--sbatch", "account=physics"], "'account=physics' is no option of sbatch"),
-        (["--yes", "--sbatch", "--account=a\nrm -r x"], "is no option of sbatch"),
-        (["--yes", "--partition", "a\nb"], "is no option of sbatch"),
+        (["--yes", "--time", "8h"], "--time '8h' is not a Slurm time; such as 90 (minutes), 8:00:00 or 2-12 (days-"),
+        (["--yes", "--sbatch", "account=physics"], "'account=physics' is not an option of sbatch"),
+        (["--yes", "--sbatch", "--account=a\nrm -r x"], "is not an option of sbatch"),
+        (["--yes", "--partition", "a\nb"], "is not an option of sbatch"),
         (["--yes", "--nodes", "0"], "--nodes"),
         (["--yes", "--set", "training.max_stepz=3"], "max_stepz"),
     ):

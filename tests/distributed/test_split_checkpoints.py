@@ -111,7 +111,7 @@ def test_a_missing_part_is_named(tmp_path):
         assert found.read("whole").equal(saved.values("whole"))
         # The end of the rows is not known to be missing: that there are all files is the manifest's matter.
         assert found.shape("rows") == (4, 3)
-        with pytest.raises(CheckpointError, match="a part of rows is in none of the files"):
+        with pytest.raises(CheckpointError, match="a part of rows is missing from all files"):
             found.read("rows", (slice(0, 7), slice(0, 3)))
 
 
@@ -164,7 +164,7 @@ def test_a_file_of_another_process_that_the_first_does_not_see_is_refused(tmp_pa
     (folder / "mine").write_bytes(b"abc")
     described = {"theirs": {"bytes": 3, "xxh3_128": "0"}}
     with pytest.raises(
-        OSError, match=r"theirs is not in .*: output\.runs_dir must be on a disk that all processes see"
+        OSError, match=r"theirs is not in .*: output\.runs_dir must be on a disk that all processes can access"
     ):
         checkpoint_folder.commit(folder, 3, described)
     assert checkpoint_folder.steps_saved(tmp_path) == []

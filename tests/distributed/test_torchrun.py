@@ -122,7 +122,7 @@ def test_a_killed_agent_leaves_nobody_behind_and_a_signal_to_all_processes_saves
     for process in (*group[1:], group[0], training.process):
         process.send_signal(signal.SIGTERM)
     code, output = training.end()
-    assert code == 3 and "resume" in output and output.count("all processes begin anew after step") == 1, output
+    assert code == 3 and "resume" in output and output.count("all processes restart after step") == 1, output
     assert all_gone(group) and training.is_saved_once()
 
 
@@ -197,5 +197,5 @@ def test_the_kill_of_one_agent_ends_the_processes_of_both_nodes_and_ctrl_c_of_ei
     training.other.process.send_signal(signal.SIGINT)
     code, output = training.end()
     assert code == 3 and training.other.end()[0] == 3, output
-    assert "torchrun has ended on node 1 (SIGKILL)" in output and "resume" in output
+    assert "torchrun ended on node 1 (SIGKILL)" in output and "resume" in output
     assert all_gone([*groups[0], *groups[1]]) and training.is_saved_once()

@@ -115,9 +115,9 @@ def test_a_downloaded_model_is_found_and_not_fetched_again(commands, llama_folde
 def test_a_refused_download_says_why_and_fetches_nothing(commands, subtests):
     hub, _, results = commands
     for name, words in {
-        "absent": "the hub has no model org/none",
+        "absent": "the Hub has no model org/none",
         "no revision": "org/tiny has no revision v9",
-        "no name": "cannot be a name on the hub",
+        "no name": "is not a valid name on the Hub",
         "gated": f"accept it on {hub.url}/org/gated",
         "images": "a model of several kinds of input",
         "too large": "takes 909494.7 TiB",
@@ -151,7 +151,7 @@ def test_a_terminal_is_asked_and_no_is_the_default(hub, environment):
 @pytest.mark.e2e
 def test_a_gated_model_needs_the_token_of_an_account_that_accepted_it(environment):
     wrong = download("org/gated", "--yes", environment=environment | {"HF_TOKEN": "wrong"})
-    assert wrong.returncode == 2 and "this account may not have org/gated yet" in wrong.stderr
+    assert wrong.returncode == 2 and "this account has no access to org/gated yet" in wrong.stderr
     right = download("org/gated", "--yes", environment=environment | {"HF_TOKEN": "secret"})
     assert right.returncode == 0 and "secret" not in right.stdout + right.stderr
 
@@ -161,7 +161,7 @@ def test_without_a_network_the_message_names_the_folder_to_copy_into(environment
     gone = environment | {"HF_ENDPOINT": "http://127.0.0.1:9"}
     done = download("org/tiny", "--yes", environment=gone)
     assert done.returncode == 1
-    assert "the hub at 127.0.0.1 cannot be reached (Connection refused)" in done.stderr and done.stderr.count("\n") == 1
+    assert "the Hub at 127.0.0.1 cannot be reached (Connection refused)" in done.stderr and done.stderr.count("\n") == 1
     assert str(Path("tiny").absolute()) in done.stderr and "--model ./tiny" in done.stderr
     offline = download("org/tiny", "--yes", environment=environment | {"HF_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
@@ -172,9 +172,9 @@ class ConnectError(Exception):
 
 
 NETWORK_ERRORS = (
-    (ConnectError("[Errno -2] Name or service not known"), "the hub at huggingface.co cannot be reached (Name or"),
+    (ConnectError("[Errno -2] Name or service not known"), "the Hub at huggingface.co cannot be reached (Name or"),
     (socket.gaierror(-2, "Name or service not known"), "cannot be reached (Name or service not known)"),
-    (ConnectionResetError(104, "Connection reset by peer"), "the same command goes on from there"),
+    (ConnectionResetError(104, "Connection reset by peer"), "run the same command to continue"),
 )
 
 
@@ -193,7 +193,7 @@ def test_a_missing_network_and_a_broken_connection_have_different_messages(monke
 def test_a_stopped_download_keeps_its_files_and_resumes(small_bytes, reports, hub, environment):
     stopped = run("-c", CANCELLED, str(small_bytes), str(reports), environment=environment)
     assert stopped.returncode == 1
-    assert "the download of org/tiny was stopped; the same command goes on from there" in stopped.stderr
+    assert "the download of org/tiny was stopped; run the same command to continue" in stopped.stderr
     first = [file for file in hub.files_sent() if file]
     assert first and "model.safetensors" not in [*first[:-1]]
     hub.sent.clear()
@@ -227,7 +227,7 @@ def test_a_repository_without_a_model_is_refused_with_what_it_has(subtests):
     for names, words in (
         (["adapter_config.json", "adapter_model.safetensors"], "it is an adapter"),
         (["model.Q4.gguf"], "llama.cpp"),
-        (["config.json", "tf_model.h5"], "no weights that transformers loads"),
+        (["config.json", "tf_model.h5"], "no weights that transformers can load"),
         ([], "it is empty"),
     ):
         with subtests.test(words), pytest.raises(ConfigError, match=words):

@@ -181,7 +181,7 @@ def test_streamed_data_leaves_no_copy_and_has_splits_slices_and_refusals_like_lo
     assert kept == []
     assert "several configurations: en, all; set data.name" in several[0]
     assert tables[0].startswith("['train 0 19', 'train 1 0']")
-    assert "the hub has no data set org/none at main" in gone[0]
+    assert "the Hub has no dataset org/none at main" in gone[0]
     [again] = streamed(("hub:org/two", "en", ""), environment=environment)
     assert again[:2] == once[:2], "with the same fingerprints"
     [[offline]] = streamed(("org/two", "en", ""), environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
@@ -246,11 +246,11 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
     hub, _, results = downloads
     for name, words in {
         "images": "org/images has no data that can be read: only 1 .png",
-        "absent": "the hub has no data set org/none",
+        "absent": "the Hub has no dataset org/none",
         "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
-        "no owner": "the hub has no data set imdb",
+        "no owner": "the Hub has no dataset imdb",
         "no name": "it is written hub:owner/name",
-        "outside": "leaves its data set",
+        "outside": "leads out of its dataset",
         "script": f"try hub:org/script@{COPY}",
         "gated": f"accept it on {hub.url}/datasets/org/gated",
         "private": "a private data set needs `hf auth login` or HF_TOKEN",
@@ -258,8 +258,8 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         with subtests.test(name):
             assert results[name].returncode == 2
             assert words in results[name].stderr and results[name].stderr.count("\n") == 1
-    assert "code of data sets is not run here" in results["script"].stderr
-    assert "the hub has no data set org/private that this account may see" in results["private"].stderr
+    assert "the code of datasets is not run" in results["script"].stderr
+    assert "the Hub has no dataset org/private that this account can access" in results["private"].stderr
     assert {name for name, _ in hub.sent} == {"org/one", "org/splits", "org/gone"}
 
 
@@ -297,7 +297,7 @@ def test_each_revision_has_its_own_snapshot(hub, environment):
         ["download", "--data", *words, "--yes"] for words in (["org/one@v9"], ["org/one@v2", "--revision", "v9"])
     ]
     unknown, twice = run_each(*commands, environment=environment)
-    assert unknown.returncode == 2 and "org/one has no revision v9; set the part behind the @" in unknown.stderr
+    assert unknown.returncode == 2 and "org/one has no revision v9; set the part after the @" in unknown.stderr
     assert twice.returncode == 2 and "two revisions" in twice.stderr
 
 
@@ -318,7 +318,7 @@ def test_a_token_opens_gated_and_private_data_sets_and_is_not_printed(hub, envir
 @pytest.mark.e2e
 def test_without_a_network_the_message_names_the_folder_to_copy_into(environment):
     gone = fetch("org/one", environment=environment | {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert gone.returncode == 1 and "the hub at 127.0.0.1 cannot be reached" in gone.stderr
+    assert gone.returncode == 1 and "the Hub at 127.0.0.1 cannot be reached" in gone.stderr
     assert f"into {Path('one').absolute()} and give --data ./one" in gone.stderr
     offline = fetch("org/one", environment=environment | {"HF_HUB_OFFLINE": "1"})
     assert offline.returncode == 1 and "HF_HUB_OFFLINE is set" in offline.stderr
@@ -333,7 +333,7 @@ def test_no_other_command_contacts_the_hub(hub, environment):
     commands = [[command, "--data", "hub:org/one"] for command in ("plan", "preview", "--no-ui", "check")]
     for done in run_each(*commands, environment=environment):
         told = done.stdout + done.stderr
-        assert "the data set org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
+        assert "the dataset org/one is not on this machine; run `tui-trainer download --data hub:org/one`" in told
         assert "or copy its files into ./one and give that path" in told
         assert done.returncode == 2 or done.args[0] == "check"
     assert hub.requests == [] and not (Path(environment["TUI_TRAINER_HOME"]) / "runs").exists()
@@ -362,7 +362,7 @@ def test_a_bare_name_is_a_local_path_before_a_data_set_of_the_cache(
 ):
     assert main(["plan", "--data", "org/one"]) == 2
     told = capsys.readouterr().err
-    assert "there is no file or folder 'org/one', and no data set org/one of the hub on this machine; run `tui" in told
+    assert "there is no file or folder 'org/one', and no Hub dataset org/one on this machine; run `tui" in told
     put_into_cache(repositories["org/one"], "org/one", Path(environment["HF_HOME"]))
     assert len(list(open_source("org/one").documents())) == 40
     write(Path("org/one/rows.jsonl"), rows(3, "local"))

@@ -81,7 +81,7 @@ TEXTS = (
     ),
     Wild(
         name="text beside lists", content=[{"url": "a.example/1", "story": STORY * 2, "tags": ["sheep", "song"]}] * 2,
-        task="causal_lm", learnt=(STORY * 2,) * 2, notes=("(also there: tags, url)",),
+        task="causal_lm", learnt=(STORY * 2,) * 2, notes=("(other candidates:  tags, url)",),
     ),
     Wild(
         name="writing without blanks", content=[{"id": "a1", "zh": "山上有许多羊其中一只在唱歌人们都停下来听。"}] * 2,
@@ -95,34 +95,34 @@ TEXTS = (
     Wild(
         name="conversations in a column that is named", content=[{"id": STORY, "talk_1": TURNS}] * 2,
         settings={"data.text_column": "talk_1"},
-        task="chat", learnt=("None.",) * 2, notes=("the column 'talk_1' holds no text",),
+        task="chat", learnt=("None.",) * 2, notes=("the column 'talk_1' contains no text",),
     ),
     Wild(
         name="a word and what it means",
         content=[{"english": "a sheep", "translation": "Many sheep sing a song on the hill in the morning."}] * 2,
-        refused=('data.text_column = "english" and data.target_column = "translation" to learn to answer',),
+        refused=('data.text_column = "english" and data.target_column = "translation" to train on answers',),
     ),
     Wild(
         name="text named among two", content=[{"title": "Two words", "notes": "A sheep sang."}] * 2,
         settings={"data.text_column": "notes"},
-        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(also there: title)",),
+        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates:  title)",),
     ),
     Wild(
         name="text named beside messages", content=[{"messages": TURNS, "plain": "A sheep sang."}] * 2,
         settings={"data.text_column": "plain", "task.type": "causal_lm"},
-        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(also there: messages)",),
+        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates:  messages)",),
     ),
     Wild(
         name="two texts, neither the longer", content=[{"title": "Many sheep", "notes": "One sang."}],
-        refused=("several columns could hold the text", "data.text_column: title, notes"),
+        refused=("several columns could be the text", "data.text_column: title, notes"),
     ),
     Wild(
         name="dialogs of strings beside a title", content=[{"title": STORY, "dialogs": ["Sheep?", "None."]}],
-        task="chat", learnt=("None.",), notes=("whose plain texts are said by the user and the assistant in turn",),
+        task="chat", learnt=("None.",), notes=("whose texts alternate between user and assistant",),
     ),
     Wild(
         name="an id beside an unknown list", content=[{"id": "a1", "talk": [["Sheep?", "None."]]}],
-        refused=("several columns could hold the text", "id, talk"),
+        refused=("several columns could be the text", "id, talk"),
     ),
     Wild(
         name="a category beside turns",
@@ -141,7 +141,7 @@ TEXTS = (
     Wild(
         name="alpaca that causal_lm is asked to learn", content=[{"instruction": "Count.", "output": STORY}],
         settings={"task.type": "causal_lm"},
-        refused=("inputs with their answers (instruction, output), not texts", 'task.type = "chat"'),
+        refused=("pairs of input and answer (instruction, output), not texts", 'task.type = "chat"'),
     ),
     Wild(
         name="summaries for a decoder", content=[{"document": STORY, "summary": "Sheep."}],
@@ -150,7 +150,7 @@ TEXTS = (
     Wild(
         name="summaries for a decoder, columns named", content=[{"document": STORY, "summary": "Sheep."}] * 2,
         settings={"data.text_column": "document", "data.target_column": "summary"},
-        task="chat", learnt=("Sheep.",) * 2, reads=(STORY,), notes=("causal_lm does not read data.target_column",),
+        task="chat", learnt=("Sheep.",) * 2, reads=(STORY,), notes=("causal_lm does not use data.target_column",),
     ),
     Wild(
         name="unusual columns named", content=[{"frage": "Sheep?", "antwort": "None.", "nr": 1}] * 2,
@@ -172,10 +172,10 @@ TEXTS = (
         name="CSV with a text and an index", file="rows.csv", content="nr,quote\n1,A sheep sang.\n2,It sang again.\n",
         task="causal_lm", learnt=("A sheep sang.", "It sang again."),
     ),
-    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("has no columns",)),
+    Wild(name="plain text for an encoder", file="a.txt", content=STORY, model="encoder", refused=("without columns",)),
     Wild(
         name="conversations for an encoder", content=[{"messages": TURNS}], model="encoder",
-        refused=("no column has a usual name of labels",),
+        refused=("no column has a usual name for labels",),
     ),
     Wild(
         name="labelled conversations for an encoder", content=[{"messages": TURNS, "label": "good", "id": STORY}],
@@ -184,7 +184,7 @@ TEXTS = (
     ),
     Wild(
         name="texts without labels for an encoder", content=[{"text": "a sheep"}], model="encoder",
-        refused=("no column has a usual name of labels", "columns found: text", "RobertaForMaskedLM is an encoder"),
+        refused=("no column has a usual name for labels", "columns found: text", "RobertaForMaskedLM is an encoder"),
     ),
     Wild(
         name="the words of a tagged table for a decoder", file="rows.csv",
@@ -232,12 +232,12 @@ PREFERENCES = (
     ),
     Wild(
         name="KTO with messages", content=[{"messages": TURNS, "label": True}, {"messages": TURNS, "label": False}],
-        refused=("preferences, answers marked good or bad", "messages, label"),
+        refused=("preferences with answers marked as good or bad", "messages, label"),
     ),
     Wild(
         name="KTO with prompt and completion",
         content=[{"prompt": "Sheep?", "completion": "None.", "label": good} for good in (True, False)],
-        refused=("preferences, answers marked good or bad",),
+        refused=("preferences with answers marked as good or bad",),
     ),
     Wild(
         name="KTO with a tag of its own",
@@ -303,7 +303,7 @@ MEDIA = (
             {"image": "b.jpg", "text": "a rose", "label": "y"},
         ],
         model="encoder", settings={"data.text_column": "text"},
-        task="sequence_classification", learnt=("a sheep -> x", "a rose -> y"), notes=("also there: image",),
+        task="sequence_classification", learnt=("a sheep -> x", "a rose -> y"), notes=("other candidates: image",),
     ),
 )  # fmt: skip
 LABELS = (
@@ -370,7 +370,7 @@ LABEL_FORMS = (
     labelled("one-hot lists", [0, 1], [1, 0], learnt=("1", "0"), notes=("0 or 1 for each of 2 classes",)),
     labelled("one-hot lists as single labels", [0, 1], [1, 0], learnt=("1", "0"), settings=ONE),
     labelled("multi-hot lists", [0, 1, 1], [0, 0, 0], learnt=("1, 2", ""),
-             notes=("3 classes, which are named 0 to 2",)),
+             notes=("3 classes, named 0 to 2",)),
     labelled("multi-hot floats", [0.0, 1.0], [1.0, 1.0], learnt=("1", "0, 1")),
     labelled("multi-hot of true and false", [True, False], [False, True], learnt=("0", "1")),
     labelled("a multi-hot list that is shorter", [0, 1, 1], [1, 0, 0], [1, 0], refused=("'1' stands there twice",
@@ -388,17 +388,17 @@ LABEL_FORMS = (
     labelled("a list as numpy prints it", "['heat' 'light']", "['heat']", file="rows.csv",
              refused=("looks like a list", "as JSON"), where="rows.csv, line 2"),
     labelled("numbers as numpy prints them", "[1 0 0]", "[0 1 0]", file="rows.csv", refused=("looks like a list",)),
-    labelled("a list among names", "heat", "['heat', 'light']", file="rows.csv", refused=("those before them",),
+    labelled("a list among names", "heat", "['heat', 'light']", file="rows.csv", refused=("earlier labels are",),
              where="line 3", settings=ONE),
     labelled("labels with pipes", "a|b", "a", "b", column="labels", file="rows.csv",
-             refused=("may hold several labels a row, such as 'a|b'", "task.problem_type")),
+             refused=("may hold several labels per row, such as 'a|b'", "task.problem_type")),
     labelled("labels with pipes, several named", "a|b", "a", "b", file="rows.csv", learnt=("a, b", "a", "b"),
              settings=MANY, notes=("separated by '|'",)),
     labelled("labels with slashes, several named", "a/b", "b/c", "a/c", file="rows.csv",
              learnt=("a, b", "b, c", "a, c"), settings=MANY, notes=("separated by '/'",)),
     labelled("one label a row, several named", "red", "green", "red", file="rows.csv", learnt=("red", "green", "red"),
-             settings=MANY, notes=("none of the first rows has several labels; ',' would separate them",)),
-    labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "separates them")),
+             settings=MANY, notes=("none of the first rows has several labels; they would be separated by ','",)),
+    labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "split them")),
     labelled("labels with commas", "a, b", "a", "b", column="category", file="rows.csv", refused=("several labels",)),
     labelled("names with commas", "York, England", "Ghent, Belgium", file="rows.csv",
              learnt=("York, England", "Ghent, Belgium")),
@@ -420,23 +420,23 @@ LABEL_FORMS = (
     labelled("doccano's spans for a classifier", [], [[0, 3, "PER"]], settings=CLASSES,
              refused=("spans of the text", 'task.type = "token_classification"'), where="line 2"),
     labelled("doccano's texts", *([f"{SENTENCE} {n}"] for n in range(5)),
-             refused=("a text of its own in each row", 'task.type = "seq2seq" with data.target_column = "label"')),
+             refused=("a different text in each row", 'task.type = "seq2seq" and data.target_column = "label"')),
     labelled("text and label swapped", *(f"{SENTENCE} {n}" for n in range(3)),
-             refused=("a text of its own in each row", "name both in data.text_column and data.label_column")),
+             refused=("a different text in each row", "set data.text_column and data.label_column")),
     labelled("an id a row", *range(1001, 1011), refused=("10 different labels in 10 rows", "data.label_column")),
-    labelled("a test split without labels", -1, -1, refused=("1 label: '-1'", "take another split")),
-    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which says that there is none",),
+    labelled("a test split without labels", -1, -1, refused=("1 label: '-1'", "choose another split")),
+    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which means that there is none",),
              where="line 4"),
-    labelled("classes of signs", -1, 0, 1, learnt=("-1", "0", "1"), notes=("-1 is a class here",)),
+    labelled("classes of signs", -1, 0, 1, learnt=("-1", "0", "1"), notes=("-1 is used as a class",)),
     labelled("a label that is null", "x", "y", None, refused=("the label is missing",), where="line 3"),
     labelled("a label that is not a number", 0.0, 1.0, float("nan"), refused=("the label is missing",), settings=ONE),
-    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("says that there is none",),
+    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("means that there is none",),
              where="line 4"),
     labelled("classes with a point in a CSV", "0.0", "1.0", file="rows.csv", learnt=("0", "1")),
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
              learnt=("Positive", "positive", "negative"), notes=("'Positive' and 'positive' are different classes",)),
     *(labelled(f"labels that look alike, {what}", *names, file="rows.csv", learnt=names,
-               notes=("are different classes: write them alike if they are one",))
+               notes=("are different classes: use one spelling if they are the same",))
       for what, names in {
           "composed": ("caf\u00e9", "cafe\u0301", "tea"), "unseen": ("pos", "pos\u200b", "neg"),
           "wide": ("a", "\uff41", "b"),
@@ -445,7 +445,7 @@ LABEL_FORMS = (
     labelled("labels that do not look alike", "c", "c++", "c#", "1.2.3", "1,2", "12", file="rows.csv",
              settings=ONE, learnt=("c", "c++", "c#", "1.2.3", "1,2", "12")),
     labelled("numbers with a decimal comma", "0,5", "1,25", column="score", file="rows.csv",
-             refused=("numbers with a comma, such as '0,5'", 'task.problem_type = "regression" reads them as numbers')),
+             refused=("numbers with a comma, such as '0,5'", 'as numbers, set task.problem_type = "regression"')),
     labelled("a regression with a decimal comma", "0,5", "1,25", column="score", file="rows.csv",
              settings={"task.problem_type": "regression"}, learnt=("0.5", "1.25")),
     labelled("half stars", "4.5", "3", column="stars", file="rows.csv", learnt=("4.5", "3"), notes=("regression",)),
@@ -453,10 +453,10 @@ LABEL_FORMS = (
     labelled("names beside ids", 0, 1, column="label", learnt=("0", "1")),
     Wild(name="label and label_text", model="encoder", task="sequence_classification",
          content=[{"text": "a", "label": 0, "label_text": "no"}, {"text": "b", "label": 1, "label_text": "yes"}],
-         learnt=("a -> 0", "b -> 1"), notes=("not learnt: label_text; data.label_column names the one to learn",)),
+         learnt=("a -> 0", "b -> 1"), notes=("not used: label_text; set data.label_column to choose",)),
     Wild(name="label and score", model="encoder", task="sequence_classification",
          content=[{"text": "a", "label": "no", "score": 0.9}, {"text": "b", "label": "yes", "score": 0.8}],
-         learnt=("a -> no", "b -> yes"), notes=("not learnt: score",)),
+         learnt=("a -> no", "b -> yes"), notes=("not used: score",)),
     Wild(name="sentiment and category", model="encoder", refused=("several columns could hold the labels",
          "category, sentiment"),
          content=[{"text": "a", "sentiment": "x", "category": "y"}, {"text": "b", "sentiment": "z", "category": "w"}]),
@@ -469,10 +469,10 @@ LABEL_FORMS = (
     wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
          "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
     wide("columns of classes beside another", "title,text,toxic,threat", "a b,you fool,1,0", "c d,nice day,0,1",
-         refused=("each of the columns toxic, threat holds a 0 or 1 beside title, text", "with commas")),
+         refused=("each of the columns toxic, threat holds 0 or 1 beside title, text", "with commas")),
     wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
          "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
-         learnt=("you fool -> toxic", "nice day -> threat"), notes=("not learnt: seen", "also there: seen, title")),
+         learnt=("you fool -> toxic", "nice day -> threat"), notes=("not used: seen", "candidates: seen, title")),
     wide("columns of classes beside two texts", "premise,hypothesis,toxic,threat", "you fool,no,1,0", "nice day,no,0,1",
          learnt=("you foolno -> toxic", "nice dayno -> threat")),
     wide("columns of classes with one class a row", "text,toxic,threat", "you fool,1,0", "nice day,0,1",
@@ -480,10 +480,10 @@ LABEL_FORMS = (
     wide("columns of classes, one misspelt", "text,toxic,threat", "you fool,1,0",
          settings={"data.label_column": "toxic, treat"}, refused=("no column 'treat'; did you mean 'threat'?",)),
     wide("columns of classes with an empty field", "text,toxic,threat", "you fool,1,0", "nice day,1,",
-         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has nothing, not 0 or 1",),
+         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has nothing instead of 0 or 1",),
          where="rows.csv, line 3"),
     wide("columns of classes without labels in a late row", "text,toxic,threat", *["you fool,1,0"] * 100,
-         "nice day,-1,-1", refused=("the class 'toxic' has '-1', not 0 or 1",), where="rows.csv, line 102"),
+         "nice day,-1,-1", refused=("the class 'toxic' has '-1' instead of 0 or 1",), where="rows.csv, line 102"),
     wide("columns of classes as a regression", "text,toxic,threat", "you fool,1,0", "nice day,1,1",
          settings={"task.problem_type": "regression"}, refused=("the label is a list, not a number",)),
     Wild(name="columns of classes that differ between files", model="encoder",
@@ -509,7 +509,7 @@ TEXT_PAIRS = (
     paired("text1 and text2", "text1", "text2"),
     paired("question and answer with a label", "question", "answer", labels=(0, 1)),
     paired("one text of a pair named", "premise", "hypothesis", settings={"data.text_column": "premise"},
-           learnt=("one 1 -> x", "one 2 -> y"), notes=("also there: hypothesis",)),
+           learnt=("one 1 -> x", "one 2 -> y"), notes=("other candidates: hypothesis",)),
     paired("a pair and its answers", "question", "passage", label="answer", labels=(True, False),
            settings={"data.label_column": "answer", **CLASSES}, learnt=("one 1two 1 -> true", "one 2two 2 -> false")),
     paired("a pair without a label", "sentence1", "sentence2", label="note", refused=("data.label_column",)),
@@ -517,7 +517,7 @@ TEXT_PAIRS = (
          "leave the row out"), where="line 2",
          content=[{"gold_label": one, "sentence1": "A.", "sentence2": "B.", "annotator_labels": ["x"]}
          for one in ("x", "-", "y")]),
-    Wild(name="premise with two choices", model="encoder", refused=("several columns could hold the text",
+    Wild(name="premise with two choices", model="encoder", refused=("several columns could be the text",
          "choice1, choice2"),
          content=[{"premise": "It rained.", "choice1": "Wet.", "choice2": "Dry.", "label": n} for n in (0, 1)]),
 )  # fmt: skip
@@ -542,7 +542,7 @@ ANSWERED = (
              "Sing. -> La", settings=ANSWERS, notes=("not read: system, history",)),
     answered("SQuAD with several answers", {"question": "Where?", "context": "In Paris.",
              "answers": {"text": ["Paris", "in Paris"], "answer_start": [3, 0]}}, f"{CONTEXT} -> Paris",
-             settings=ANSWERS, notes=("2 rows have several answers in 'answers': the first is learnt",)),
+             settings=ANSWERS, notes=("2 rows have several answers in 'answers'; the first is used",)),
     answered("SQuAD as pandas writes it", {"question": "Where?", "context": "In Paris.",
              "answers": "{'text': ['Paris'], 'answer_start': [3]}"}, f"{CONTEXT} -> Paris", settings=ANSWERS),
     answered("SQuAD as numpy prints it", {"question": "Where?",
@@ -553,7 +553,7 @@ ANSWERED = (
     answered("a context in parts", {"question": "Where?", "context": ["One.", "Two."], "answer": "x"},
              refused=("'context' is a list",), settings=ANSWERS),
     answered("several summaries", {"document": "Long.", "summary": ["Short.", "Brief."]}, "Long. -> Short.",
-             notes=("the first is learnt",)),
+             notes=("the first is trained on",)),
     answered("a list that is to be written", {"input": "a b", "output": '["a", "b"]'}, 'a b -> ["a", "b"]'),
     answered("article and highlights", {"article": "Long.", "highlights": "Short.", "id": "1"}, "Long. -> Short."),
     answered("a translation", {"translation": {"de": "ja", "en": "yes"}}, "ja -> yes",
@@ -567,7 +567,7 @@ ANSWERED = (
     answered("three languages, two named", {"translation": {"de": "ja", "en": "yes", "fr": "oui"}}, "oui -> yes",
              settings={"data.text_column": "fr", "data.target_column": "en"}),
     answered("languages in lists", {"translation": {"language": ["de", "en"], "translation": ["ja", "yes"]}},
-             refused=("stand in lists",)),
+             refused=("lists, not texts",)),
     answered("a column a language", {"de": "ja", "en": "yes"}, settings=ANSWERS,
              refused=('data.text_column = "de" and data.target_column = "en"',)),
     answered("a text with its title", {"text": "Many sheep.", "title": "Sheep"}, settings=ANSWERS,
@@ -642,7 +642,7 @@ WORD_TABLES = (
         model="encoder",
         task="sequence_classification", learnt=("sheep -> animal", "rose -> plant"),
     ),
-    tagged("Kaggle's words, with the sentence in its first row", KAGGLE, "ner.csv", notes=("POS", "are one sentence")),
+    tagged("Kaggle's words, with the sentence in its first row", KAGGLE, "ner.csv", notes=("POS", "form one sentence")),
     tagged(
         "Kaggle's words, with the sentence in each row",
         KAGGLE.replace("\n,", "\nSentence: 1,", 1).replace("\n,", "\nSentence: 2,"), "ner.csv",
@@ -673,7 +673,7 @@ WORD_TABLES = (
     tagged(
         "a header in the middle of words", KAGGLE + "Sentence #,Word,POS,Tag\nSentence: 3,Cy,NNP,B-PER\n,naps,VBZ,O\n",
         "ner.csv", (ANN, BO, "Cy/B-PER naps/O"),
-        notes=("line 7 is the header again",),
+        notes=("line 7 repeats the header",),
     ),
     not_tagged(
         "a sentence that begins again", "sentence_id,words,labels\n1,Ann,B-PER\n1,sleeps,O\n2,Bo,B-PER\n1,eats,O\n",
@@ -687,7 +687,7 @@ WORD_TABLES = (
     ),
     not_tagged(
         "sentences under a number of others", "sentence_id,words,labels\n1,Ann sleeps,B-PER O\n1,Bo eats,B-PER O\n",
-        "rows.csv", "whose number others have",
+        "rows.csv", "but others have its number",
         where="rows.csv, line 2",
     ),
     not_tagged(
@@ -697,7 +697,7 @@ WORD_TABLES = (
     ),
     not_tagged(
         "a word without a tag of its own in a sentence", "sentence_id,words,labels\n1,Ann,B-PER\n1,sleeps\n2,Bo,O\n",
-        "rows.csv", "the row has 2 fields, the header 3",
+        "rows.csv", "the row has 2 fields, but the header has 3",
         where="rows.csv, line 3",
     ),
 )  # fmt: skip
@@ -730,7 +730,7 @@ CONLL_FILES = (
     ),
     tagged(
         "names of columns in CoNLL", "token\ttag\nAnn\tB-PER\nsleeps\tO\n\nBo\tB-PER\neats\tO\nhay\tO\n", "a.conll",
-        notes=("names the columns",),
+        notes=("is a header and is skipped",),
     ),
     not_tagged(
         "CoNLL-2012", "#begin document (a); part 000\na 0 0 Ann NNP * - - - - (PERSON) -\n", "a.conll", "CoNLL-2012"
@@ -802,7 +802,7 @@ TAGGED_ROWS = (
             }
         ]
         * 2,
-        learnt=(ANN, ANN), notes=("also there: pos_tags",),
+        learnt=(ANN, ANN), notes=("other candidates: pos_tags",),
     ),
     tagged(
         "tags beside their numbers",
@@ -833,7 +833,7 @@ TAGGED_ROWS = (
     ),
     not_tagged(
         "arrays printed by numpy", "tokens,ner_tags\n" + "['Ann' 'naps'],['B-PER' 'O']\n" * 2, "rows.csv",
-        "no list that can be read",
+        "cannot be read as a list",
         where="rows.csv, line 2",
     ),
     not_tagged(
@@ -862,7 +862,7 @@ FLAT = "text,label\ngood hay,pos\nbad hay,neg\n"
 SEPARATED_FILES = (
     labelled(
         "a header in the middle", FLAT + FLAT,
-        learnt=("good hay -> pos", "bad hay -> neg") * 2, notes=("line 4 is the header again",),
+        learnt=("good hay -> pos", "bad hay -> neg") * 2, notes=("line 4 repeats the header",),
     ),
     labelled(
         "a header in the middle, in capitals", FLAT + FLAT.replace("text,label", "Text,Label"),
@@ -874,7 +874,7 @@ SEPARATED_FILES = (
     ),
     Wild(
         name="a header in the middle of texts", content="text\nSheep.\ntext\nHay.\n", file="rows.csv",
-        task="causal_lm", learnt=("Sheep.", "Hay."), notes=("line 3 is the header again",),
+        task="causal_lm", learnt=("Sheep.", "Hay."), notes=("line 3 repeats the header",),
     ),
     not_read(
         "a header in the middle, in another order", FLAT + "label,text\nneg,dry hay\n", "rows.csv",
@@ -900,11 +900,11 @@ SEPARATED_FILES = (
     labelled(
         "columns without a name at the end", "v1,v2,,,\npos,good hay,,,\nneg,bad hay,,,\n", "spam.csv",
         settings={"data.text_column": "v2", "data.label_column": "v1", "task.type": "sequence_classification"},
-        notes=("3 columns without a name",),
+        notes=("skipped 3 empty columns without a name",),
     ),
     not_read(
         "a text that goes on in a column without a name", "v1,v2,,\npos,good,hay,\n", "spam.csv",
-        "goes on in a column that has no name",
+        "a value in a column without a name",
         where="spam.csv, line 2", settings={"data.text_column": "v2", "task.type": "causal_lm"},
     ),
     labelled("a separator at the end of each row", "text,label\ngood hay,pos,\nbad hay,neg,\n"),
@@ -928,9 +928,9 @@ SEPARATED_FILES = (
         "a CSV without a header, with labels", "pos,great film\nneg,dull film\npos,fine film\n", "rows.csv",
         "the first line is no header: 'pos'",
     ),
-    not_read("a comment above the header", "# made in May\ntext,label\na,b\n", "rows.csv", "a comment stands"),
+    not_read("a comment above the header", "# made in May\ntext,label\na,b\n", "rows.csv", "a comment instead of"),
     not_read(
-        "too few fields", "text,label\ngood hay\n", "rows.csv", "the row has 1 field, the header 2",
+        "too few fields", "text,label\ngood hay\n", "rows.csv", "the row has 1 field, but the header has 2",
         where="rows.csv, line 2", settings={"task.type": "causal_lm"},
     ),
     not_read(
@@ -940,24 +940,24 @@ SEPARATED_FILES = (
     labelled("an inch in a CSV", FLAT.replace("good", '5" good'), learnt=('5" good hay -> pos', "bad hay -> neg")),
     not_read(
         "rows within two lone quotes", FLAT + '"more hay,pos\ndry hay,neg\nhay of 5",pos\nold hay,neg\nmore hay,pos\n',
-        "rows.csv", "opens a text that ends in line 6, and each line of it is a row",
+        "rows.csv", "opens a text that ends on line 6, but each line in it looks like a row",
         where="rows.csv, line 4", settings={"task.type": "causal_lm"},
     ),
     not_read(
         "rows within two lone quotes, numbered", 'text;id\nhay;1\ngrass;2\n"dry hay;3\n\nhay of 5";4\n', "rows.csv",
-        "each line of it is a row",
+        "each line in it looks like a row",
         where="rows.csv, line 4",
     ),
     not_read(
         "rows within two lone quotes in the last column",
         'label,text\npos,hay\nneg,grass\npos,"dry hay\nneg,hay of 5"\npos,straw\nneg,corn\n', "rows.csv",
-        "each line of it is a row",
+        "each line in it looks like a row",
         where="rows.csv, line 4",
     ),
     labelled(
         "rows of new classes within two lone quotes", FLAT + '"more hay,none\nhay of 5",pos\n',
         learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
-        notes=("line 4: a text in double quotes ends in line 5; without them each line of it would be a row",),
+        notes=("line 4: a text in double quotes ends on line 5; without them each of its lines would be a row",),
     ),
     labelled(
         "texts of several lines with commas", FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
@@ -968,7 +968,7 @@ SEPARATED_FILES = (
         learnt=("hay -> 1", "grass -> 2", "corn -> 1", "straw -> 2", "hay for 5,000\nsheep -> 2"),
     ),
     not_read(
-        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "a NUL at byte offset 25", where="line 3"
+        "a NUL in a row of a CSV", FLAT.replace("bad", "b\0d"), "rows.csv", "NUL byte at offset 25", where="line 3"
     ),
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
@@ -1024,7 +1024,7 @@ JSON_FILES = (
             f"a name that is in an object twice, far into {file}",
             rows.format(*[json.dumps(TURNS)] * 120, '{"role": "user", "content": "a \\"b\\": c", "role": "system"}'),
             file,
-            "the name 'role' is in one object twice",
+            "an object has the key 'role' twice",
             where=where,
         )
         for file, rows, where in (
@@ -1102,7 +1102,7 @@ KNOWN = (
         name="glaive-function-calling-v2",
         content=[{"system": "SYSTEM: You can count.", "chat": "USER: Sheep? ASSISTANT: None. <|endoftext|>"}] * 2,
         settings={"data.text_column": "chat", "task.type": "causal_lm"},
-        task="causal_lm", learnt=("USER: Sheep? ASSISTANT: None. <|endoftext|>",) * 2, notes=("also there: system",),
+        task="causal_lm", learnt=("USER: Sheep? ASSISTANT: None. <|endoftext|>",) * 2, notes=("candidates: system",),
     ),
     Wild(
         name="xlam-function-calling-60k",
@@ -1207,7 +1207,7 @@ KNOWN = (
     Wild(
         name="wikitext with empty rows",
         content=[{"text": text} for text in ("", " = Sheep = \n", "", " Many sheep . \n")],
-        task="causal_lm", learnt=("= Sheep = \n", "Many sheep . \n"), notes=("2 documents hold only white space",),
+        task="causal_lm", learnt=("= Sheep = \n", "Many sheep . \n"), notes=("2 documents contain only white space",),
     ),
     Wild(
         name="c4",
@@ -1363,7 +1363,7 @@ KNOWN = (
         content='id,comment_text,toxic,severe_toxic,insult\na1,"Sheep, again!",1,0,1\na2,Thank you.,0,0,0\n',
         model="encoder",
         task="sequence_classification", learnt=("Sheep, again! -> insult, toxic", "Thank you. -> "),
-        notes=("also there: id", "3 classes: toxic 1, insult 1, severe_toxic 0"),
+        notes=("other candidates: id", "3 classes: toxic 1, insult 1, severe_toxic 0"),
     ),
     Wild(
         name="multi_nli under a decoder",
@@ -1616,7 +1616,7 @@ FORMS_OF_CONVERSATIONS = (
                 {"type": "ai", "data": {"content": "None.", "id": "r1"}},
             ],
         },
-        notes=("keys of turns that the chat template does not read: example, id",),
+        notes=("turn keys that the chat template ignores: example, id",),
     ),
     _chat(
         "text for content",
@@ -1647,7 +1647,7 @@ FORMS_OF_CONVERSATIONS = (
                 {"role": "model", "parts": [{"text": "None."}]},
             ],
         },
-        reads=("Be brief.", "Sheep?"), notes=("what the system says in 'systemInstruction'",),
+        reads=("Be brief.", "Sheep?"), notes=("the system prompt in 'systemInstruction'",),
     ),
     _chat("pairs of role and text", {"id": "a", "messages": [["user", "Sheep?"], ["assistant", "None."]]}),
     _chat(
@@ -1750,7 +1750,7 @@ FORMS_OF_CONVERSATIONS = (
     _chat(
         "Alpaca with history",
         {"instruction": "Sheep?", "input": "", "output": "None.", "history": [["Goats?", "Two."]]},
-        learnt="Two. | None.", reads=("Goats?", "Sheep?"), notes=("what came before in 'history'",),
+        learnt="Two. | None.", reads=("Goats?", "Sheep?"), notes=("the history in 'history'",),
     ),
     Wild(
         name="Alpaca with an empty history",
@@ -1777,7 +1777,7 @@ FORMS_OF_CONVERSATIONS = (
     ),
     _chat(
         "system_prompt beside a question", {"system_prompt": "Be brief.", "question": "Sheep?", "response": "None."},
-        reads=("Be brief.", "Sheep?"), notes=("what the system says in 'system_prompt'",),
+        reads=("Be brief.", "Sheep?"), notes=("the system prompt in 'system_prompt'",),
     ),
     _chat(
         "reasoning beside an answer", {"question": "Sheep?", "reasoning": "I look.", "answer": "None."},
@@ -1790,14 +1790,14 @@ FORMS_OF_CONVERSATIONS = (
             "context": "A farm.",
             "answers": {"text": ["None.", "No sheep."], "answer_start": [0, 1]},
         },
-        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers', of each the first",),
+        reads=("A farm.\n\nSheep?",), notes=("the answers in 'answers' (the first of several)",),
     ),
     _chat("a completion as a list of one", {"prompt": "Sheep?", "completion": ["None."]}),
     Wild(
         name="a system column that comes late",
         task="chat", learnt=("None.",) * 102, reads=("Be brief.",),
         content=[*[{"messages": [USER, ANSWER]}] * 101, {"messages": [USER, ANSWER], "system": "Be brief.", "note": 1}],
-        notes=("what the system says in 'system' (not read: note)",),
+        notes=("the system prompt in 'system' (not read: note)",),
     ),
     # Marks
     *(
@@ -1827,7 +1827,7 @@ FORMS_OF_CONVERSATIONS = (
     _chat("an empty answer that is not learnt", {"messages": [USER, _turn("assistant", "", weight=0), USER, ANSWER]}),
     _chat(
         "keys that no template reads", {"messages": [{**USER, "id": 1, "name": "Ann"}, {**ANSWER, "timestamp": "now"}]},
-        notes=("keys of turns that the chat template does not read: id, name, timestamp",),
+        notes=("turn keys that the chat template ignores: id, name, timestamp",),
     ),
 )  # fmt: skip
 UNREADABLE_CONVERSATIONS = (
@@ -1840,7 +1840,7 @@ UNREADABLE_CONVERSATIONS = (
                 ANSWER,
             ],
         },
-        "no text (image_url)", "images are not trained on yet",
+        "no text (image_url)", "images are not supported",
     ),
     _no_chat(
         "image parts with an empty text",
@@ -1856,7 +1856,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     _no_chat(
         "unknown roles", {"id": "a", "messages": [_turn("narrator", "Sheep."), ANSWER]},
-        "the role of message 1 is 'narrator'", "roles are system, user, assistant, tool",
+        "the role of message 1 is 'narrator'", "known roles: system, user, assistant, tool",
     ),
     _no_chat(
         "speakers by name", {"id": "a", "conversation": [{"speaker": "Ann", "text": "Sheep?"}]},
@@ -1878,11 +1878,11 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="JSON that Excel cut", file="rows.csv", content=_csv("messages", '[{"role": "user", "content": "She'),
-        refused=("the conversation is a string that is no JSON",), where="rows.csv, line 2",
+        refused=("the conversation is a string that is not valid JSON",), where="rows.csv, line 2",
     ),
     _no_chat(
         "messages as plain text", {"id": "a", "messages": "User: Sheep?\nAssistant: None."},
-        "one text that names its speakers", '{"role": "user", "content": "Sheep?"}',
+        "a single text with names of speakers", '{"role": "user", "content": "Sheep?"}',
     ),
     Wild(
         name="messages that are null", content=[{"messages": [USER, ANSWER]}, {"id": "a", "messages": None}],
@@ -1890,11 +1890,11 @@ UNREADABLE_CONVERSATIONS = (
     ),
     _no_chat(
         "broken JSON in tools", {"id": "a", "messages": [USER, ANSWER], "tools": '[{"name": '},
-        "the column 'tools' is a string that is no JSON",
+        "the column 'tools' is a string that is not valid JSON",
     ),
     _no_chat(
         "broken JSON in one of the tools", {"id": "a", "messages": [USER, ANSWER], "tools": ['{"name": ']},
-        "a tool of the column 'tools' is a string that is no JSON",
+        "a tool of the column 'tools' is a string that is not valid JSON",
     ),
     _no_chat(
         "broken arguments of a call",
@@ -1908,17 +1908,17 @@ UNREADABLE_CONVERSATIONS = (
     ),
     _no_chat(
         "requests without answers", {"custom_id": "a", "method": "POST", "body": {"messages": [USER]}},
-        "there is no answer to learn",
+        "no assistant turn to train on",
     ),
-    _no_chat("only a user", {"messages": [USER]}, "there is no answer to learn", "data.target_column"),
-    _no_chat("only a system", {"messages": [_turn("system", "Be brief.")]}, "there is no answer to learn"),
+    _no_chat("only a user", {"messages": [USER]}, "no assistant turn to train on", "data.target_column"),
+    _no_chat("only a system", {"messages": [_turn("system", "Be brief.")]}, "no assistant turn to train on"),
     _no_chat(
         "two systems", {"system": "Be long.", "messages": [_turn("system", "Be brief."), USER, ANSWER]},
-        "have two systems' turns",
+        "have different system turns",
     ),
     _no_chat(
         "a history that is no pairs", {"instruction": "Sheep?", "output": "None.", "history": [["Goats?"]]},
-        "entry 1 of the column 'history' is no question with its answer",
+        "entry 1 of the column 'history' is not a question with its answer",
     ),
     Wild(
         name="one turn a row",
@@ -1926,7 +1926,7 @@ UNREADABLE_CONVERSATIONS = (
             {"message_id": "a", "parent_id": None, "role": "prompter", "text": "Sheep?"},
             {"message_id": "b", "parent_id": "a", "role": "assistant", "text": "None."},
         ],
-        refused=("each row is one turn of a conversation (role, text)", "in a column messages"),
+        refused=("each row is one turn of a conversation (role, text)", "in a column named messages"),
     ),
     Wild(
         name="one turn a row of a CSV", file="rows.csv",
@@ -1971,7 +1971,7 @@ UNREADABLE_CONVERSATIONS = (
     Wild(
         name="requests beside responses",
         content=[{"id": "a", "request": {"messages": [USER]}, "response": {"choices": [{"message": ANSWER}]}}],
-        refused=("requests in 'request' and answers in 'response'", "in a column messages"),
+        refused=("requests in 'request' and answers in 'response'", "in a column named messages"),
     ),
     Wild(
         name="two columns of conversations", content=[{"id": "a", "first": [USER, ANSWER], "second": [USER, ANSWER]}],
@@ -1981,29 +1981,29 @@ UNREADABLE_CONVERSATIONS = (
     *(
         _no_chat(f"an answer that is {what}", {"messages": [USER, ANSWER, USER, _turn("assistant", content)]}, reason)
         for what, content, reason in (
-            ("empty", "", "message 4, an answer, is empty"),
-            ("blank", " \n", "message 4, an answer, is empty"),
+            ("empty", "", "message 4, an assistant turn, is empty"),
+            ("blank", " \n", "message 4, an assistant turn, is empty"),
             ("null", None, "the content of message 4 is null"),
-            ("a list of no parts", [], "message 4, an answer, is empty"),
-            ("a list of empty parts", [{"type": "text", "text": ""}], "message 4, an answer, is empty"),
+            ("a list of no parts", [], "message 4, an assistant turn, is empty"),
+            ("a list of empty parts", [{"type": "text", "text": ""}], "message 4, an assistant turn, is empty"),
         )
     ),
     _no_chat(
         "an empty answer of ShareGPT",
         {"conversations": [{"from": "human", "value": "Sheep?"}, {"from": "gpt", "value": ""}]},
-        "message 2, an answer, is empty",
+        "message 2, an assistant turn, is empty",
     ),
     _no_chat(
         "an empty answer in messages of a completion", {"prompt": [USER], "completion": [_turn("assistant", "")]},
-        "message 2, an answer, is empty",
+        "message 2, an assistant turn, is empty",
     ),
     _no_chat("empty calls and no answer", {"messages": [USER, _turn("assistant", "", tool_calls=[])]}, "is empty"),
     _no_chat(
         "an empty answer in history", {"instruction": "Sheep?", "output": "None.", "history": [["Goats?", ""]]},
-        "message 2, an answer, is empty",
+        "message 2, an assistant turn, is empty",
     ),
-    _no_chat("an empty question", {"prompt": "", "completion": "None."}, "nobody asks anything"),
-    _no_chat("an empty question in messages", {"messages": [_turn("user", " "), ANSWER]}, "nobody asks anything"),
+    _no_chat("an empty question", {"prompt": "", "completion": "None."}, "no user turn with text"),
+    _no_chat("an empty question in messages", {"messages": [_turn("user", " "), ANSWER]}, "no user turn with text"),
     _no_chat(
         "SQuAD without an answer", {"question": "Sheep?", "answers": {"text": [], "answer_start": []}},
         "the column 'answers' is empty",
@@ -2028,11 +2028,11 @@ UNREADABLE_CONVERSATIONS = (
     ),
     _no_chat(
         "a mark where all is learnt", {"messages": [USER, {**ANSWER, "weight": 0}]},
-        "message 2 is marked as not learnt", settings={"task.loss_on": "all"},
+        "message 2 is excluded from training", settings={"task.loss_on": "all"},
     ),
     _no_chat(
         "a row that is marked as not learnt", {"messages": [USER, ANSWER], "train": False},
-        "the column 'train' is False: the row is not to be learnt",
+        "the column 'train' is False, which excludes the row from training",
     ),
     _no_chat("a row of half a weight", {"messages": [USER, ANSWER], "weight": 0.5}, "the column 'weight' is 0.5"),
     _no_chat(
@@ -2041,7 +2041,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="KTO in a CSV", file="rows.csv",
-        refused=("the column 'label' says false: the answer is a bad one",), where="rows.csv, line 3",
+        refused=("the column 'label' is false: the answer is marked as bad",), where="rows.csv, line 3",
         content="question,answer,label\nSheep?,None.,True\nSheep?,Many.,False\n",
     ),
     Wild(
@@ -2105,7 +2105,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
 )
 _THOUGHT = "<think>One, two.</think>None."
 _NO_WRITE = "does not write"
-_ONCE = "spell special tokens of the tokenizer at their beginning or end: each stands there once"
+_ONCE = "already have special tokens of the tokenizer at the beginning or end: they are not added again"
 
 TEMPLATES = (
     # What a template has no place for.
@@ -2154,7 +2154,7 @@ TEMPLATES = (
     Wild(
         name="an answer that is reasoning alone",
         content=_rendered(ASKS, _says("assistant", "", reasoning_content="One, two.")),
-        refused=("message 2, an answer, is empty",),
+        refused=("message 2, an assistant turn, is empty",),
     ),
     Wild(
         name="an answer that is reasoning alone, in its text",
@@ -2177,7 +2177,7 @@ TEMPLATES = (
     Wild(
         name="reasoning under chatml",
         content=_rendered(ASKS, _says("assistant", "None.", reasoning_content="One, two.")),
-        task="chat", learnt=("None.",) * 2, notes=("does not write what was thought in 2 turns of 2 rows",),
+        task="chat", learnt=("None.",) * 2, notes=("does not write the reasoning in 2 turns of 2 rows",),
     ),
     Wild(
         name="thinking under chatml",
@@ -2185,22 +2185,22 @@ TEMPLATES = (
             ASKS, _says("assistant", "None.", thinking="One, two."), ASKS, _says("assistant", "No.", thinking="Hm")
         ),
         settings={"data.max_length": 256},
-        task="chat", learnt=("None. | No.",) * 2, notes=("what was thought in 4 turns of 2 rows",),
+        task="chat", learnt=("None. | No.",) * 2, notes=("the reasoning in 4 turns of 2 rows",),
     ),
     Wild(
         name="reasoning cut out of every answer",
         content=_rendered(ASKS, _says("assistant", _THOUGHT), ASKS, _says("assistant", "No.")), template=CUTS_ALL,
-        task="chat", learnt=("None. | No.",) * 2, notes=("what was thought in 2 turns of 2 rows",),
+        task="chat", learnt=("None. | No.",) * 2, notes=("the reasoning in 2 turns of 2 rows",),
     ),
     Wild(
         name="earlier reasoning cut, the last answer learnt",
         content=_rendered(ASKS, _says("assistant", _THOUGHT), ASKS, _says("assistant", _THOUGHT)),
         template=CUTS_EARLIER, settings={"task.loss_on": "completion"},
-        task="chat", learnt=(_THOUGHT,) * 2, notes=("what was thought in 2 turns of 2 rows",),
+        task="chat", learnt=(_THOUGHT,) * 2, notes=("the reasoning in 2 turns of 2 rows",),
     ),
     Wild(
         name="names of speakers under chatml", content=_rendered(_says("user", "Sheep?", name="Ann"), TELLS),
-        task="chat", learnt=("None.",) * 2, notes=("does not write who speaks (name) in 2 turns of 2 rows",),
+        task="chat", learnt=("None.",) * 2, notes=("does not write the speaker's name in 2 turns of 2 rows",),
     ),
     # What templates may do.
     Wild(
@@ -2297,7 +2297,7 @@ TEMPLATES = (
         name="conversation that spells the tokens of its template",
         content=_rendered(_says("user", "<bos>Sheep?<eos>"), _says("assistant", "None.<eos>")),
         template="{{ bos_token }}" + PLAIN.replace("{{ m.content }}", "{{ m.content }}{{ eos_token }}"),
-        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows spell special tokens",),
+        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain special tokens as text",),
     ),
 )  # fmt: skip
 
@@ -2342,7 +2342,7 @@ FILES_AND_VALUES = (
     ),
     Wild(
         name="answers with scores", content=[{"question": "Why?", "answers": ALTERNATIVES}],
-        refused=("the column 'answers' has 2 answers", "write the one to learn"),
+        refused=("the column 'answers' has 2 answers", "keep the one to train on"),
     ),
     Wild(
         name="answers with scores for T5", model="text to text",
@@ -2352,7 +2352,7 @@ FILES_AND_VALUES = (
     Wild(
         name="answers with their places",
         content=[{"question": "Why?", "answers": PLACED}] * 2,
-        task="chat", learnt=("A.",) * 2, notes=("of each the first",),
+        task="chat", learnt=("A.",) * 2, notes=("the first of several",),
     ),
     *(
         Wild(
@@ -2374,7 +2374,7 @@ FILES_AND_VALUES = (
         name="a span that marks another text than its own",
         content=[{"text": "Bob met Ann", "label": [{"start": 0, "end": 3, "text": "Ann", "labels": ["PER"]}]}],
         settings={"task.type": "token_classification"}, model="encoder",
-        refused=("the span 0-3 (PER) marks 'Bob', and its own text is 'Ann'",), where="line 1",
+        refused=("the span 0-3 (PER) covers 'Bob', but its text is 'Ann'",), where="line 1",
     ),
     Wild(
         name="answers of many rows that are not in their contexts", model="encoder",
@@ -2427,7 +2427,7 @@ FILES_AND_FOLDERS = (
     Wild(
         name="a target of unknown characters", model="text to text of T5's kind",
         content=[{"source": "the sheep", "target": "{}[]"}] * 3,
-        refused=("3 of 6 (50.00%) tokens to learn are unknown to the tokenizer: {, }, [, ]", "model.add_tokens"),
+        refused=("3 of 6 (50.00%) tokens to train on are unknown to the tokenizer: {, }, [, ]", "model.add_tokens"),
     ),
     Wild(
         name="a target with unknown characters, and an input", model="text to text of T5's kind",
@@ -2435,7 +2435,7 @@ FILES_AND_FOLDERS = (
             {"source": "the {sheep}", "target": "the sheep agreed said ["}, {"source": "the", "target": "the hen"},
         ],
         task="seq2seq", learnt=("the sheep -> the sheep agreed said", "the -> the hen"),
-        notes=("1 of ", "tokens to learn and 2 of ", "tokens that are read are unknown to the tokenizer: {, }, [",),
+        notes=("1 of ", "tokens to train on and 2 of ", "input tokens are unknown to the tokenizer: {, }, [",),
     ),
     # What is not read as rows.
     Wild(
@@ -2445,12 +2445,12 @@ FILES_AND_FOLDERS = (
     Wild(
         name="answers in a list of objects", model="decoder",
         content=[{"prompt": "Why?", "responses": [{"response": "So.", "score": 1}, {"response": "No.", "score": 0}]}],
-        refused=("write a row for each, such as", '{"prompt": "Why?", "responses": "So."}'),
+        refused=("write one row per answer, such as", '{"prompt": "Why?", "responses": "So."}'),
     ),
     Wild(
         name="a context of titles and sentences", model="decoder", template=PLAIN,
         content=[{"question": "Who?", "answer": "Ann", "context": {"title": ["T"], "sentences": [["One.", "Two."]]}}],
-        refused=("a part that is no text", 'write it as one text: "T One. Two."'),
+        refused=("a part that is not text", 'write it as one text: "T One. Two."'),
     ),
     # CoNLL under other names, with other separators, numbers and no blank lines.
     Wild(
@@ -2475,7 +2475,7 @@ FILES_AND_FOLDERS = (
     ),
     Wild(
         name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",
-        refused=("the line has 3 columns", "behind a tab where words hold blanks"), where="line 3",
+        refused=("the line has 3 columns", "after a tab if words contain spaces"), where="line 3",
     ),
     Wild(
         name="CoNLL without blank lines", file="a.conll", model="encoder", content="Ann B-PER\nsings O\n" * 100,
@@ -2493,8 +2493,8 @@ FILES_AND_FOLDERS = (
         Wild(name=f"{what} inside", file=file, content=content, model="encoder", refused=(what, *more))
         for file, content, what, *more in (
             ("a.sqlite", b"SQLite format 3\0" + bytes(100), "an SQLite database", "CSV"),
-            ("a.pkl", b"\x80\x04\x95a\0", "a pickle of Python", "never opened"),
-            ("a.spacy", b"x\x9cabc\0", "one of spaCy", "JSONL"),
+            ("a.pkl", b"\x80\x04\x95a\0", "a Python pickle", "never opened"),
+            ("a.spacy", b"x\x9cabc\0", "spaCy's", "JSONL"),
             ("a.txt", b"PK\x03\x04\0", "an Excel file or a zip", "CSV"),
             ("a.xml", "<?xml version='1.0'?><a/>", "this is XML, which has no columns"),
             ("a.yaml", "---\na: 1\n", "this is YAML, which has no columns"),
@@ -2557,8 +2557,8 @@ FILES_AND_FOLDERS = (
         name="one question beyond the length, and one turn without weight",
         content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
         task="chat", learnt=("None.",),
-        notes=("1 row is left out, whose first 128 tokens hold nothing to learn", "256 keeps 1 of 1 rows",
-               "1 row is left out, in which no token is to be learnt"),
+        notes=("1 row is skipped: no token to train on within the first 128", "256 keeps 1 of 1 rows",
+               "1 row is skipped: no token to train on"),
     ),
 )  # fmt: skip
 
@@ -2571,8 +2571,8 @@ THREE = ["Ann", "Lee", "sleeps"]
 ANN_LEE = ("Ann/B-PER Lee/I-PER sleeps/O",) * 2
 _TOOLS = [{"name": "count", "description": "Counts.", "parameters": {"of": {"type": "str"}}}]
 _CALLED = '<tool_call>\n{"name": "count", "arguments": {"of": "sheep"}}\n</tool_call>'
-_IN_TURN = "whose plain texts are said by the user and the assistant in turn"
-_BETTER = " to learn the better answers alone"
+_IN_TURN = "whose texts alternate between user and assistant"
+_BETTER = " to train on the better answers only"
 _LONGER = {"data.max_length": 1024}
 
 
@@ -2615,14 +2615,14 @@ ROWS_AND_COLUMNS = (
     ),
     *(
         _not(f"the column {column} in row 101", [*FEW, {"text": "b", "label": "1", **dict.fromkeys([column], "c")}],
-             f"no row before has the column {column}", reason, where="line 101", settings=settings)
+             f"no earlier row has the column {column}", reason, where="line 101", settings=settings)
         for column, reason, settings in (
             ("text_pair", "data.text_pair_column", {}), ("labels", "several columns could hold the labels", {}),
         )
     ),
     _not(
         "another text in row 101", [{"review": "a", "label": str(n % 2)} for n in range(100)]
-        + [{"review": "b", "text": "c", "label": "1"}] * 2, "data.text_column would be 'text'",
+        + [{"review": "b", "text": "c", "label": "1"}] * 2, "from this row on, data.text_column would be 'text'",
         where="line 101 (2 times, also 102)",
     ),
     _not(
@@ -2632,15 +2632,15 @@ ROWS_AND_COLUMNS = (
     ),
     _not(
         "an answer in row 101 of texts", [{"prompt": STORY}] * 100 + [{"prompt": STORY, "response": "None."}],
-        "no row before has the column response", "inputs with their answers", where="line 101", model="decoder",
+        "no earlier row has the column response", "pairs of input and answer", where="line 101", model="decoder",
     ),
     _not(
         "another text in row 101 of texts", [{"content": "A."}] * 100 + [{"content": "A.", "text": "B."}],
-        "the text would be in 'text'", where="line 101", model="decoder",
+        "the text would now be in 'text'", where="line 101", model="decoder",
     ),
     Wild(
         name="a column in row 101 that is not read", content=[*FEW, {"text": "b", "label": "1", "note": "hi"}],
-        model="encoder", task="sequence_classification", notes=("also there: note",),
+        model="encoder", task="sequence_classification", notes=("other candidates: note",),
         learnt=(*(f"a {n} -> {n % 2}" for n in range(100)), "b -> 1"),
     ),
     # Inputs with their answers.
@@ -2697,7 +2697,7 @@ ROWS_AND_COLUMNS = (
         )
     ),
     *(
-        _not(f"a conversation in one text, {column}", {column: text}, "one text that names its speakers",
+        _not(f"a conversation in one text, {column}", {column: text}, "a single text with names of speakers",
              '{"role": "user", "content": "Sheep?"}, {"role": "assistant", "content": "None."}', model="decoder")
         for column, text in (
             ("chat", "USER: Sheep?\n\n\nASSISTANT: None."), ("conversation", "\n\nHuman: Sheep?\n\nAssistant: None."),
@@ -2709,8 +2709,8 @@ ROWS_AND_COLUMNS = (
          '{"input": "...", "output": "..."}', model="text to text"),
     _not("a prompt of several texts", {"prompt": ["Sheep?", "Goats?"], "completion": "None."}, "a list of 2 texts",
          '"Sheep? Goats?"', model="decoder"),
-    _not("a turn without a role", {"messages": [{"content": "Sheep?"}, ANSWER]}, "message 1 does not say who speaks",
-         "roles are system, user", model="decoder"),
+    _not("a turn without a role", {"messages": [{"content": "Sheep?"}, ANSWER]}, "message 1 has no role",
+         "known roles: system, user", model="decoder"),
     # Tools.
     _chat("Anthropic's parts", {"messages": [
         USER, _turn("assistant", [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."},
@@ -2718,7 +2718,7 @@ ROWS_AND_COLUMNS = (
         _turn("user", [{"type": "tool_result", "tool_use_id": "t", "content": "0"}, {"type": "text", "text": "So?"}]),
         ANSWER]},
         learnt=f"I look.\n{_CALLED} | None.", reads=("<tool_response>\n0\n</tool_response>", "So?"),
-        notes=("does not write what was thought in 2 turns",)),
+        notes=("does not write the reasoning in 2 turns",)),
     *(
         _chat(f"xLAM, {what}", {"query": "Sheep?", "answers": write([{"name": "count", "arguments": {"of": "sheep"}}]),
               "tools": write(_TOOLS)}, learnt=_CALLED, reads=('"description": "Counts."',))
@@ -2730,9 +2730,9 @@ ROWS_AND_COLUMNS = (
         {"from": "gpt", "value": "None."}], "tools": json.dumps(_TOOLS)},
         learnt=f"{_CALLED} | None.",
         reads=('<|im_start|>system\nCall <tools>[count]</tools>.<|im_end|>', 'user\n<tool_response>\n{"n": 0}\n</tool'),
-        notes=("2 rows have their tools in the system's turn already",)),
+        notes=("2 rows already have their tools in the system turn",)),
     _not("arguments that are code", {"messages": [USER, _turn("assistant", "", tool_calls=[
-         {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are no JSON object: 'print(1)'",
+         {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are not a JSON object: 'print(1)'",
          '{"code": "1 + 1"}', model="decoder"),
     # Preferences.
     *(
@@ -2766,7 +2766,7 @@ ROWS_AND_COLUMNS = (
     _chat("DROP", {"passage": "It is Ann.", "question": "Sheep?", "answers_spans": {"spans": ["None."], "types": []}}),
     *(
         _not(f"CoQA, {model}", {"story": "It is Ann.", "questions": ["Who?"], "answers": {"input_text": ["Ann"],
-             "answer_start": [6]}}, "several questions each", 'a row for each question: {"question": "Who?"',
+             "answer_start": [6]}}, "lists of questions", 'one row per question: {"question": "Who?"',
              model=model)
         for model in ("encoder", "decoder", "text to text")
     ),
@@ -2777,7 +2777,7 @@ ROWS_AND_COLUMNS = (
                               ("decoder", "an object with title, sentences"))
     ),
     _not("an answer that is blank", {"question": "Who?", "context": "It is Ann.", "answers": {"text": [""],
-         "answer_start": [0]}}, "an answer in 'answers' is blank", "an empty list, []"),
+         "answer_start": [0]}}, "an answer in 'answers' is blank", "an empty list []"),
     _not("TriviaQA as the hub has it", {"question": "Who?", "entity_pages": {"wiki_context": ["It is Ann."]},
          "answer": {"value": "Ann", "aliases": []}}, "no column holds the context", "data.text_pair_column"),
     # Spans.
@@ -2794,15 +2794,15 @@ ROWS_AND_COLUMNS = (
     *(
         tagged(f"spans of words, {name}", [row] * 2, learnt=ANN_LEE, notes=(note,))
         for name, row, note in (
-            ("GLiNER", {"tokenized_text": THREE, "ner": [[0, 1, "PER"]]}, "count words from 0, to the last word"),
+            ("GLiNER", {"tokenized_text": THREE, "ner": [[0, 1, "PER"]]}, "count words from 0, end inclusive"),
             ("SpERT", {"tokens": THREE, "entities": [{"type": "PER", "start": 0, "end": 2}], "relations": []},
-             "to the word behind the last"),
+             "end exclusive"),
         )
     ),
     _not("spans of words that may end in two ways", {"tokens": THREE, "spans": [[0, 1, "PER"]]},
-         "it is not clear whether their end is in them", '{"tokens": ["Ann", "sleeps"], "ner_tags"'),
+         "it is unclear whether their end is inclusive", '{"tokens": ["Ann", "sleeps"], "ner_tags"'),
     _not("DyGIE's sentences", {"doc_key": "a", "sentences": [THREE, THREE], "ner": [[[0, 1, "PER"]], []]},
-         "several sentences in 'sentences'", 'a row for each sentence: write {"tokens"'),
+         "several sentences in 'sentences'", 'one row per sentence: write {"tokens"'),
     _not("spans with numbers of classes", {"text": "Ann sleeps", "spans": [{"start": 0, "end": 3, "label": 1}]},
          "the label of span 1 is the number 1, which has no name"),
     # Labels.
@@ -2818,7 +2818,7 @@ ROWS_AND_COLUMNS = (
     Wild(
         name="rows that contradict each other", content="text,label\na,x\na,y\nb,x\nb,x\n", file="a.csv",
         model="encoder", task="sequence_classification", learnt=("a -> x", "a -> y", "b -> x", "b -> x"),
-        notes=("1 rows repeat the text of an earlier one with another label",),
+        notes=("1 rows are duplicates of earlier rows, but with another label",),
     ),
     _not("XNLI with all languages", [{"premise": {"en": "A sheep.", "de": "B"}, "hypothesis": {
          "language": ["en"], "translation": ["An animal."]}, "label": n} for n in (0, 1)], "no column holds text",
@@ -2860,7 +2860,7 @@ PUBLISHED = (
     _learns("cosmopedia", {"prompt": "Write about sheep.", "text_token_length": 3, "text": "Many sheep.",
             "seed_data": "a", "format": "b", "audience": "c"}, "causal_lm", "Many sheep.", notes=("prompt",)),
     _not("github-code", {"code": "def f():\n    return 1\n", "repo_name": "a/b", "path": "f.py", "language": "Python",
-         "license": "mit", "size": 20}, "name one of them in data.text_column: code", model="decoder"),
+         "license": "mit", "size": 20}, "set data.text_column to one of them: code", model="decoder"),
     _learns("cc_news", {"title": "Many sheep", "text": "There are sheep.", "domain": "d", "date": "x",
             "description": "About many sheep", "url": "u"}, "causal_lm", "There are sheep.", notes=("description",)),
     _learns("OpenHermes-2.5", {"custom_instruction": None, "conversations": SHAREGPT, "source": "x", "category": "y"},
@@ -2889,7 +2889,7 @@ PUBLISHED = (
             "spans": ["PER: Ann Lee"]}, "token_classification", ANN_LEE[0]),
     _learns("universal_dependencies", {"idx": "1", "text": "Ann Lee sleeps", "tokens": THREE, "lemmas": THREE,
             "upos": ["PROPN", "PROPN", "VERB"], "xpos": ["NNP", "NNP", "VBZ"], "head": ["3", "1", "0"]},
-            "token_classification", "Ann/PROPN Lee/PROPN sleeps/VERB", notes=("also there: xpos",)),
+            "token_classification", "Ann/PROPN Lee/PROPN sleeps/VERB", notes=("other candidates: xpos",)),
     _learns("SourceData", {"words": THREE, "labels": ["B-PER", "I-PER", "O"], "tag_mask": [1, 1, 0],
             "text": "Ann Lee sleeps"}, "token_classification", ANN_LEE[0]),
     _learns("adversarial_qa", {"id": "1", "title": "T", **ASKED_ANN, "answers": ANN_AT_6, "metadata": {"split": "a"}},
@@ -2897,7 +2897,7 @@ PUBLISHED = (
     _learns("subjqa", {"domain": "books", **ASKED_ANN, "answers": {**ANN_AT_6, "answer_subj_level": [1]}},
             "question_answering", "Who?It is Ann. -> Ann"),
     _not("quac", {"context": "It is Ann.", "questions": ["Who?"], "answers": {"texts": [["Ann"]],
-         "answer_starts": [[6]]}}, "several questions each", '{"question": "Who?"'),
+         "answer_starts": [[6]]}}, "lists of questions", '{"question": "Who?"'),
     _learns("covid_qa_deepset", {"document_id": 1, **ASKED_ANN, "is_impossible": False, "id": 1, "answers": ANN_AT_6},
             "question_answering", "Who?It is Ann. -> Ann"),
     _not("duorc", FILM, "no column holds the context", "plot", "data.text_pair_column"),

@@ -257,7 +257,7 @@ def test_torch_takes_the_kernel_that_is_planned(model, precision, rows):
     machine = AttentionMachine(device="cuda", capability=capability, precision=precision, libraries=read_versions())
     planned = attention_of(shape, attention_table.ROWS[rows], machine, "auto")
     if planned.kernel == EAGER:
-        pytest.skip("the model computes attention by itself")
+        pytest.skip("the model computes attention with itself")
     facts, keys = shape.attention, shape.attention_heads if planned.repeats_keys else shape.key_value_heads
     dtype = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}[precision]
     sizes = ((shape.attention_heads, facts.head_size), (keys, facts.head_size), (keys, facts.value_size))

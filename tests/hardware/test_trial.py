@@ -42,7 +42,7 @@ def problems(**changes):
 
 PROBLEMS = [
     ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
-    ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 cannot be computed", "tui-trainer diagnose"),
+    ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 failed", "tui-trainer diagnose"),
     ({"memory": {"gigabytes_per_second": 900.0}}, "moves 900 of 4,800 GB/s", "nvidia-smi"),
     ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
      "nvidia-smi"),
@@ -52,9 +52,9 @@ PROBLEMS = [
     ({"shm_bytes": 64 << 20}, "/dev/shm has 64.0 MiB", "--shm-size"),
     ({"loader": {"tokens_per_second": 1e5}}, "100 k tokens/s only", "top"),
     ({"ecc": {"corrected": 3, "uncorrected": 2}}, "2 errors that could not be corrected", "nvidia-smi"),
-    ({"ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": True}}, "wait to be replaced", "gpu-reset"),
+    ({"ecc": {"corrected": 0, "uncorrected": 0, "remapping_pending": True}}, "waiting to be remapped", "gpu-reset"),
     ({"kernel_reports": ["NVRM: Xid (PCI:0000:01:00): 79, GPU has fallen off the bus."]}, "Xid", "dmesg"),
-    ({"ended": "trying attention was killed, as happens where memory is short"}, "trying attention", "python -c"),
+    ({"ended": "trying attention was killed, probably because memory ran out"}, "trying attention", "python -c"),
     ({"attention": {"flash_attn": {"reason": "undefined symbol"}}}, "cannot be imported", "--reinstall"),
 ]  # fmt: skip
 
@@ -77,7 +77,7 @@ def test_conflicting_versions_are_reported_with_the_command(monkeypatch):
     monkeypatch.setattr(trials, "_CHECKED", ("peft", "torch"))
     monkeypatch.setattr(trials.metadata, "version", lambda name: "2.15")
     (first, *_) = trials.version_conflicts({"peft": "0.20", "torch": None})
-    assert first == ("peft 0.20 needs torch>=99, and 2.15 is here", "uv pip install 'torch>=99'")
+    assert first == ("peft 0.20 needs torch>=99, installed: 2.15", "uv pip install 'torch>=99'")
 
 
 def test_memory_errors_are_read_from_the_driver(nvml_answers):
@@ -153,11 +153,11 @@ def test_results_before_the_child_died_are_kept(monkeypatch):
         yield {"part": "disks"}
         yield {"part": "disks", "found": []}
         yield {"part": "precisions"}
-        raise WorkerFailed("ended with: Segmentation fault")
+        raise WorkerFailed("failed: Segmentation fault")
 
     monkeypatch.setattr(trials, "ask", answered_by(dying))
     trial = trials.try_machine(probe(), "none")
-    assert trial["disks"] == [] and trial["ended"] == "trying precisions ended with: Segmentation fault"
+    assert trial["disks"] == [] and trial["ended"] == "trying precisions failed: Segmentation fault"
     assert any("Segmentation fault" in one["sentence"] for one in trial["problems"])
     assert trials.trial_rows(trial, probe())
 

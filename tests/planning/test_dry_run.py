@@ -36,11 +36,11 @@ def counted_llama():
 
 def test_a_failed_dry_run_gives_its_reason(counted_llama, monkeypatch):
     def ask(*_, **__):
-        raise WorkerFailed("ended with: no memory", "no memory")
+        raise WorkerFailed("failed: no memory", "no memory")
 
     monkeypatch.setattr(asking.Worker, "ask", ask)
     found = measure("llama", setup_of("llama", lora_rank=77))
-    assert found == (None, "unknown: the dry run ended with: no memory")
+    assert found == (None, "unknown: the dry run failed: no memory")
 
 
 def test_an_empty_or_partial_answer_is_reported_as_unknown(counted_llama, monkeypatch):
@@ -92,7 +92,7 @@ def _kept_of_a_row(config, head, row):
     """Return the bytes that autograd keeps of one more row, in a model whose head sees one token."""
     fields = {name: value for name, value in config.items() if name != "model_type"}
     if head == "seq2seq_lm":
-        fields |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # layers are left out by chance
+        fields |= {"encoder_layerdrop": 0.0, "decoder_layerdrop": 0.0}  # layers are skip at random
     model = auto_class(head).from_config(AutoConfig.for_model(config["model_type"], **fields)).train()
     if output := model.get_output_embeddings():
         output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))

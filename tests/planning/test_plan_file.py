@@ -51,8 +51,8 @@ def test_a_plan_of_an_earlier_version_is_refused_with_its_missing_fields_and_a_w
         "missing: longest_row, training_setup"
     )
     config = tmp_path / "a run" / "config.toml"
-    assert f"`tui-trainer '{config}' --set 'output.name=a run-anew'` starts anew" in problem.hint
-    assert "`tui-trainer resume` needs the program" in problem.hint
+    assert f"start a new run with `tui-trainer '{config}' --set 'output.name=a run-anew'`" in problem.hint
+    assert "resume it with the version that started it" in problem.hint
 
 
 def test_an_unknown_field_or_a_changed_value_is_named(plan, tmp_path):

@@ -101,7 +101,7 @@ def test_answers_are_labelled_and_long_rows_are_cut_at_the_end(loaded, tmp_path)
     assert (data.counts.truncated_rows, data.counts.untrained_rows) == (1, 1)
     assert data.counts.train_labels == sum(int((row.labels[1:] != IGNORE).sum()) for row in rows)
     notes = " ".join(data.notes)
-    for words in ("the column 'messages'", "template chatml", "ends in <|im_end|>", "hold nothing to learn"):
+    for words in ("the column 'messages'", "template chatml", "stop token <|im_end|>", "no token to train on"):
         assert words in notes
 
 
@@ -138,7 +138,7 @@ def test_the_tokenizers_own_template_is_used_and_another_replaces_it(loaded, tmp
         tokenizer = TASK.load_tokenizer(config, data)
         assert trained(tokenizer, row).startswith(expected)
         assert (tokenizer.chat_template.startswith(text)) == (wanted == "")
-    assert "<eos> is put behind the last one" in " ".join(data.notes)
+    assert "<eos> is appended to the last one" in " ".join(data.notes)
 
 
 def test_a_tokenizer_with_a_template_for_tools_uses_it_for_tools(loaded, tiny_folder):
@@ -183,7 +183,7 @@ def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path, subte
         with subtests.test(name):
             assert prepared_data[0] == prepared_data[1]
             notes = "; ".join(prepared_data[0][1])
-            assert "20 rows spell special tokens" in notes and "does not read: mood, reasoning" in notes
+            assert "20 rows contain special tokens as text" in notes and "does not read: mood, reasoning" in notes
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------
@@ -319,7 +319,7 @@ BAD_INPUT = [
     ({}, [*conversations(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
      ("conversations.jsonl, line 5", "half a character")),
     ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),
-    ({"data.path": "sample:python-reference"}, None, ("is text, and this task reads a table",)),
+    ({"data.path": "sample:python-reference"}, None, ("is text, but this task reads a table",)),
     ({"data.path": "empty.jsonl"}, None, ("empty.jsonl",)),
     ({"data.path": "latin.jsonl"}, None, ("latin.jsonl", "UTF-8")),
     ({}, [{"messages": [turn("user", "a " * 80), turn("assistant", "b")]}] * 4, ("none of the", "data.max_length")),

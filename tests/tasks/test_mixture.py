@@ -99,7 +99,7 @@ def test_a_resumed_run_on_weighted_sources_ends_with_the_same_bytes(task, tmp_pa
     plan = read_plan(folder)
     assert [one.weight for one in plan.sources] == [2, 0.5]
     prepared = next(event for event in read_all(folder.journal) if isinstance(event, DataPrepared))
-    assert sum("in an epoch of training (data.weights" in note for note in prepared.notes) == 2
+    assert sum("per training epoch (data.weights" in note for note in prepared.notes) == 2
 
 
 def test_a_plan_and_a_preview_show_the_rows_of_each_source(tmp_path, capsys):
@@ -109,10 +109,10 @@ def test_a_plan_and_a_preview_show_the_rows_of_each_source(tmp_path, capsys):
     assert main(["plan", *sets]) == 0
     shown = capsys.readouterr().out
     assert "learns from a.jsonl (" in shown and "learns from b.jsonl (" in shown
-    assert "KiB): about 60 rows, about 96 in an epoch of training (data.weights 2)\n" in shown
+    assert "KiB): about 60 rows, about 96 per training epoch (data.weights 2)\n" in shown
     assert main(["preview", *sets, "-n", "1"]) == 0
     shown = capsys.readouterr().out
-    assert "KiB): 50 rows, 20 in an epoch of training (data.weights 0.5)\n" in shown
+    assert "KiB): 50 rows, 20 per training epoch (data.weights 0.5)\n" in shown
 
 
 def test_a_character_model_reads_several_sources_and_evaluates_on_another(tmp_path):

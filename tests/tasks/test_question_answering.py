@@ -1,4 +1,4 @@
-"""Answers in a text: windows, loss, predictions, runs and refusals."""
+"""Question answering (extractive): windows, loss, predictions, runs and refusals."""
 
 from __future__ import annotations
 
@@ -177,7 +177,7 @@ def test_notes_describe_the_answers_of_the_data(tmp_path):
     told = " | ".join(data.notes)
     assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
     assert "1 answer does not fit whole" in told
-    assert "1 questions have answers that differ" in told and "1 answers stand at several places" in told
+    assert "1 questions have different answers" in told and "1 answers occur more than once" in told
 
 
 ROW = {"question": "Where?", "context": "In Paris.", "answers": {"text": ["Paris"], "answer_start": [3]}}
@@ -187,9 +187,12 @@ BAD = {
     "not there": ({"answers": "London"}, "the answer 'London' is not in the context"),
     "blank": ({"answers": {"text": [" "], "answer_start": [2]}}, "is blank"),
     "a number": ({"answers": [7]}, "the answer in 'answers' is a number"),
-    "a place too few": ({"answers": {"text": ["In", "Paris"], "answer_start": [0]}}, "2 answers and 1 places"),
-    "a place too many": ({"answers": {"text": ["Paris"], "answer_start": [3, 9]}}, "1 answers and 2 places"),
-    "a place without a text": ({"answers": {"answer_start": [3]}}, "0 answers and 1 places"),
+    "a place too few": (
+        {"answers": {"text": ["In", "Paris"], "answer_start": [0]}},
+        "but answer_start has 1",
+    ),
+    "a place too many": ({"answers": {"text": ["Paris"], "answer_start": [3, 9]}}, "but answer_start has 2"),
+    "a place without a text": ({"answers": {"answer_start": [3]}}, "0 answers, but answer_start has 1"),
     "half a place": ({"answers": "Paris", "answer_start": 3.5}, "answer_start is a number ('3.5'), not a whole number"),
     "a word as place": ({"answers": "Paris", "answer_start": "there"}, "answer_start is a string ('there')"),
     "behind the end": (
@@ -201,8 +204,8 @@ BAD = {
         "'Rome' is not at character 3",
     ),
     "no answers at all": ({"answers": MISSING}, "the row has no column 'answers'"),
-    "impossible, and answered": ({"is_impossible": True}, "is_impossible is true, and there is an answer"),
-    "possible, and not": ({"is_impossible": False, "answers": []}, "is_impossible is false, and there is no answer"),
+    "impossible, and answered": ({"is_impossible": True}, "is_impossible is true, but there is an answer"),
+    "possible, and not": ({"is_impossible": False, "answers": []}, "is_impossible is false, but there is no answer"),
     "no question": ({"question": " "}, "the question is empty"),
     "no context": ({"context": ""}, "the context is empty"),
     "a list": ({"context": ["In Paris."]}, "the column 'context' is a list"),
@@ -221,7 +224,7 @@ def test_bad_rows_are_refused_with_their_place(tmp_path, subtests):
 
 BAD_ARTICLES = {
     "off by one": ({"context": "In Paris.", "qas": [{**ROW, "answers": {"text": "Paris", "answer_start": 4}}]},
-                   "paragraph 2, question 1", "'Paris' is not at character 4 of the context, where 'aris.' stands"),
+                   "paragraph 2, question 1", "'Paris' is not at character 4 of the context, which has 'aris.' there"),
     "not asked about": ({"context": "In Paris.", "qas": ["Where?"]}, "paragraph 2, question 1", "the row is a string"),
     "no context": ({"qas": []}, "paragraph 2", "the paragraph has no context"),
     "no questions": ({"context": "In Paris."}, "paragraph 2", "no list of questions (qas)"),
@@ -243,11 +246,11 @@ def test_mistakes_in_json_of_squad_are_refused_with_their_place(tmp_path, subtes
 
 
 SETTINGS_REFUSED = {
-    "training.label_smoothing_factor=0.1": "are not smoothed",
+    "training.label_smoothing_factor=0.1": "does not apply to answers",
     "evaluation.metric_for_best_model=rouge1": "known: loss, exact_match, f1",
     "data.label_column=x": "does not read it",
     "data.text_column=quest": "did you mean 'question'?",
-    "data.max_length=3": "3 tokens are put around a question and its context",
+    "data.max_length=3": "3 special tokens are added around a question and its context",
 }
 
 
@@ -423,7 +426,7 @@ def test_typed_text_is_split_into_question_and_context():
     reader = TASK.input_reader(loaded("x").config, None)
     assert reader.of_text("Where is it? In Paris.") == ("Where is it?", "In Paris.")
     assert reader.of_text("Name a town\tWhich one? Paris.") == ("Name a town", "Which one? Paris.")
-    with pytest.raises(DataError, match="no text to look in"):
+    with pytest.raises(DataError, match="no text to search"):
         reader.of_text("Where is it?")
 
 

@@ -89,7 +89,7 @@ def in_scheme(tags: list[str], scheme: str) -> list[str]:
 
 
 def damaged(tagged: list[list[str]], seed: int) -> list[list[str]]:
-    """Replace about every seventh tag by any other, so that entities begin and end anywhere."""
+    """Replace about every seventh tag by any other, so that entities start and end anywhere."""
     draw, known = random.Random(seed), sorted({tag for tags in tagged for tag in tags})
     return [[draw.choice(known) if draw.random() < 0.15 else tag for tag in tags] for tags in tagged]
 

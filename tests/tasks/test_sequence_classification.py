@@ -1,4 +1,4 @@
-"""Classification of texts: labels, weights, baselines, runs and refusals."""
+"""Text classification: labels, weights, baselines, runs and refusals."""
 
 from __future__ import annotations
 
@@ -61,7 +61,8 @@ def test_class_names_are_found_and_noted(tmp_path):
     assert names == sorted({row["label"] for row in rows}) and data.details["classes"] == len(names)
     labels = np.concatenate([Rows(path).values(LABELS) for path in (data.train_path, data.eval_path)])
     assert np.bincount(labels).tolist() == [sum(row["label"] == name for row in rows) for name in names]
-    assert "the labels are in the column 'label': single label classification, as its first rows show" in data.notes
+    found = "the labels are in the column 'label': single label classification, inferred from the first rows"
+    assert found in data.notes
     assert any(note.startswith(f"{len(names)} classes: ") for note in data.notes)
 
 
@@ -102,7 +103,7 @@ def test_a_pair_of_texts_has_segments_and_is_cut_to_the_length(tmp_path):
 def test_an_unknown_label_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     path = write_rows(tmp_path / "rows.jsonl", labelled())
     other = write_rows(tmp_path / "other.jsonl", [*labelled(5), {"text": "x", "label": "sheeep"}])
-    with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is outside the set: no training row"):
+    with pytest.raises(DataError, match=r"other.jsonl, line 6: the label 'sheeep' is unknown: no training row"):
         prepared(path, data__eval_path=other)
     _, data = prepared(path, data__eval_path=other, data__on_bad_rows="skip")
     assert data.counts.eval_rows == 5 and data.counts.bad_rows == 1
@@ -114,7 +115,7 @@ BAD_TABLES = [
     ([{"text": " ", "label": "x"}, {"text": "b", "label": "y"}], {}, "rows.jsonl, line 1: the column 'text' is empty"),
     ([{"text": "a", "label": "x"}, {"text": 3, "label": "y"}], {}, "line 2: the column 'text' is a number"),
     ([{"text": "a", "label": "x"}, {"text": "b", "label": None}], {}, "line 2: the label is missing"),
-    ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], {}, "line 2: the label is a number, and those before"),
+    ([{"text": "a", "label": "x"}, {"text": "b", "label": 1}], {}, "line 2: the label is a number, but earlier labels"),
     ([{"text": "a", "label": "x"}], {"data__text_pair_column": "txt"}, "did you mean 'text'"),
 ]  # fmt: skip
 
@@ -129,9 +130,9 @@ def test_a_table_without_usable_labels_is_refused_in_one_sentence(tmp_path, subt
 
 BAD_SETTINGS = [
     ({"evaluation__metric_for_best_model": "pearson"}, "pearson is not measured for a single label classification"),
-    ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weigh"),
-    ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "a number has no label to smooth"),
-    ({"data__max_length": 2}, "data.max_length: is 2, and 2 tokens are put around a text; set it to 128"),
+    ({"data__label_column": "number", "task__class_weights": "balanced"}, "a regression has no classes to weight"),
+    ({"data__label_column": "number", "training__label_smoothing_factor": 0.1}, "does not apply to regression"),
+    ({"data__max_length": 2}, "data.max_length: is 2, but 2 special tokens are added around a text; set it to 128"),
 ]  # fmt: skip
 
 
@@ -148,7 +149,7 @@ BAD = [
     ({"text": "b", "label": "y"}, ("--set", "data.label_column=lable"), "did you mean 'label'"),
     ({"text": "b", "label": "y"}, ("--set", "evaluation.metric_for_best_model=acuracy"), "did you mean accuracy?"),
     ({"text": None, "label": "y"}, (), "line 2: the column 'text' is null"),
-    ({"text": "b", "label": ["y"]}, (), "line 2: the labels are a list, and those before them names"),
+    ({"text": "b", "label": ["y"]}, (), "line 2: the labels are a list, but earlier labels are names"),
 ]
 
 
@@ -301,5 +302,5 @@ def test_a_model_that_reads_the_last_position_is_refused(tmp_path, capsys):
     command = ["--no-ui", "--task", "sequence_classification", "--model", str(tmp_path / "model"), "--data", str(data)]
     assert main([*command, "--set", f"output.runs_dir={tmp_path / 'runs'}"]) == 2
     told = capsys.readouterr().err
-    assert "xlnet reads the class off the last position" in told and "take another encoder" in told
+    assert "xlnet classifies by the last position" in told and "use another encoder" in told
     assert not (tmp_path / "runs").exists()

@@ -135,7 +135,7 @@ def test_splits_of_a_cached_data_set_of_the_hub_are_recognised(tmp_path, monkeyp
     for path in ("hub:org/one", "hub:org/one/data/*", "hub:org/two/en"):
         trained, evaluated, told = used(path, tmp_path / "cache")
         assert trained == marks("train") and evaluated == marks("validation") and "not read: test" in told, path
-    with pytest.raises(DataError, match=r"hub:org/two holds several splits or configurations: .*in several places"):
+    with pytest.raises(DataError, match=r"hub:org/two has several splits or configurations: .*in several places"):
         used("hub:org/two", tmp_path / "cache")
     with pytest.raises(DataError, match="several splits or configurations"):
         used("hub:org/two/**/*.parquet", tmp_path / "cache")
@@ -148,7 +148,7 @@ def test_a_named_test_split_is_read_and_noted(tmp_path):
     for path in ("d/test", "d/test/0.jsonl", "d/test/*.jsonl", "d/te*/*.jsonl"):
         trained, _, told = used(tmp_path / path, tmp_path / "cache", **whole)
         assert trained == marks("test"), path
-        assert ("by its name it is a test split" in told) == (path != "d/test/0.jsonl"), path
+        assert ("its name says test split" in told) == (path != "d/test/0.jsonl"), path
     assert used(tmp_path / "d/train", tmp_path / "cache", **whole) == (marks("train"), set(), "")
     every = ", ".join(str(tmp_path / "d" / split) for split in COUNTS)
     assert used(every, tmp_path / "cache", **whole)[0] == marks(*COUNTS)
@@ -181,7 +181,7 @@ def test_each_of_several_sources_needs_a_validation_split_or_none_has_one(tmp_pa
     assert evaluated == {f"{source}validation-{n}" for source in "ab" for n in range(4)}
     assert told.count("not read: test") == 2
     (tmp_path / "b/validation.jsonl").unlink()
-    with pytest.raises(DataError, match=r"a: has a validation split, and .*/b has none; name .* in data.eval_path"):
+    with pytest.raises(DataError, match=r"a: has a validation split, but .*/b has none; name .* in data.eval_path"):
         used(both, tmp_path / "cache")
     assert used(both, tmp_path / "cache", data__eval_path=tmp_path / "a")[1] == {f"avalidation-{n}" for n in range(4)}
 
@@ -221,7 +221,7 @@ def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
         folder = tmp_path / extra.partition(".")[0]
         for name in ("train.csv", "test.csv", extra):
             write(folder / name, rows("train"))
-        words = rf"several splits or .*; set data.split to .*name one in data.path, such as {folder}/train"
+        words = rf"several splits or .*; set data.split to .*set data.path to one, such as {folder}/train"
         with subtests.test(extra), pytest.raises(ConfigError, match=words):
             estimated_plan(loaded(folder))
 
@@ -231,7 +231,7 @@ def test_a_glob_reads_the_train_files_of_several_folders(tmp_path):
         write(tmp_path / language / "train.jsonl", rows(f"{language}train", 3))
     found = open_source(str(tmp_path / "*" / "train.jsonl"))
     assert [entry.path.parent.name for entry in found.entries] == ["de", "en"]
-    with pytest.raises(DataError, match="splits lie in several places"):
+    with pytest.raises(DataError, match="splits are in several places"):
         open_source(str(tmp_path))
 
 
@@ -328,7 +328,7 @@ def test_splits_that_the_datasets_library_has_written_are_used_the_same(at_home,
 def test_an_ambiguous_configuration_is_refused_with_the_choices(at_home):
     snapshot_of_two_configurations(at_home / "corpus")
     for path in ("org/two", "hub:org/two"):
-        with pytest.raises(DataError, match=r"hub:org/two holds several configurations: de, en; set data.name to one"):
+        with pytest.raises(DataError, match=r"hub:org/two has several configurations: de, en; set data.name to one"):
             used(path, at_home / "prepared")
         with pytest.raises(DataError, match=r"hub:org/two has no configuration 'fr'; set data.name to one of de, en"):
             used(path, at_home / "prepared", data__name="fr")
@@ -336,7 +336,7 @@ def test_an_ambiguous_configuration_is_refused_with_the_choices(at_home):
     for language in ("de", "en"):
         (cached / language / "0.0.0/0a").mkdir(parents=True)
         (cached / language / "0.0.0/0a/dataset_info.json").write_text("{}")
-    with pytest.raises(DataError, match=r"org/stored holds several configurations: de, en; set data.name"):
+    with pytest.raises(DataError, match=r"org/stored has several configurations: de, en; set data.name"):
         open_source("org/stored")
     with pytest.raises(DataError, match=r"has no configuration 'x'; leave data.name empty"):
         write(at_home / "de/train.jsonl", rows("train"))
@@ -347,7 +347,7 @@ def test_folders_without_a_readme_are_configurations(at_home):
     for language in ("de", "en"):
         write(at_home / f"corpus/{language}/train.jsonl", rows(f"{language}train", 4))
         write(at_home / f"corpus/{language}/test.jsonl", rows("test"))
-    with pytest.raises(DataError, match=r"set data.name to one of de, en; or name one in data.path"):
+    with pytest.raises(DataError, match=r"set data.name to one of de, en; or set data.path to one"):
         used("corpus", at_home / "prepared")
     trained, evaluated, _ = used("corpus", at_home / "prepared", data__name="de", data__eval_split="test")
     assert (trained, evaluated) == ({f"detrain-{n}" for n in range(4)}, marks("test"))
@@ -409,8 +409,8 @@ def test_a_missing_split_is_refused(tmp_path, subtests):
         write(tmp_path / f"{name}.jsonl", rows(name))
     for split, words in (
         ("trian", "has no split 'trian'; it has"),
-        ("train[5:", "'train[5:' is no part of a split"),
-        ("train[90:]", "no row is in 'train[90:]'; there are 20 rows"),
+        ("train[5:", "'train[5:' is not a valid slice"),
+        ("train[90:]", "'train[90:]' selects no rows; it has 20 rows"),
     ):
         with subtests.test(split), pytest.raises(DataError, match=re.escape(words)):
             open_source(str(tmp_path), choice=DataChoice(split=split))
@@ -421,13 +421,13 @@ def test_slices_are_noted_and_shared_rows_are_reported(tmp_path):
         write(tmp_path / f"d/{name}.jsonl", rows(name))
     told = used(tmp_path / "d", tmp_path / "cache", data__split="train[:5]", data__eval_split="test")[2]
     assert "train[:5] (train.jsonl) is trained on; test (test.jsonl) is evaluated on" in told
-    assert "not read: validation (validation.jsonl); data.eval_split says what is evaluated on" in told
+    assert "not read: validation (validation.jsonl); the held-out data comes from data.eval_split" in told
     apart = {"data__split": "train[:5]", "data__eval_split": "train[5:7]"}
     trained, evaluated, told = used(tmp_path / "d/train.jsonl", tmp_path / "cache", **apart)
     assert (trained, evaluated) == ({f"train-{n}" for n in range(5)}, {"train-5", "train-6"})
     assert "train[5:7] (train.jsonl) is evaluated on" in told and "as well" not in told
     told = used(tmp_path / "d", tmp_path / "cache", data__eval_split="train[5:7]")[2]
-    assert "rows that are evaluated on are trained on as well" in told
+    assert "evaluated rows are also trained on" in told
 
 
 def test_a_bad_row_of_a_slice_is_reported_by_its_line_in_the_file(tmp_path):
@@ -455,7 +455,7 @@ def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train+test"))
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
-    with pytest.raises(DataError, match=r"\(test.jsonl is of train and of another split as well\)"):
+    with pytest.raises(DataError, match=r"\(test.jsonl belongs to train and to another split\)"):
         open_source(str(tmp_path / "d"))
     both = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train[:1]"), "train[1:]")
     assert both[0].splits == () or all(not use.left_alone for use in both[0].splits)
@@ -465,7 +465,7 @@ def test_a_lone_test_split_is_trained_on_only_if_it_is_named(at_home):
     write(at_home / "corpus/test.jsonl", rows("test"))
     write(snapshot("org/one", at_home / "hf") / "data/test-00000-of-00001.jsonl", rows("test"))
     for path in ("corpus", "org/one", "hub:org/one/data"):
-        with pytest.raises(DataError, match=r"holds only test: .*; set data.split to test"):
+        with pytest.raises(DataError, match=r"has only test: .*; set data.split to test"):
             open_source(path)
         assert len(list(open_source(path, choice=DataChoice(split="test")).documents())) == 3
     for path in ("corpus/test.jsonl", "corpus/*.jsonl", "hub:org/one/data/test-*"):
@@ -481,11 +481,11 @@ def test_a_declared_split_without_its_files_is_refused(at_home):
     next((at_home / "hf/datasets").glob("*/*/*/*/source-train.arrow")).unlink()
     for path in ("saved", "org/stored"):
         for choice in (DataChoice(), DataChoice(split="train[:1]")):
-            with pytest.raises(DataError, match="train is declared and its files are missing"):
+            with pytest.raises(DataError, match="train is declared, but its files are missing"):
                 open_source(path, choice=choice)
     saved_dict(at_home / "other")
     (at_home / "other/dataset_dict.json").write_text('{"splits": ["train", "train_more", "validation", "test"]}')
-    assert open_source("other").remark == "train_more: declared, and the files are missing"
+    assert open_source("other").remark == "train_more: declared, but its files are missing"
 
 
 @pytest.mark.full
@@ -545,7 +545,7 @@ def test_the_commit_of_main_is_read_from_the_cache_of_datasets(at_home):
     for made in ("default/0.0.0/aa", "default/0.0.0/bb", "default-0123456789abcdef/0.0.0/cc"):
         write(place / made / "x-train.arrow", rows("train"))
         (place / made / "dataset_info.json").write_text("{}")
-    with pytest.raises(DataError, match=r"org/stored is in the cache of datasets in several commits: aa, bb; set data"):
+    with pytest.raises(DataError, match=r"org/stored has several commits in the cache of datasets: aa, bb; set data"):
         open_source("org/stored")
     for revision in ("aa", "bb"):
         assert open_source("org/stored", choice=DataChoice(revision=revision)).files[0].parent.name == revision
@@ -555,7 +555,7 @@ def test_the_commit_of_main_is_read_from_the_cache_of_datasets(at_home):
     fragment = DataChoice(name="default-0123456789abcdef")
     assert open_source("org/stored", choice=fragment).files[0].parent.name == "cc"
     shutil.rmtree(place / "default")
-    with pytest.raises(DataError, match="no data set org/stored of the hub on this machine"):
+    with pytest.raises(DataError, match="no Hub dataset org/stored on this machine"):
         open_source("org/stored")
 
 
@@ -564,7 +564,7 @@ BAD_README = [
     ("configs:\n- data_files: train.csv\n\tx: 1\n", "does not say where its data is: while scanning"),
     ("configs:\n- config_name: default\n  data_files: a.py\n", "Dataset scripts are no longer supported"),
     ("configs:\n- data_files:\n  - split: train\n    path: [train.csv, 'https://127.0.0.1:9/u.csv']\n",
-     "names data on the net: https://127.0.0.1:9/u.csv; download"),
+     "refers to data on the network: https://127.0.0.1:9/u.csv; download"),
     ("configs:\n- config_name: default\n  data_files: train.csv\n  skiprows: 2\n", "sets skiprows to 2, which is"),
     ("configs:\n- {config_name: x, data_files: train.csv, header: null}\n", "sets header to None, which is"),
     ("configs:\n- config_name: default\n  data_files: train.jsonl\n  field: rows\n", "sets field to 'rows', which"),
@@ -627,18 +627,18 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
 
     assert held_out(str(tmp_path / "ev")) == 4 and held_out("sample:python-docstrings") > 0
     for path, words in (
-        ("sample:python-docstrings", "data.eval_split names one"),
+        ("sample:python-docstrings", "data.eval_split is set"),
         (str(tmp_path / "ev"), "has no split"),
     ):
         with pytest.raises(DataError, match=rf"{words}.*data.eval_split"):
             held_out(path, "dev")
-    with pytest.raises(DataError, match=r"data.eval_split: no row is in 'train\[9:\]'"):
+    with pytest.raises(DataError, match=r"data.eval_split: 'train\[9:\]' selects no rows"):
         held_out(str(tmp_path / "ev"), "train[9:]")
     with pytest.raises(DataError, match="has no configuration 'fr'"):
         open_source(str(tmp_path / "cf"), choice=DataChoice(name="fr"))
     for kind in ("dev_a", "dev_b"):
         write(tmp_path / f"two/{kind}-00000-of-00001.jsonl", rows("validation"))
-    with pytest.raises(DataError, match=r"set data.eval_split to dev_a or dev_b; or name one in data.eval_path"):
+    with pytest.raises(DataError, match=r"set data.eval_split to dev_a or dev_b; or set data.eval_path to one"):
         held_out(str(tmp_path / "two"))
 
 
@@ -646,10 +646,10 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
 def test_settings_of_the_hub_are_noted_as_unused_for_a_local_path(at_home):
     write(at_home / "corpus/rows.jsonl", rows("train"))
     found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", DataChoice(revision="v9", streaming=True))[0]
-    told = "data.revision and data.streaming are of data sets of the hub, and not used for what is here"
+    told = "data.revision and data.streaming are for datasets on the Hub, and ignored for local data"
     assert [use.note for use in found.splits] == [told]
     write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
     for path in ("corpus", str(at_home / "corpus")):
         [use] = training_and_evaluation([path], [], "auto")[0].splits
-        assert "not the data set of the hub of the same name, which is hub:corpus" in use.words()
+        assert "not the dataset of the same name on the Hub (hub:corpus)" in use.words()
     assert not open_source("hub:corpus", choice=DataChoice(revision="main")).remark

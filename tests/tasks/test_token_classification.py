@@ -184,11 +184,11 @@ def test_a_tag_only_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
 def test_notes_describe_the_tags_of_the_data(tmp_path):
     loose = [{"text": "Paris saw footballs", "entities": [[0, 5, "X"], [10, 14, "Y"]]}] * 3
     _, data = prepared(tmp_path, loose, {"data.eval_fraction": 0})
-    assert "3 spans begin or end inside a word; the whole word has the tag" in data.notes
+    assert "3 spans start or end inside a word; the whole word gets the tag" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}], {"data.eval_fraction": 0})
-    assert "1 entity begins with I- and no B- before it; they count as entities, as conlleval has it" in data.notes
+    assert "1 entity starts with I- instead of B-; they count as entities, as in conlleval" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b"], "pos": ["N", "V"]}], {"data.eval_fraction": 0})
-    assert "2 tags, each for itself: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
+    assert "2 separate tags: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 
 
 def test_rows_that_are_cut_and_held_out_words_beyond_the_limit_are_counted(tmp_path):
@@ -431,7 +431,7 @@ BAD = {
     "wrong column": ([], ("data.label_column=ner_tag",), "did you mean 'ner_tags'?"),
     "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "known: loss, f1"),
     "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured with tags of entities"),
-    "no room for a word": ([], ("data.max_length=2",), "2 tokens are put around the words"),
+    "no room for a word": ([], ("data.max_length=2",), "2 special tokens are added around the words"),
 }
 BAD = {name: ([GOOD_ROW, *rows], changes, words) for name, (rows, changes, words) in BAD.items()} | {
     "numbers without names": ([row(["a"], [4])], (), "'ner_tags' are numbers, which have no names"),

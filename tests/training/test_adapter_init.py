@@ -50,7 +50,7 @@ def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(i
     assert outcome.exit_code == 0 and loss_of(run) == pytest.approx(loss_of(usual), abs=1e-5)
     events = read_all(run.journal)
     messages = [one.message for one in events if isinstance(one, RunProblem) and one.kind == "weights decomposed"]
-    assert len(messages) == 1 and messages[0].startswith(f"{init} took a part out of 14 matrices in ")
+    assert len(messages) == 1 and messages[0].startswith(f"{init} decomposed 14 matrices in ")
     shown = [one for one in events if isinstance(one, Progress) and one.what == f"decomposing weights for {init}"]
     assert shown and shown[0].total == 14
     words = f"begun by {init} and saved as LoRA of rank 8 for the weights as they were"
@@ -177,7 +177,7 @@ def test_the_learning_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny
     }
     # The rates 1e-3 and 3e-4 are for four times as many rows; a fourth of the rows halves them.
     assert (rates["default"].value, rates["pissa"].value, rates["olora"].value) == (5e-4, 1.5e-4, 5e-4)
-    assert "adapters that begin as the largest part of the weights" in rates["pissa"].reason
+    assert "initial adapters as the largest part of the weights" in rates["pissa"].reason
 
 
 @pytest.mark.full

@@ -256,8 +256,8 @@ def refusal(tiny_config, changes):
 
 
 REFUSED = [
-    ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from random weights are made of its data"),
-    ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from random weights"),
+    ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from scratch come from its data"),
+    ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from scratch"),
     ({TOKENS: "a b, a b"}, "the token 'a b' is named twice"),
     ({TOKENS: ","}, "it has no tokens"),
     ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),

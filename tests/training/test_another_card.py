@@ -229,7 +229,7 @@ def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun)
     assert words.endswith("with micro-batches of 2 rows instead of 4")
     assert changed.memory_bytes.value == needed[2] and changed.per_device_train_batch_size.reason == words
     tiny = replace(CARD, memory_free_bytes=GIB // 2, memory_bytes=GIB // 2)
-    with pytest.raises(ConfigError, match=r"needs about .* with 1 rows in a pass, the GPU has 512"):
+    with pytest.raises(ConfigError, match=r"needs about .* with 1 rows per pass, the GPU has 512"):
         moved(plan, machine(tiny), None)
 
 

@@ -140,7 +140,7 @@ def test_files_of_inner_folders_are_part_of_a_checkpoint(nested):
     assert not [path for path in nested.path.rglob("*") if path.stat().st_mode & 0o077]
     inner = nested.path / "templates" / "more" / "tools.jinja"
     inner.write_text("other")
-    assert damage_of(nested.path, 7) == "templates/more/tools.jinja is not what was written"
+    assert damage_of(nested.path, 7) == "templates/more/tools.jinja differs from what was written"
     inner.unlink()
     assert damage_of(nested.path, 7) == "templates/more/tools.jinja is missing"
 

@@ -397,7 +397,7 @@ def test_a_character_model_is_continued_where_it_ended(method, characters_run, t
 def test_new_characters_are_refused_with_their_list(characters_run, tiny_run, tmp_path):
     other = tmp_path / "other.txt"
     other.write_text("7 times é is Ω, said the 7th sheep.\n" * 40)
-    with pytest.raises(ConfigError, match=r"2 characters that the model does not know: é \(U\+00E9\), Ω \(U\+03A9\)"):
+    with pytest.raises(ConfigError, match=r"2 characters that are not .*vocabulary: é \(U\+00E9\), Ω \(U\+03A9\)"):
         tiny_run("refused", {FROM: "characters", "data.path": other, "tuning.method": "full"})
     known = tmp_path / "known.txt"
     known.write_text("7 times 7 is 49, said the 7th sheep.\n" * 40)
@@ -411,9 +411,9 @@ def test_new_characters_are_refused_with_their_list(characters_run, tiny_run, tm
 def test_a_model_of_other_tokens_is_no_character_model(go_on, tiny_config, characters_run):
     go_on("words", {"tuning.method": "full"})
     words = refusal_of(tiny_config, {FROM: "words", "task.type": "char_lm", "tuning.method": "full"})
-    assert "the tokens of this one are no characters" in words
+    assert "the tokens of this model are not characters" in words
     words = refusal_of(tiny_config, {FROM: "characters", "task.type": "char_lm", "model.init": "scratch"})
-    assert "the shape of a character model from random weights is that of [model.scratch]" in words
+    assert "a character model from scratch takes its shape from [model.scratch]" in words
 
 
 @pytest.fixture

@@ -320,7 +320,7 @@ def test_an_update_that_may_be_half_done_ends_the_run_and_saves_nothing(tiny_run
     monkeypatch.setattr(AdamW, "_init_group", failing)
     folder, outcome = tiny_run("failing", WHOLE | {"checkpoint.save_steps": 1})
     assert outcome.exit_code == EXIT_FAILED
-    assert "some weights may have changed" in outcome.failure and "last checkpoint stands" in outcome.failure
+    assert "some weights may have changed" in outcome.failure and "last checkpoint is kept" in outcome.failure
     assert steps_saved(folder.checkpoints) == ([1] if call > 2 else [])
     assert not (folder.logs / "error.txt").exists()
 
@@ -480,7 +480,7 @@ def test_lines_plan_screen_and_report_show_the_smaller_passes(tiny_run, shortage
     state = fold(events)
     (event,) = of_kind(folder, MicroBatchReduced)
     line = lines.event_line(event, state)
-    assert line.startswith("step 3: out of memory: 4 rows x 1 -> 2 rows x 2, goes on; longest row 17 tokens, peak ")
+    assert line.startswith("step 3: out of memory: 4 rows x 1 -> 2 rows x 2, continuing; longest row 17 tokens, peak ")
     assert (state.plan.per_device_train_batch_size, state.plan.gradient_accumulation_steps) == (2, 2)
     assert event in state.problems
     watched = WatchedRun(folder)

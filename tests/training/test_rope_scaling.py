@@ -126,7 +126,7 @@ def test_a_continued_adapter_keeps_its_positions(tiny_run, settings):
 
 def test_rows_may_be_as_long_as_the_positions_reach(tiny_config, settings):
     plan = estimated_plan(tiny_config("x", settings("yarn")))
-    assert "yarn positions for 128 tokens, where it was made for 32" in plan.parameters.reason
+    assert "yarn positions for 128 tokens instead of 32" in plan.parameters.reason
     assert plan.model_shape().max_position_embeddings == 128
 
 

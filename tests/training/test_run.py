@@ -136,10 +136,10 @@ def test_the_plan_in_the_journal_is_exact(learnt):
 
 def test_the_model_card_has_the_baselines_the_data_and_the_loss(learnt):
     baselines = of_kind(learnt, BaselinesMeasured)[0].losses
-    assert list(baselines) == [f"counting {count} back" for count in (1, 2, 3)]
+    assert list(baselines) == [f"{name} baseline" for name in ("bigram", "trigram", "4-gram")]
     card = (learnt.model / "README.md").read_text()
     loss = f"{of_kind(learnt, EvalDone)[-1].loss:.4f}"
-    for word in ("text.txt", "counting 1 back", "learning rate", "torch", "held out", loss):
+    for word in ("text.txt", "bigram baseline", "learning rate", "torch", "held out", loss):
         assert word in card, word
 
 

@@ -96,7 +96,7 @@ def trained(steps: int, total: int = 500, device: str = "cpu", **more) -> list[e
         e.PhaseChanged(phase="preparing"),
         e.DataPrepared(from_cache=False, rows=2626, eval_rows=292, tokens=336_000, eval_tokens=37_000, documents=45,
                        eval_documents=12, vocabulary=106, seconds=0.162),
-        e.BaselinesMeasured(losses={"counting 1 back": 2.4768, "counting 2 back": 1.5}, eval_tokens=37_000,
+        e.BaselinesMeasured(losses={"bigram baseline": 2.4768, "trigram baseline": 1.5}, eval_tokens=37_000,
                             unit="token"),
         e.PlanMade(total_steps=total, steps_per_epoch=165, effective_batch_size=16, per_device_train_batch_size=8,
                    gradient_accumulation_steps=2, parameters=818_000, disk_bytes=37_000_000, duration_seconds=70,

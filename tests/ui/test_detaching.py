@@ -135,7 +135,7 @@ def test_a_process_that_ends_at_once_is_an_error_with_its_words(tiny_config, tmp
     with pytest.raises(RunError, match="exit code 7: no memory"):
         go_on_detached(folder)
     monkeypatch.setattr("tui_trainer.launching.command_process.sys.executable", str(tmp_path / "none"))
-    with pytest.raises(RunError, match="no process of its own can be started"):
+    with pytest.raises(RunError, match="no background process could be started"):
         go_on_detached(folder)
 
 
@@ -144,6 +144,6 @@ def test_within_a_job_of_slurm_nothing_is_detached(tiny_config, monkeypatch):
     loaded = tiny_config("own")
     plan = estimated_plan(loaded)
     monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(Exception, match="ends with this job of Slurm"):
+    with pytest.raises(Exception, match="end with this Slurm job"):
         make_run(loaded, plan)
     assert not Path(loaded.config.output.runs_dir).exists() or not list(Path(loaded.config.output.runs_dir).iterdir())

@@ -153,7 +153,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
         await screens.press(*"many")
         await screens.shows("body of review 0")
         await screens.press("enter")
-        await screens.shows("no column has a usual name of labels", "Ctrl+T columns")
+        await screens.shows("no column has a usual name for labels", "Ctrl+T columns")
         await screens.press("ctrl+t")
         await screens.shows("Choose the columns", "text         none", "label        none")
         await screens.press("right", "right", "down", "down", *["right"] * 3)

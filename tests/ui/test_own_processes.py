@@ -28,7 +28,7 @@ REHEARSED = (
     {"part": "loading", "seconds": 4.0},
     {"part": "largest micro-batch"},
     {"part": "largest micro-batch", "seconds": 2.0, "peak_memory_bytes": 300 * MIB, "rows": 2, "longest": 458,
-     "row": 18, "begins": "The sheep", "failed": "out of memory with 8 rows in a pass, not with 2"},
+     "row": 18, "begins": "The sheep", "failed": "out of memory with 8 rows per pass, but not with 2"},
     {"part": "typical steps"},
 )  # fmt: skip
 REHEARSAL = {
@@ -43,10 +43,10 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
     async with open_canned(size=(100, 40)) as screens:
         program.says("a warning of a library", *REHEARSED)
         await screens.press("2", "d")
-        await screens.ticks("FAILED: out of memory with 8 rows in a pass, not with 2", "300.0 MiB",
+        await screens.ticks("FAILED: out of memory with 8 rows per pass, but not with 2", "300.0 MiB",
                             "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
-        await screens.ticks("cancelled; nothing is left of it")
+        await screens.ticks("cancelled; nothing was kept")
         await screens.press("enter")
         await screens.ticks("typical steps ...")
         program.end(REHEARSAL)
@@ -288,7 +288,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("up", "enter")
         await screens.ticks("exporting", "writing, 3 of 12 tensors", "Esc close, keep exporting")
         await screens.press("c")
-        await screens.ticks("cancelled; nothing is left of it", "Enter export")
+        await screens.ticks("cancelled; nothing was kept", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
 
 
@@ -399,5 +399,5 @@ def test_what_is_installed_is_an_extra_or_a_library_with_its_versions(monkeypatc
     assert command[:4] == ["uv", "pip", "install", "--python"]
     for library in ("bitsandbytes", "onnxruntime"):
         assert any(one.startswith(library) and ">=" in one for one in command)
-    with pytest.raises(InputError, match="nothing to install by the name 'bitsandbite'"):
+    with pytest.raises(InputError, match="no package named 'bitsandbite' to install"):
         installation(["bitsandbite"])

@@ -26,7 +26,7 @@ async def test_samples_are_gone_through_with_trained_tokens_marked_and_numbers_o
         text = await screens.shows("sample 1 of 2", "37 padding")
         assert "\u27e6 An animal.\u27e8<eos>\u27e9\u27e7" in text
         for key, words in (("n", "sample 2 of 2"), ("n", "sample 1 of 2"), ("p", "sample 2 of 2"),
-                           ("a", "900 to train, 90 held out, 20 left out")):  # fmt: skip
+                           ("a", "900 to train, 90 held out, 20 skipped")):  # fmt: skip
             await screens.press(key)
             await screens.shows(words)
         assert "sample 2" not in screens.text
@@ -102,7 +102,7 @@ async def test_bad_rows_are_reported_in_the_same_words_by_plan_start_preview_and
     request = Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))
     words = (
         "rows.jsonl, line 4 (3 times, also 21, 30): the role of message 2 is 'critic'; "
-        "roles are system, user, assistant, tool; data.on_bad_rows=skip leaves out rows that cannot be used; "
+        "known roles: system, user, assistant, tool; data.on_bad_rows=skip skips rows that cannot be used; "
         'the row: {"id": 3, "messages": ["\u2026", {"role": "critic", "content": "\u241b[31mBad."}]}'
     )
     for command in ("plan", "preview", "train"):

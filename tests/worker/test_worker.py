@@ -112,13 +112,13 @@ def test_a_forked_program_has_a_worker_of_its_own(script, monkeypatch):
         worker.close()
 
 
-KILLED = "killed, as happens where memory is short"
+KILLED = "killed, probably because memory ran out"
 FAILURES = [
-    ('print(\'{"failed": "no model"}\', flush=True)', "ended with: no model", "no model", False),
-    ("sys.exit('first\\nlast words')", "ended with: last words", "last words", False),
+    ('print(\'{"failed": "no model"}\', flush=True)', "failed: no model", "no model", False),
+    ("sys.exit('first\\nlast words')", "failed: last words", "last words", False),
     ("os.kill(os.getpid(), 9)", f"was {KILLED}", KILLED, True),
-    ("os.kill(os.getpid(), 11)", "ended with: no reason given", "no reason given", False),
-    ("os._exit(0)", "ended with: no reason given", "no reason given", False),
+    ("os.kill(os.getpid(), 11)", "failed: no error message", "no error message", False),
+    ("os._exit(0)", "failed: no error message", "no error message", False),
     ("time.sleep(1e6)", "took more than 1 s", "", False),
 ]
 
@@ -268,7 +268,7 @@ def test_every_question_has_a_function():
 def test_the_entry_loads_only_what_its_question_needs():
     """The question `try_machine` needs no torch until it computes."""
     done = entry("try_machine", text=json.dumps({"question": "count_model", "input": {}}) + "\n")
-    assert json.loads(done.stdout)["failed"].startswith("this worker answers try_machine, and not 'count_model'")
+    assert json.loads(done.stdout)["failed"].startswith("this worker answers try_machine, not 'count_model'")
     ours = {name for name in loaded_by(done) if name.startswith("tui_trainer.")}
     assert ours and not [name for name in ours if name.split(".")[1] not in ("worker", "errors", "terminal")]
     assert not loaded_by(done) & {*HEAVY, "numpy"}

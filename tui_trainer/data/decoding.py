@@ -45,9 +45,8 @@ def lines_of(
             refuse_other_encodings(raw_line, label, rows=rows)
         if len(raw_line) > MAX_LINE_BYTES:
             limit = format_bytes(MAX_LINE_BYTES)
-            raise DataError(
-                f"the line is longer than {limit}", where=f"{label}, line {line}", hint="cut the text into several rows"
-            )
+            where = f"{label}, line {line}"
+            raise DataError(f"the line is longer than {limit}", where=where, hint="split it into several rows")
         yield line, raw_line, offset
         offset += len(raw_line)
 
@@ -56,8 +55,8 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
     """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8, or holds a NUL."""
     for line, raw_line, offset in lines_of(content, label):
         if b"\0" in raw_line:
-            what = f"a NUL at byte offset {offset + raw_line.index(0):,}, which no text has"
-            raise DataError(what, where=f"{label}, line {line}", hint="take it out: tr -d '\\000'")
+            what = f"NUL byte at offset {offset + raw_line.index(0):,}, which text cannot contain"
+            raise DataError(what, where=f"{label}, line {line}", hint="remove it: tr -d '\\000'")
         yield line, decoded(raw_line, label, line=line, offset=offset)
 
 
@@ -114,15 +113,15 @@ def refuse_other_encodings(data: bytes, label: str, *, rows: bool = False) -> No
     """UTF-16 and UTF-32, and binary files. In rows, JSON itself refuses a lone NUL."""
     if wide := wide_encoding(data[:4096]):
         raise DataError(
-            f"not UTF-8, from byte offset 0 on; probably {wide}",
+            f"not UTF-8, from byte offset 0; probably {wide}",
             where=f"{label}, line 1",
             hint=_converting(wide, label),
         )
     if not rows and (position := data.find(b"\0")) >= 0:
         raise DataError(
-            f"a binary file: NUL at byte offset {position:,}",
+            f"binary file: NUL byte at offset {position:,}",
             where=f"{label}, line {data.count(NEWLINE, 0, position) + 1}",
-            hint="data.path wants text",
+            hint="data.path must be a text file",
         )
 
 
@@ -150,7 +149,7 @@ def refuse_surrogates(text: str, where: str) -> None:
     except UnicodeEncodeError as error:
         code = ord(text[error.start])
         raise DataError(
-            f"half a character (a lone surrogate, \\u{code:04x}) at character {error.start + 1} of the text",
+            f"lone surrogate (\\u{code:04x}, half a character) at character {error.start + 1} of the text",
             where=where,
         ) from None
 

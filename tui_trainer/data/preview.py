@@ -179,7 +179,7 @@ def samples(
     progress: Progress | None = None,
 ) -> list[ShownSample]:
     """The first `count` rows of the batches from step 1 on; fewer where an epoch has fewer. `cut`: bool [rows]."""
-    shown, meter = _Shown(Speller(tokenizer), names, cut), Meter(progress, "spelling the samples", count, "rows")
+    shown, meter = _Shown(Speller(tokenizer), names, cut), Meter(progress, "decoding the samples", count, "rows")
     found: list[ShownSample] = []
     for sample in islice(_all_samples(rows, order, layout, shown), count):
         found.append(sample)

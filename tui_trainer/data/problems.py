@@ -78,9 +78,9 @@ class ProblemList:
         """The same for rows that are passed over: how many, and the first of them."""
         if not self.count:
             return []
-        more = [f"and {self._more:,} more of other kinds"] if self._more else []
-        what = "row that cannot be used is" if self.count == 1 else "rows that cannot be used are"
-        return [f"{self.count:,} {what} left out: " + "; ".join([*map(str, self.shown), *more])]
+        more = [f"and {self._more:,} other problems"] if self._more else []
+        what = "unusable row was" if self.count == 1 else "unusable rows were"
+        return [f"{self.count:,} {what} skipped: " + "; ".join([*map(str, self.shown), *more])]
 
     def raise_any(self, *, skips_rows: bool = False, fix: str = "", all_rows: bool = False) -> None:
         """`skips_rows`: rows that cannot be used are passed over; the rest of a file never is. `fix` says how.
@@ -93,7 +93,7 @@ class ProblemList:
             is_one_kind = all_rows and len(self._kinds) == 1 and not self.ends
             *shown, last = [kind.problem(all_rows=is_one_kind) for kind in self._kinds.values()]
             if self._more:
-                shown, last = [*shown, last], Problem(message=f"and {self._more:,} more problems of other kinds")
+                shown, last = [*shown, last], Problem(message=f"and {self._more:,} other problems")
             if fix and self.count > len(self.ends):
                 last = replace(last, hint="; ".join(filter(None, (last.hint, fix))))
             raise DataError([*shown, last])

@@ -467,8 +467,8 @@ def samples() -> dict[str, Sample]:
     found = (
         Sample(
             name="python-docstrings",
-            title="docstrings of Python's library, by topic",
-            description="first paragraphs of the docstrings of Python's library, each with the topic of its module",
+            title="Python docstrings by topic",
+            description="first paragraphs of the docstrings of Python's standard library, labelled by topic",
             content=python_docstrings,
         ),
         Sample(
@@ -480,8 +480,8 @@ def samples() -> dict[str, Sample]:
         Sample(
             name="python-questions",
             title="Questions about Python's functions",
-            description="questions about the standard library's functions, whose answers stand in their documentation "
-            "or not",
+            description="questions about the standard library's functions, with and without an answer in their "
+            "documentation",
             content=python_questions,
         ),
         Sample(
@@ -493,15 +493,15 @@ def samples() -> dict[str, Sample]:
         ),
         Sample(
             name="python-signatures",
-            title="Python's functions, signature to summary",
+            title="Python functions, from signature to summary",
             description="signatures of the standard library's functions and the first sentence of each docstring",
             content=python_signatures,
         ),
         Sample(
             name="python-tokens",
-            title="names in Python's code by what they are for",
-            description="lines of Python's standard library as words, with tags for names of functions, parameters and "
-            "more",
+            title="Tagged names in Python code",
+            description="lines of Python's standard library as words, with tags for the names of functions, "
+            "parameters and more",
             content=python_tokens,
         ),
     )

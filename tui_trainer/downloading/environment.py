@@ -21,7 +21,7 @@ _VERSION = f"from importlib.metadata import version; print(version({NAME!r}))"
 def commands(folder: Path) -> list[list[str]]:
     """What makes the environment in `folder`. Raises InputError where there is no uv."""
     if shutil.which("uv") is None:
-        raise InputError("uv, which makes environments, is not installed", hint="install it: pip install uv")
+        raise InputError("uv, which creates environments, is not installed", hint="install it: pip install uv")
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     return [
         # Its scripts find it after it has got its final name.
@@ -50,7 +50,7 @@ def make_environment(told: Callable[[str], None]) -> str:
             folder.rename(old)
         new.rename(folder)
     except OSError as error:
-        raise FolderError(f"{new} cannot be made: {system_reason(error)}") from None
+        raise FolderError(f"{new} could not be created: {system_reason(error)}") from None
     finally:
         for left in (new, old):
             shutil.rmtree(left, ignore_errors=True)
@@ -61,7 +61,7 @@ def _run(command: list[str]) -> str:
     """What it prints. Raises RunError."""
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     if done.returncode:
-        raise RunError(f"`{Path(command[0]).name} {command[1]}` has failed (exit code {done.returncode})")
+        raise RunError(f"`{Path(command[0]).name} {command[1]}` failed (exit code {done.returncode})")
     return done.stdout.strip()
 
 
@@ -94,14 +94,14 @@ def installation(names: Sequence[str]) -> list[str]:
     wanted: dict[str, None] = {}
     for name in names:
         if name not in known:
-            message = f"there is nothing to install by the name {name[:40]!r}"
+            message = f"there is no package named {name[:40]!r} to install"
             raise InputError(message, hint=name_hint(name, [NAME, *found, *known]) or f"extras: {', '.join(found)}")
         wanted |= dict.fromkeys(known[name])
     if shutil.which("uv"):
         return ["uv", "pip", "install", "--python", sys.executable, *wanted]
     pip = [sys.executable, "-m", "pip", "install", *wanted]
     if util.find_spec("pip") is None:
-        raise InputError("neither uv nor pip is here to install it", hint=f"with pip: {shlex.join(pip)}")
+        raise InputError("neither uv nor pip is installed", hint=f"with pip, run {shlex.join(pip)}")
     return pip
 
 
@@ -118,5 +118,5 @@ def install_here(command: Sequence[str], told: Callable[[str], None]) -> list[st
                 told(text)
     if one.returncode:
         last = lines[-1] if lines else f"exit code {one.returncode}"
-        raise RunError(f"`{shlex.join(command[:3])}` has failed: {last}")
-    return [f"installed by {shlex.join(command)}"]
+        raise RunError(f"`{shlex.join(command[:3])}` failed: {last}")
+    return [f"installed with {shlex.join(command)}"]

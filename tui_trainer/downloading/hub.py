@@ -54,7 +54,7 @@ class RepositoryKind:
     """What models and data sets differ in. `refuse` makes the error for a mistake in what was asked; `option` and
     `revision_key` say where the user names one, and which."""
 
-    word: Literal["model", "data set"]
+    word: Literal["model", "dataset"]
     repository: Repository
     refuse: Callable[..., InputError]
     option: str
@@ -155,7 +155,7 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
     from huggingface_hub import get_token
 
     if offer.gated and not get_token():
-        what = f"{offer.name} is given only to accounts that accepted its licence"
+        what = f"{offer.name} is gated: only accounts that accepted its licence can download it"
         raise offer.kind.refuse(what, hint=_how_to_enter(offer.kind, offer.name))
 
 
@@ -187,7 +187,7 @@ def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
     bars = _bar_class(meter, 0, unit="it", unit_bytes=before / max(1, len(small)))
     folder = Path(snapshot_download(offer.name, **where, allow_patterns=names, tqdm_class=bars))
     if folder.name != offer.target.name:
-        raise RunError(f"{offer.name} changed on the hub since the question; run the same command again")
+        raise RunError(f"{offer.name} changed on the Hub in the meantime; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
         if file.size_bytes <= SMALL_BYTES:
             continue
@@ -227,17 +227,17 @@ def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterato
     except (FolderError, RunError):
         raise
     except KeyboardInterrupt:
-        raise RunError(f"the download of {name} was stopped; the same command goes on from there") from None
+        raise RunError(f"the download of {name} was stopped; run the same command to continue") from None
     except errors.GatedRepoError:
-        raise kind.refuse(f"this account may not have {name} yet", hint=_how_to_enter(kind, name)) from None
+        raise kind.refuse(f"this account has no access to {name} yet", hint=_how_to_enter(kind, name)) from None
     except errors.RevisionNotFoundError:
         what = f"{name} has no revision {one_line(revision, 80)}"
-        raise kind.refuse(what, hint=f"set {kind.revision_key} to a branch, a tag or a commit that it has") from None
+        raise kind.refuse(what, hint=f"set {kind.revision_key} to an existing branch, tag or commit") from None
     except errors.RepositoryNotFoundError:
-        hint = f"look for a misspelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
-        raise kind.refuse(f"the hub has no {kind.word} {name} that this account may see", hint=hint) from None
+        hint = f"check the spelling; a private {kind.word} needs `hf auth login` or HF_TOKEN"
+        raise kind.refuse(f"the Hub has no {kind.word} {name} that this account can access", hint=hint) from None
     except errors.OfflineModeIsEnabled:
-        raise RunError("HF_HUB_OFFLINE is set, so that nothing is downloaded; unset it and try again") from None
+        raise RunError("HF_HUB_OFFLINE is set, so downloading is disabled; unset it and try again") from None
     except network_errors() as error:
         raise RunError(network_sentence(kind, name, error)) from None
 
@@ -245,15 +245,15 @@ def _told_in_one_line(kind: RepositoryKind, name: str, revision: str) -> Iterato
 def network_sentence(kind: RepositoryKind, name: str, error: BaseException) -> str:
     """Why it could not be fetched, and what to do about it, without a network as well."""
     if full := full_disk_words(error):
-        return f"{full}; free some space, then the same command goes on with {name} from there"
+        return f"{full}; free some space, then run the same command to continue the download of {name}"
     reason, short = network_reason(error), name.rpartition("/")[2]
     folder = one_line(str(Path(short).absolute()), 200)
     copy = f"copy the {kind.word} from another machine into {folder} and give {kind.option} ./{short}"
     if _never_connected(error):
         why = reason.partition("] ")[2] or reason
-        what = f"{name} could not be downloaded: the hub at {host()} cannot be reached ({why})"
-        return f"{what}; try again where there is a network, or {copy}"
-    return f"{name} could not be downloaded: {reason}; the same command goes on from there, or {copy}"
+        what = f"{name} could not be downloaded: the Hub at {host()} cannot be reached ({why})"
+        return f"{what}; try again when online, or {copy}"
+    return f"{name} could not be downloaded: {reason}; run the same command to continue, or {copy}"
 
 
 def _never_connected(error: BaseException | None) -> bool:
@@ -288,7 +288,7 @@ def download_model(name: str, revision: str = "main", *, ask: Ask, progress: Pro
     and on Ctrl+C.
     """
     if not is_hub_name(name):
-        raise bad_model(f"{one_line(name, 120)} cannot be a name on the hub", hint="names look like org/model")
+        raise bad_model(f"{one_line(name, 120)} is not a valid name on the Hub", hint="names look like org/model")
 
     def choose(info: Any, listed: list[HubFile]) -> tuple[Sequence[HubFile], str]:
         refuse_other_kinds(info.config or {}, where=name, head=None)
@@ -307,20 +307,20 @@ def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile
     for pattern in _WEIGHTS:
         if weights := [file for file in files if pattern.fullmatch(file.name)]:
             return (*kept, *weights)
-    raise bad_model(f"{model} has no weights that transformers loads", hint=_instead(names))
+    raise bad_model(f"{model} has no weights that transformers can load", hint=_instead(names))
 
 
 def _instead(names: set[str]) -> str:
     if "adapter_config.json" in names:
-        return "it is an adapter: name the model that it was trained on"
+        return "it is an adapter: give the model that it was trained on"
     if any(name.endswith(".gguf") for name in names):
-        return "it has .gguf files, the form of llama.cpp, which is not trained: take the original model"
+        return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
     shown = one_line(", ".join(sorted(names)[:4]), 160)
     return f"its files: {shown}" if shown else "it is empty"
 
 
 DATA_SET = RepositoryKind(
-    word="data set", repository="datasets", refuse=DataError, option="--data", revision_key="the part behind the @"
+    word="dataset", repository="datasets", refuse=DataError, option="--data", revision_key="the part after the @"
 )
 
 
@@ -349,13 +349,13 @@ def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[Hub
 
 
 def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
-    copy = f"the hub keeps a copy of many in Parquet: try {HubPath(wanted.name, _COPY)}"
+    copy = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
     if any("/" not in name and name.endswith(".py") for name in names):
-        what = f"{wanted.name} has a loading script and no data of its own, and code of data sets is not run here"
+        what = f"{wanted.name} has only a loading script, and the code of datasets is not run"
         return DataError(what, hint=copy)
     shown = _endings(names)
     what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"
-    return DataError(what, hint=f"read are .parquet .arrow .jsonl .json .csv .tsv .conll .txt, and .gz of them; {copy}")
+    return DataError(what, hint=f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, .gz of them; {copy}")
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:

@@ -100,7 +100,7 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
             )
         Thread(target=_pass_on, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
-        hint = f"`tui-trainer track {shell_word(folder.name)}` hands the run over later"
+        hint = f"`tui-trainer track {shell_word(folder.name)}` uploads the run later"
         journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
 
 
@@ -187,7 +187,7 @@ def _write_report(run: OpenRun) -> None:
         write_report(run.folder)
     except Exception as error:
         message = f"the report could not be written: {one_line(str(error), 200) or type(error).__name__}"
-        hint = f"`tui-trainer report {shell_word(run.folder.name)}` tries it again"
+        hint = f"run `tui-trainer report {shell_word(run.folder.name)}` to try again"
         step = _saved_step(run.folder)
         run.journal.append(RunProblem(step=step, kind="no report", message=message, hint=hint))
 
@@ -207,7 +207,7 @@ def _story(run: OpenRun, gauges: GaugeWriter) -> Reason:
         if run.moved:
             # A run that goes on elsewhere says so, and so does its plan from now on.
             write_plan_file(run.folder, run.plan)
-            hint = "the effective batch and what it learns are the same, but not necessarily to the bit"
+            hint = "the effective batch is the same, but the results may not be bit-identical"
             step = _saved_step(run.folder)
             journal.append(RunProblem(step=step, kind="another device", message=run.moved, hint=hint))
         prepare.tell_changed_versions(run.plan, journal, step)
@@ -268,7 +268,7 @@ def _train_together(run: OpenRun, job: Job, progress: ProgressLine) -> tuple[Res
         before = job.checkpoint.step if job.checkpoint else 0
         checkpoint = _newest_checkpoint(run.folder, journal)
         step = checkpoint.step if checkpoint else 0
-        hint = f"all processes begin anew after step {step}"
+        hint = f"all processes restart after step {step}"
         event = RunProblem(step=step, kind="process ended", message=str(failure), hint=hint)
         if isinstance(failure, GroupOutOfMemory):
             event = reduced = _reduction(job.plan, event)
@@ -309,13 +309,13 @@ def _reduction(plan: Plan, event: RunProblem) -> MicroBatchReduced:
     before = plan.per_device_train_batch_size.value
     if before == 1:
         less = less_memory(plan, plan.longest_row)
-        raise RunError(f"{event.message}, with one row in a pass. A new run takes less memory with {less}")
+        raise RunError(f"{event.message}, with one row per pass. To use less memory, start a new run with {less}")
     rows = -(-before // 2)
     return MicroBatchReduced(
         step=event.step,
         kind="out of memory",
         message=event.message,
-        hint=f"{event.hint} with {rows} rows in a pass",
+        hint=f"{event.hint} with {rows} rows per pass",
         what="training",
         rows_before=before,
         rows=rows,
@@ -353,12 +353,12 @@ def _newest_checkpoint(folder: RunFolder, journal: JournalWriter) -> CheckpointF
         clear_leftovers(folder.checkpoints)
     except OSError as error:
         journal.append(
-            RunProblem(kind="leftovers", message=f"an unfinished checkpoint cannot be removed: {system_reason(error)}")
+            RunProblem(kind="leftovers", message=f"could not remove an unfinished checkpoint: {system_reason(error)}")
         )
     damages: list[str] = []
     checkpoint = newest_whole(folder.checkpoints, damages.append)
-    goes_on = f"goes on from step {checkpoint.step}" if checkpoint else "begins anew, as none is left"
-    hint = f"the run {goes_on}; this one is kept under the name damaged-step-N"
+    goes_on = f"continues from step {checkpoint.step}" if checkpoint else "starts over, because none is left"
+    hint = f"the run {goes_on}; the damaged one is kept as damaged-step-N"
     journal.append(*(RunProblem(kind="checkpoint damaged", message=damage, hint=hint) for damage in damages))
     set_aside_after(folder.checkpoints, checkpoint.step if checkpoint else 0)
     return checkpoint

@@ -69,8 +69,8 @@ def data_here() -> list[Choice]:
 
 def models_here() -> list[Choice]:
     """Finished runs, models of runs before, folders here and models that were fetched; last, none."""
-    runs = (Choice(value=run.name, note="what this run has trained") for run in _newest_runs() if run.model.is_dir())
-    scratch = Choice(value=FROM_SCRATCH, note="a small model that begins with random weights")
+    runs = (Choice(value=run.name, note="model from this run") for run in _newest_runs() if run.model.is_dir())
+    scratch = Choice(value=FROM_SCRATCH, note="small model, random weights")
     return _each_once((*runs, *_used_before(MODEL_KEY), *_model_folders(Path()), *_fetched_models(), scratch))
 
 
@@ -138,7 +138,7 @@ def _used_before(key: str) -> Iterator[Choice]:
             written = dotted_keys(tomllib.loads(read_plain_file(run.config, MIB).decode()))
             value = written.get(key)
             if isinstance(value, str) and value and (not value.startswith("/") or is_here(value)):
-                yield Choice(value=value, note=f"of the run {one_line(run.name, 40)}")
+                yield Choice(value=value, note=f"used by run {one_line(run.name, 40)}")
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -159,12 +159,12 @@ def _data_files(folder: Path) -> Iterator[Choice]:
             elif path.is_dir() and not _holds_model(path):
                 inside = [one for one in _entries(path) if form_of(one) not in ("unsupported", "unknown")]
                 if inside:
-                    found.append((2, Choice(value=f"{path}/", note=f"a folder with {one_line(inside[0].name, 30)}")))
+                    found.append((2, Choice(value=f"{path}/", note=f"folder, data files: {len(inside)}")))
     return iter(choice for _, choice in sorted(found, key=lambda one: one[0]))
 
 
 def _data_sets() -> Iterator[Choice]:
-    return (Choice(value=name, note="a data set in the hub's cache") for name in names_in_the_cache())
+    return (Choice(value=name, note="dataset in the Hub cache") for name in names_in_the_cache())
 
 
 def _samples() -> Iterator[Choice]:
@@ -175,7 +175,7 @@ def _model_folders(folder: Path) -> Iterator[Choice]:
     for path in _entries(folder):
         for inside in (path, *_entries(path)):
             if _holds_model(inside):
-                yield Choice(value=f"./{inside}", note=f"a folder, {format_bytes(_weights_bytes(inside))}")
+                yield Choice(value=f"./{inside}", note=f"folder, {format_bytes(_weights_bytes(inside))}")
 
 
 def _holds_model(folder: Path) -> bool:
@@ -185,7 +185,7 @@ def _holds_model(folder: Path) -> bool:
 def _fetched_models() -> Iterator[Choice]:
     for name, folder in cached_repositories("models"):
         if any(folder.glob("snapshots/*/*config.json")):
-            yield Choice(value=name, note=f"in the hub's cache, {format_bytes(_weights_bytes(folder / 'blobs'))}")
+            yield Choice(value=name, note=f"in the Hub cache, {format_bytes(_weights_bytes(folder / 'blobs'))}")
 
 
 def _weights_bytes(folder: Path) -> int:

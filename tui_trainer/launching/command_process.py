@@ -167,4 +167,4 @@ class JsonProcess(CommandProcess):
         self.exit_code = exit_code
         if self.is_cancelled:
             self.reason = self.cancelled
-        self.reason = self.reason or f"its process was ended with exit code {exit_code}"
+        self.reason = self.reason or f"the process ended with exit code {exit_code}"

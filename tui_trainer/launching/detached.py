@@ -30,8 +30,8 @@ _REASON_CHARACTERS: Final = 600
 def refuse_within_job() -> None:
     """Raises InputError within a job of Slurm, which ends all of its processes with it."""
     if Allocation.here():
-        message = "a process of its own ends with this job of Slurm"
-        raise InputError(message, hint="leave out --detach, or `tui-trainer submit` makes it a job of its own")
+        message = "a background process would end with this Slurm job"
+        raise InputError(message, hint="omit --detach, or use `tui-trainer submit` for a separate job")
 
 
 def make_run(loaded: LoadedConfig, estimate: Plan, *, gpu: GpuChoice = None) -> OpenRun:
@@ -60,15 +60,15 @@ def go_on_detached(
             log_bytes = log.seek(0, 2)
             child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
     except OSError as error:
-        raise RunError(f"no process of its own can be started: {system_reason(error)}") from error
+        raise RunError(f"no background process could be started: {system_reason(error)}") from error
     until = monotonic() + _PATIENCE_SECONDS
     while not any(isinstance(event, RunStarted) for event in reader.read_new()):
         if child.poll() is not None:
-            raise RunError(f"its process has ended with exit code {child.returncode}: {_last_words(folder, log_bytes)}")
+            raise RunError(f"its process ended with exit code {child.returncode}: {_last_words(folder, log_bytes)}")
         if monotonic() > until:
             child.kill()
             child.wait()
-            raise RunError(f"its process has not begun in {_PATIENCE_SECONDS:.0f} s")
+            raise RunError(f"its process did not start within {_PATIENCE_SECONDS:.0f} s")
         sleep(_POLL_SECONDS)
     # It outlives this process, which does not wait for it.
     child.returncode = 0
@@ -81,4 +81,4 @@ def _last_words(folder: RunFolder, before_bytes: int) -> str:
     except OSError:
         return "its log cannot be read"
     lines = said.decode("utf-8", "replace").strip().splitlines()
-    return one_line(lines[-1], _REASON_CHARACTERS) if lines else "it said nothing"
+    return one_line(lines[-1], _REASON_CHARACTERS) if lines else "no output"

@@ -86,8 +86,8 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
         try:
             keep()
         except OSError as error:
-            hint = "save the config before you leave, or set TUI_TRAINER_HOME to a folder that can be written to"
-            message = f"unsaved edits cannot be kept: {system_reason(error)}"
+            hint = "save the config before you quit, or set TUI_TRAINER_HOME to a folder that can be written to"
+            message = f"unsaved edits could not be stored: {system_reason(error)}"
             return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
         return None
 

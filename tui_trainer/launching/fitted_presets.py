@@ -58,9 +58,9 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
     if here is None or here.nodes in (1, loaded.config.distributed.nodes):
         return loaded
     if loaded.origin(key).by_user:
-        message = f"is {loaded.config.distributed.nodes}, but this step of Slurm has {here.nodes} nodes"
-        raise ConfigError(loaded.problem(key, message, "leave it out: inside Slurm it is known"))
-    return loaded.fitted(key, here.nodes, f"this step of Slurm has {here.nodes} nodes")
+        message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {here.nodes} nodes"
+        raise ConfigError(loaded.problem(key, message, "remove it: inside Slurm it is detected"))
+    return loaded.fitted(key, here.nodes, f"this Slurm step has {here.nodes} nodes")
 
 
 @contextmanager
@@ -75,7 +75,7 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
         if not is_of_task or any(why == problem.message for problem in error.problems):
             raise
         *others, last = error.problems
-        chosen = f"{_TASK} = {loaded.config.task.type} was chosen, as {why}"
+        chosen = f"{_TASK} = {loaded.config.task.type} was chosen because {why}"
         raise DataError([*others, replace(last, hint="; ".join(filter(None, (last.hint, chosen))))]) from None
 
 
@@ -86,7 +86,7 @@ def with_unread_noted(loaded: LoadedConfig, *, has_gpu: bool) -> LoadedConfig:
         if loaded.origin(key).by_user and value_of(loaded.config, key) != all_settings()[key].default:
             found.setdefault((loaded.where(key), why), []).append(key)
     notes = (
-        f"{', '.join(keys)} ({where}) {'changes' if len(keys) == 1 else 'change'} nothing: {why}"
+        f"{', '.join(keys)} ({where}) {'has' if len(keys) == 1 else 'have'} no effect: {why}"
         for (where, why), keys in found.items()
     )
     return replace(loaded, notes=(*loaded.notes, *notes))
@@ -122,14 +122,14 @@ def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
         parts.append(f"the task is now {task}")
     if not parts:
         return ""
-    name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"recipe {recipe} says"
+    name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"from recipe {recipe}"
     if FITTED in after.where(_TASK) and task != before.config.task.type:
         if len(parts) == 2:  # the narrowest terminal has room for so much
-            return f"now recipe {recipe} and task {task}, as model and {name} say"
-        source = f"{'the model and ' * (_MODEL in changed)}the columns of {name} say"
+            return f"now recipe {recipe} and task {task}, from model and {name}"
+        source = f"from {'the model and ' * (_MODEL in changed)}the columns of {name}"
     elif _MODEL in changed:
-        source = "a model is named" if value_of(after.config, _MODEL) else "no model is named"
-    return f"{' and '.join(parts)}, as {source}"
+        source = "because a model is set" if value_of(after.config, _MODEL) else "because no model is set"
+    return f"{' and '.join(parts)}, {source}"
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
@@ -138,7 +138,7 @@ def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
     if (run := run_of_model(Path(config.model.model_name_or_path))) and _task_of(run) == _CHARACTERS:
-        return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} learnt characters")
+        return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} is a character model")
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
     task, why = _task_that_fits(parts, _signature(config))
     return loaded.fitted(_TASK, task, why) if task else loaded
@@ -178,7 +178,7 @@ def misfit(loaded: LoadedConfig) -> str:
         return _refusal_of_rows(config, task.name, rows)[0]
     with suppress(InputError, OSError):
         is_text = not config.data.streaming and not sources_of(config)[0].parts[0].is_table
-        return "it learns from the rows of a table" if is_text and task.rows == "examples" else ""
+        return "it trains on the rows of a table" if is_text and task.rows == "examples" else ""
     return ""
 
 
@@ -202,14 +202,14 @@ def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
         run, is_open = run_of_model(adapter.folder), not loaded.origin(method).by_user
         whose = f"the adapter of the run {run.name}" if run else f"the adapter in {one_line(adapter.folder.name, 40)}"
         if is_open and wanted.continue_adapter == "merge" and wanted.has_adapter:
-            return loaded.fitted(method, "full", f"{whose} is merged, and the whole model trains")
+            return loaded.fitted(method, "full", f"{whose} is merged, and the whole model is trained")
         if is_open and wanted.continue_adapter != "merge" and not wanted.has_adapter:
-            loaded = loaded.fitted(method, "lora", f"{whose} goes on")
+            loaded = loaded.fitted(method, "lora", f"{whose} is continued")
         if not goes_on(loaded.config.tuning) or not loaded.config.tuning.has_adapter:
             return loaded
         for key, value in settings_of_adapter(facts, adapter).items():
             if not loaded.origin(key).by_user and value_of(loaded.config, key) != value:
-                loaded = loaded.fitted(key, value, f"{whose} goes on")
+                loaded = loaded.fitted(key, value, f"{whose} is continued")
     except ConfigError:  # told with everything else that is wrong
         return loaded
     return loaded
@@ -221,7 +221,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
     found = _columns_of_pair(config, _first_rows(config))
-    why = f"rows with {' and '.join(found.values())} are pairs; to learn from one alone, name it in {TEXT}"
+    why = f"rows with {' and '.join(found.values())} are pairs; to train on one column only, set {TEXT}"
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
     return loaded
@@ -237,7 +237,7 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
         found = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
     if len(found) < 2:
         return loaded
-    why = f"each of these {len(found)} columns holds a 0 or 1; to learn others, name them"
+    why = f"each of these {len(found)} columns holds 0 or 1; to train on others, set them"
     return loaded.fitted("data.label_column", ", ".join(found), why)
 
 
@@ -268,7 +268,7 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     can = [name for name, why in refusals.items() if not why]
     named = [name for name in COLUMNS if getattr(config.data, name) != COLUMNS[name]]
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
-        refusals |= {name: f"{name} does not read data.{named[-1]}" for name in can if name not in reads}
+        refusals |= {name: f"{name} does not use data.{named[-1]}" for name in can if name not in reads}
         can = reads
     if any(not find_task(name).labels_rows for name in can):
         # A model that writes learns to write the answers; one of its kind that marks them is asked for by name.
@@ -318,7 +318,7 @@ def _refusal_of_model(config: Config, name: str) -> str:
     """Why a task cannot be learnt by this model; empty where it can."""
     task = find_task(name)
     if task.rows == "stream":
-        return "it starts from random weights"
+        return "it trains from scratch"
     try:
         find_model(config.model.model_name_or_path, config.model.revision, head=task.head)
     except InputError as error:
@@ -362,4 +362,4 @@ def _with_rows_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     limit = shape.max_position_embeddings
     if limit is None or not length_problems(shape, loaded.config.data.max_length):
         return loaded
-    return loaded.fitted(key, limit, f"this {shape.model_type} model has learnt {limit} positions")
+    return loaded.fitted(key, limit, f"this {shape.model_type} model has {limit} positions")

@@ -37,7 +37,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
         try:
             ask("merge_base", {"config": config.model_dump(mode="json"), "folder": str(run.root)})
         except WorkerFailed as failure:
-            raise RunError(f"the adapter cannot be merged: it {failure}") from None
+            raise RunError(f"the adapter could not be merged: the process {failure}") from None
     why = "the adapter is merged into its model first"
     return loaded.fitted(MODEL_KEY, str(run.base), why).fitted(KEY, "auto", why)
 

@@ -171,7 +171,7 @@ def try_micro_batches(
                     return found
                 more = {"place": place, "candidates": sizes, "tried": list(known.items())}
                 _ask(found, asked | more | {"timed": timed, "step_rows": found.step_rows}, left, heard)
-        found.cut_short = f"{format_seconds(seconds)} were over"
+        found.cut_short = f"the time limit of {format_seconds(seconds)} was reached"
     except KeyboardInterrupt:
         found.cut_short = INTERRUPTED
     return found
@@ -192,8 +192,8 @@ def tune_micro_batch(loaded: LoadedConfig, plan: Plan, gpu: GpuChoice, progress:
         found = try_micro_batches(request, plan, gpu, seconds=_TUNE_SECONDS, heard=hear, timed=True)
     if not found.largest:
         failed = next((one.failed for one in found.tried.values() if one.failed), found.cut_short)
-        hint = "`tui-trainer rehearse` tries what takes less memory"
-        raise RunError(f"no micro-batch could be measured: {failed}. {hint}")
+        hint = "run `tui-trainer rehearse` to try settings that use less memory"
+        raise RunError(f"no micro-batch could be measured: {failed}; {hint}")
     # Where the time was over before one was timed, the largest that survived.
     rows = found.fastest.rows if found.fastest else found.largest
     seconds = {size: one.step_seconds for size, one in found.tried.items() if one.step_seconds and not one.failed}

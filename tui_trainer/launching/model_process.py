@@ -59,17 +59,17 @@ def find_place(
         row = trained.plan.config.data.max_length + tokens
         needed = models * answering_bytes(shape, setup, trained.loaded_bytes, row)
     except InputError as error:
-        return Place(words=f"{ON_THE_CPU.words}: what it takes of a card is not known: {one_line(str(error), 200)}")
+        return Place(words=f"{ON_THE_CPU.words}: its GPU memory is unknown: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     claimed = {one.index: sum(size for uuid, size in claims if uuid in (one.uuid, one.cuda_uuid)) for one in cards}
     rooms = {one.index: int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed[one.index])) for one in cards}
     card = max(cards, key=lambda one: rooms[one.index])
     room, still = rooms[card.index], claimed[card.index]
-    beside = f" beside {format_bytes(still)} that runs on it may still take" if still else ""
-    room_words = f"{format_bytes(max(room, 0))} of GPU {card.index}{beside}"
+    beside = f", besides {format_bytes(still)} reserved for its runs" if still else ""
+    room_words = f"{format_bytes(max(room, 0))} free{beside}"
     if needed > room:
-        return Place(words=f"{ON_THE_CPU.words}: it takes {format_bytes(needed)}, and there is room for {room_words}")
-    words = f"on GPU {card.index}: it takes {format_bytes(needed)} of {room_words}"
+        return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")
+    words = f"on GPU {card.index}: needs {format_bytes(needed)} of {room_words}"
     # It never takes what a run was planned to take.
     return Place(words=words, card_uuid=card.cuda_uuid, card_bytes=room - CONTEXT_BYTES)
 
@@ -112,7 +112,7 @@ class ModelProcess:
                     "try_model", asked, progress=lambda figures: show(figures["piece"])
                 )
         except WorkerFailed as error:
-            raise RunError(error.reason or f"the process that tries the model {error}") from None
+            raise RunError(error.reason or f"the process with the model {error}") from None
         return answer
 
     def end(self) -> None:

@@ -76,8 +76,8 @@ def name_problems(loaded: LoadedConfig) -> list[Problem]:
         return []
     problem = check_name(output.name)
     if problem is None and os.path.lexists(Path(output.runs_dir) / output.name):
-        hint = f"`tui-trainer resume {shell_word(output.name)}` goes on with it, or choose another name"
-        problem = Problem(message="this run exists already", hint=hint)
+        hint = f"run `tui-trainer resume {shell_word(output.name)}` to resume it, or choose another name"
+        problem = Problem(message="this run already exists", hint=hint)
     return [replace(problem, key="output.name")] if problem else []
 
 
@@ -167,4 +167,4 @@ def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
     for name in (first, *(f"{first}_{number}" for number in range(2, 1000))):
         if not os.path.lexists(runs_dir / name):
             return name
-    raise FolderError(f"{runs_dir} holds too many runs that began this second")
+    raise FolderError(f"{runs_dir} contains too many runs that started in this second")

@@ -72,10 +72,10 @@ def find_cards(names: str) -> list[Card]:
         rows = [card for card in CARDS if asked == {"all"} or asked <= words[card]]
         if not rows:
             hint = name_hint(plain_name(name).upper(), dict.fromkeys(card.title for card in CARDS))
-            raise InputError(f"no card of the catalogue is called {name!r}", hint=hint)
+            raise InputError(f"there is no GPU {name!r} in the catalogue", hint=hint)
         found += [card for card in rows if card not in found]
     if not found:
-        raise InputError("--cards takes names of cards, such as T4,RTX 4090,H100", hint="--cards all is all of them")
+        raise InputError("--cards needs names of GPUs, such as T4,RTX 4090,H100", hint="--cards all lists all GPUs")
     return found
 
 

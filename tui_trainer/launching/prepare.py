@@ -145,17 +145,17 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
         with suppress(InputError):  # what cannot be opened any more keeps the name that it was prepared under
             data = data.named(sources_of(config))
         if changed := _changed_data(plan, data, progress):
-            hint = "the run goes on with the rows that were prepared when it began"
+            hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
     else:
         now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
         if now == "of other data":
-            hint = "a resumed run would not continue the same curve; start a new run, or put the old data back"
-            raise DataError("the data changed since this run began", where=config.data.path, hint=hint)
+            hint = "a resumed run would not continue the same curve; start a new run, or restore the old data"
+            raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
         if now == "read otherwise":
-            message = "the rows of this run were prepared by an older version, and their folder is gone"
-            hint = "this version would make other rows of the data, and a resumed run would not continue the same "
-            hint += "curve; start a new run, put the folder back, or resume with the version that the run began with"
+            message = "the rows of this run were prepared by an older version, and their folder is missing"
+            hint = "this version would prepare other rows, so a resumed run would not continue the same curve; start "
+            hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, prepared_data_folder(), progress)
     _announce_data(task.choices(config, data), data, started, journal)
@@ -168,8 +168,8 @@ def _changed_data(plan: Plan, data: PreparedData, progress: Progress) -> str:
     try:
         changed = find_task(config.task.type).has_changed(config, data.fingerprint, progress)
     except DataError as error:
-        return f"the data of this run cannot be read any more: {one_line(str(error), 300)}"
-    return f"the data changed since this run began: {one_line(config.data.path, 200)}" if changed else ""
+        return f"the data of this run can no longer be read: {one_line(str(error), 300)}"
+    return f"the data changed since this run started: {one_line(config.data.path, 200)}" if changed else ""
 
 
 def mend_plan_file(folder: RunFolder) -> RunProblem | None:
@@ -177,7 +177,7 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
     a checkpoint the run begins anew, and so does its plan. Returns what was done. Raises FolderError where nothing
     proves what the plan was.
     """
-    damage = "plan.json is gone"
+    damage = "plan.json is missing"
     try:
         read_plan_file(folder.plan.read_bytes())
         return None
@@ -195,15 +195,15 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
         if not folder.plan.is_file():
             return None
         folder.plan.unlink()
-        hint = "no whole checkpoint is left: the run begins anew, with a plan that is made of config.toml"
+        hint = "no complete checkpoint is left: the run starts over with a new plan from config.toml"
         return RunProblem(kind="plan made again", message=damage, hint=hint)
     name, content = found
     if content is None:
-        message = f"{damage}, and {name}, which an earlier version wrote, has no copy of it"
-        hint = "nothing proves that a plan made again of config.toml would be the same, so nobody goes on with it; "
+        message = f"{damage}, and {name} of an earlier version has no copy of it"
+        hint = "a new plan from config.toml might differ, so the run cannot be resumed; "
         raise FolderError(message, where=str(folder.root), hint=hint + _anew(folder))
     folder.write_file(folder.plan, content)
-    return RunProblem(kind="plan put back", message=damage, hint=f"its copy in {name} was put back")
+    return RunProblem(kind="plan put back", message=damage, hint=f"it was restored from {name}")
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
@@ -215,7 +215,7 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
     values = {key: value for layer in layers for key, value in layer.values.items()}
     config = validate(values, dict.fromkeys(values, layers[0]), problems) if not problems else None
     if config is None:
-        message = f"config.toml was edited, and cannot be read: {one_line(str(problems[0]), 300)}"
+        message = f"config.toml was edited, but cannot be read: {one_line(str(problems[0]), 300)}"
     else:
         config, recipes = with_absolute_paths(config), (plan.recipe, absolute(plan.config.profile))
         found = {
@@ -230,18 +230,18 @@ def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
             for key, (now, before) in found.items()
             if not same(now, before)
         ]
-        edits += [f"{key} is gone" for key in plan.user_keys if key not in values]
+        edits += [f"{key} was removed" for key in plan.user_keys if key not in values]
         if not edits:
             return None
         message = f"config.toml was edited: {one_line('; '.join(edits), 600)}"
-    hint = f"a run keeps the settings that it began with; {_anew(folder)} with those of the file"
+    hint = f"a run keeps its original settings; {_anew(folder)}"
     return RunProblem(kind="config edited", message=message, hint=hint)
 
 
 def _anew(folder: RunFolder) -> str:
     # The old name is taken, and may be in the file.
     command = shlex.join(["tui-trainer", str(folder.config), "--set", f"output.name={folder.name}-anew"])
-    return f"`{command}` starts anew"
+    return f"start a new run with `{command}`"
 
 
 def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
@@ -256,7 +256,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
         message = f"plan.json cannot be read: {system_reason(error)}"
         raise FolderError(message, where=str(folder.root)) from None
     except ValueError as error:
-        hint = f"`tui-trainer resume` needs the program and the file that it began with; {_anew(folder)}"
+        hint = f"resume it with the version that started it and an unchanged plan.json, or {_anew(folder)}"
         raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 
@@ -277,10 +277,10 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None
     """A run that goes on with other libraries is told so: its curve may not continue to the bit."""
     now = versions()
     changed = [
-        f"{name} {old} is now {now.get(name, 'gone')}" for name, old in plan.versions.items() if now.get(name) != old
+        f"{name} {old} is now {now.get(name, 'absent')}" for name, old in plan.versions.items() if now.get(name) != old
     ]
     if changed:
-        hint = "the run goes on, but not necessarily to the bit"
+        hint = "the run continues, but may not be bit-identical"
         journal.append(RunProblem(step=step, kind="versions changed", message=", ".join(changed), hint=hint))
 
 

@@ -271,7 +271,7 @@ def _shortened(pieces: Sequence[Piece], most: int) -> Iterator[Piece | str]:
         if head:
             yield _part(piece, head)
         if start <= gap[0] < end:
-            yield f" ... {gap[1] - gap[0]:,} characters are not shown ... "
+            yield f" ... {gap[1] - gap[0]:,} characters not shown ... "
         if tail and end > gap[1]:
             yield _part(piece, tail)
 
@@ -373,7 +373,7 @@ def summary_lines(preview: Preview, signs: Signs) -> Iterator[str]:
     yield from _histogram(preview, signs)
     yield f"{'padding':<{_LABEL}}{_padding_words(preview)}"
     if preview.bad_rows:
-        yield "rows that cannot be used:"
+        yield "unusable rows:"
         yield from (f"  {one_line(str(problem))}" for problem in preview.bad_rows)
     yield from (f"note: {one_line(note)}" for note in preview.notes)
 
@@ -389,14 +389,14 @@ def _histogram(preview: Preview, signs: Signs) -> Iterator[str]:
 def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
     counts, lengths = preview.counts, preview.lengths
     yield "read", _read(preview)
-    yield "rows", f"{counts.train_rows:,} to train, {counts.eval_rows:,} held out, {preview.rows_left_out:,} left out"
+    yield "rows", f"{counts.train_rows:,} to train, {counts.eval_rows:,} held out, {preview.rows_left_out:,} skipped"
     labels, tokens = f"{counts.train_labels:,}", f"{counts.train_tokens:,}"
     match preview.learns:
         case "labels of rows":
             often = "any number" if counts.train_labels > counts.train_rows else "one"
-            yield "labels", f"{often} a row{_classes(preview.class_rows)}"
+            yield "labels", f"{often} per row{_classes(preview.class_rows)}"
         case "answers":
-            yield "trained", f"{labels} tokens of answers, to {tokens} tokens that are read"
+            yield "trained", f"{labels} answer tokens for {tokens} input tokens"
         case _:
             share = counts.train_labels / max(counts.train_tokens, 1)
             yield "trained", f"{labels} of {tokens} tokens ({share:.0%})"
@@ -405,7 +405,7 @@ def _rows_of_numbers(preview: Preview) -> Iterator[tuple[str, str]]:
 
 def _read(preview: Preview) -> str:
     counts = preview.counts
-    faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} repeated, {counts.leaked_rows:,} leaked"
+    faults = f"{counts.bad_rows:,} bad, {counts.repeated_rows:,} duplicate, {counts.leaked_rows:,} leaked"
     if counts.rows_read:
         lost = f"{counts.truncated_rows:,} truncated, {counts.untrained_rows:,} without a trained token"
         return f"{counts.rows_read:,} rows: {faults}, {lost}"
@@ -431,9 +431,9 @@ def _padding_words(preview: Preview) -> str:
     if shares is None:
         return "none: rows are cut from one stream of text"
     packed = "" if shares.packed is None else f", packed {shares.packed:.0%}"
-    takes = {"padded": "pads", "grouped": "draws by length", "packed": "packs"}[preview.choice]
+    takes = {"padded": "pads", "grouped": "groups by length", "packed": "packs"}[preview.choice]
     why = f" ({preview.choice_reason})" if preview.choice_reason else ""
-    return f"padded {shares.padded:.0%}, drawn by length {shares.grouped:.0%}{packed}; the plan {takes}{why}"
+    return f"padded {shares.padded:.0%}, grouped by length {shares.grouped:.0%}{packed}; the plan {takes}{why}"
 
 
 # --------------------------------------------------------------------- JSON

@@ -111,14 +111,14 @@ def _card(plan: Plan) -> str:
     cards = cards_for(hardware, first) if first else []
     if number >= len(cards):
         has = f"{socket.gethostname()} has {len(cards)} usable {'card' if len(cards) == 1 else 'cards'}"
-        raise RunError(f"{has}, and each of {plan.processes_per_node} processes needs one")
+        raise RunError(f"{has}, but each of {plan.processes_per_node} processes needs one")
     return cards[number].cuda_uuid
 
 
 def _prepared(plan: Plan) -> PreparedData:
     found = read_entry(prepared_data_folder() / plan.data_key)
     if found is None:
-        raise DataError("the prepared data is gone", where=plan.data_key, hint="resume the run: it is prepared again")
+        raise DataError("the prepared data is missing", where=plan.data_key, hint="resume the run to prepare it again")
     return found
 
 

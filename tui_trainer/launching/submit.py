@@ -46,13 +46,13 @@ class Resources:
         """What cannot be written into a script."""
         found = []
         if self.time and limit_seconds(self.time) is None:
-            message = f"--time {one_line(self.time, 40)!r} is no time of Slurm"
-            hint = "such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"
+            message = f"--time {one_line(self.time, 40)!r} is not a Slurm time"
+            hint = "use a form such as 90 (minutes), 8:00:00 or 2-12 (days-hours)"
             found.append(Problem(message=message, hint=hint))
         for option in (*self.options, f"--partition={self.partition}"):
             if not re.fullmatch(r"-[-A-Za-z]\S*(?:[ =].*)?", option) or not option.isprintable():
-                hint = "such as --sbatch=--account=physics"
-                found.append(Problem(message=f"{one_line(option, 60)!r} is no option of sbatch", hint=hint))
+                hint = "use a form such as --sbatch=--account=physics"
+                found.append(Problem(message=f"{one_line(option, 60)!r} is not an option of sbatch", hint=hint))
         return found
 
 
@@ -109,8 +109,8 @@ def planned_root(loaded: LoadedConfig) -> Path:
     runs_dir = Path(loaded.config.output.runs_dir)
     root = runs_dir.expanduser().resolve() / (loaded.config.output.name or free_name(runs_dir, loaded))
     if not str(root).isprintable():
-        message = f"{one_line(str(root), 200)} has a line break or a control character, which no batch script can hold"
-        raise ConfigError(message, hint="name another folder with output.runs_dir")
+        message = f"{one_line(str(root), 200)} has a line break or a control character, which batch scripts cannot have"
+        raise ConfigError(message, hint="set output.runs_dir to another folder")
     return root
 
 
@@ -139,5 +139,5 @@ def hand_over(folder: RunFolder) -> str:
     try:
         slurm.remember_job(folder, job)
     except FolderError as error:
-        raise RunError(f"job {job} is in the queue, but `stop` does not know it: {error}; `scancel {job}`") from error
+        raise RunError(f"job {job} is queued, but `stop` cannot find it: {error}; use `scancel {job}`") from error
     return job

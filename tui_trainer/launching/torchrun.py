@@ -126,7 +126,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
     until, told_at = monotonic() + WAIT_SECONDS, float("-inf")
     while missing := [rank for rank in range(1, plan.nodes) if not _has_come(folder, rank, attempt)]:
         if monotonic() > until:
-            message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not come within "
+            message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not join within "
             message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` on it"
             raise RunError(message)
         if monotonic() - told_at > 10 * POLL_SECONDS:
@@ -151,7 +151,7 @@ def ended_elsewhere(folder: RunFolder, plan: Plan, attempt: str) -> dict[str, An
 def _has_come(folder: RunFolder, node_rank: int, attempt: str) -> bool:
     told = _told(folder, node_rank, attempt)
     if "problem" in told:
-        raise RunError(f"node {node_rank} ({told.get('host')}) cannot take part: {told['problem']}")
+        raise RunError(f"node {node_rank} ({told.get('host')}) cannot join: {told['problem']}")
     return bool(told)
 
 
@@ -179,7 +179,7 @@ def _address(plan: Plan) -> str:
             free.bind(("", int(port or 0)))
         except OSError as error:
             message = f"port {port} of this node cannot be used: {system_reason(error)}"
-            hint = "name another one, or none: then a free one is taken"
+            hint = "set another port, or none to use a free one"
             raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
         return f"{host}:{free.getsockname()[1]}"
 
@@ -474,15 +474,15 @@ def _words(folder: RunFolder, ended: dict[str, Any]) -> str:
     if rank is None:
         where = f" on node {node}" if (node := ended.get("node")) else ""
         log = folder.logs / (f"node-{node}.txt" if node else _AGENT_LOG)
-        return f"torchrun has ended{where} ({_exit_words(code)}); its log is {log}"
+        return f"torchrun ended{where} ({_exit_words(code)}); its log is {log}"
     log = log_path(folder, rank)
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         last = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
         if last and code > 0:
-            return f"process {rank} has ended ({_exit_words(code)}): {last}; its log is {log}"
-    hint = "; the system kills the largest process where memory is short" if code == -signal.SIGKILL else ""
-    return f"process {rank} has ended ({_exit_words(code)}){hint}; its log is {log}"
+            return f"process {rank} ended ({_exit_words(code)}): {last}; its log is {log}"
+    hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
+    return f"process {rank} ended ({_exit_words(code)}){hint}; its log is {log}"
 
 
 def _exit_words(code: int) -> str:
@@ -516,7 +516,7 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
             heard, heard_at = written, monotonic()
         elif monotonic() - heard_at > WAIT_SECONDS:
             waited = format_seconds(WAIT_SECONDS)
-            what = "says nothing any more" if done else "has not begun with the run"
+            what = "no longer responds" if done else "has not started the run"
             raise RunError(f"the first node {what}: node {node_rank} has waited for {waited}")
         sleep(POLL_SECONDS)
 

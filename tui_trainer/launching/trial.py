@@ -40,7 +40,7 @@ _MOST_SLOWER = 1.3
 _CHECKED = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "torchao",
             "liger-kernel", "triton", "flash-attn", "huggingface-hub", "safetensors")  # fmt: skip
 _ATTENTION_PACKAGES = {"flash-attn": "flash_attn", "flash-attn-3": "flash_attn_interface"}
-_WHO_COMPUTES = "top   (who else computes here?)"
+_WHO_COMPUTES = "top   (are other programs busy?)"
 Trial = dict[str, Any]
 
 
@@ -126,7 +126,7 @@ def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
     tried = _of_part(trial, "attention")
     for package, module in _ATTENTION_PACKAGES.items():
         if reason := tried.get(module, {}).get("reason"):
-            sentence = f"{module} is installed and cannot be imported: {one_line(str(reason), 120)}"
+            sentence = f"{module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
             yield HardwareProblem("warn", sentence, f"uv pip install --reinstall --no-build-isolation {package}")
 
 
@@ -135,7 +135,7 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
     for name, rate in (card.teraflops.known() if card else {}).items():
         found = _of_part(trial, "precisions").get(name, {})
         if found.get("reason"):
-            sentence = f"{name} cannot be computed, which this card has: {one_line(str(found['reason']), 120)}"
+            sentence = f"{name} failed, although this card supports it: {one_line(str(found['reason']), 120)}"
             yield HardwareProblem("warn", sentence, "tui-trainer diagnose")
         elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
             reached = found["teraflops"]
@@ -143,7 +143,7 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
             yield HardwareProblem("warn", sentence, look)
     bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
-        sentence = f"the card's memory moves {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
+        sentence = f"the card's memory reaches {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
         yield HardwareProblem("warn", sentence, look)
 
 
@@ -161,18 +161,18 @@ def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
 def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
     for disk in _listed(trial, "disks"):
-        for what, verb in (("read", "gives"), ("write", "takes")):
+        for what, verb in (("read", "reads"), ("write", "writes")):
             rate = disk[f"{what}_bytes_per_second"]
             if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
                 sentence = f"the disk of {one_line(disk['path'])} {verb} only {format_bytes(rate)}/s"
                 yield HardwareProblem("warn", sentence, moves.get(disk["label"], f"df -h {one_line(disk['path'])}"))
     shared = trial.get("shm_bytes")
     if shared is not None and shared < _LITTLE_SHM_BYTES:
-        sentence = f"/dev/shm has {format_bytes(shared)}: little for processes that share batches"
+        sentence = f"/dev/shm has {format_bytes(shared)}: little for data loader processes"
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     loaded = _of_part(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
-        yield HardwareProblem("warn", f"batches are cut at {format_rate(loaded, 'tokens')} only", _WHO_COMPUTES)
+        yield HardwareProblem("warn", f"batches are prepared at only {format_rate(loaded, 'tokens')}", _WHO_COMPUTES)
 
 
 def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
@@ -181,10 +181,10 @@ def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
         sentence = f"the card's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
         yield HardwareProblem("bad", sentence, f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
     if ecc.get("remapping_pending"):
-        sentence = "rows of the card's memory wait to be replaced by spare ones, which a reset does"
+        sentence = "rows of the card's memory are waiting to be remapped, which needs a reset"
         yield HardwareProblem("warn", sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
     for report in trial.get("kernel_reports") or []:
-        yield HardwareProblem("warn", f"the kernel noted: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
+        yield HardwareProblem("warn", f"kernel log: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
 
 
 def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
@@ -203,7 +203,7 @@ def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
                         continue
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):
-                        sentence = f"{name} {here.version} needs {needed.name}{needed.specifier}, and {version} is here"
+                        sentence = f"{name} {here.version} needs {needed.name}{needed.specifier}, installed: {version}"
                         yield sentence, f"uv pip install '{needed.name}{needed.specifier}'"
 
 
@@ -245,7 +245,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
     works += [name for name, found in kernels.items() if not found]
     missing = ", ".join(name for name, found in kernels.items() if found.get("reason"))
     if kernels:
-        rows.append(("attention", ", ".join(works) + (f"; not here: {missing}" if missing else "")))
+        rows.append(("attention", ", ".join(works) + (f"; not available: {missing}" if missing else "")))
     for disk in _listed(trial, "disks"):
         read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
@@ -260,7 +260,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
 def _rate_words(name: str, found: dict[str, Any], card: Card | None) -> str:
     """`bf16 712 of 989 TFLOP/s`; what a processor has not at all is left out."""
     if "teraflops" not in found:
-        return f"{name} cannot be computed" if card and name in card.teraflops.known() else ""
+        return f"{name} failed" if card and name in card.teraflops.known() else ""
     rate = found["teraflops"]
     of = f" of {card.teraflops.known()[name]:.0f}" if card and name in card.teraflops.known() else ""
     return f"{name} {rate:.0f}{of} TFLOP/s" if rate >= 10 else f"{name} {rate * 1e3:.0f} GFLOP/s"
@@ -418,7 +418,7 @@ def _matmul_rate(question: dict[str, Any], precision: str) -> dict[str, float]:
     torch = _torch(question)
     device, side = question["device"], _SIDE[question["device"]]
     if precision == "tf32" and device == "cpu":
-        raise RuntimeError("only on a card")
+        raise RuntimeError("only on a GPU")
     if precision != "fp32" and device == "cpu":
         side //= 2  # emulated ones are slow
     torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"

@@ -99,7 +99,7 @@ def reason_against(
         found = kernel(logits, labels, gradient_scale=scale, **settings)
         # Not `>`: what is no number is no agreement either.
         if not bool(((found - losses).abs() <= _OFF * losses.abs()).all()):
-            return f"losses differ by {float(((found - losses) / losses).abs().max()):.1e} of themselves"
+            return f"losses differ by {float(((found - losses) / losses).abs().max()):.1e} (relative)"
     off = (logits - wanted).abs()
     if not bool((off <= torch.finfo(dtype).eps * wanted.abs() + _OFF_GRADIENT).all()):
         return f"gradients differ by {float(off.max()):.1e}"

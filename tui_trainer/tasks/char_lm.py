@@ -24,6 +24,7 @@ from tui_trainer.tasks.parts.starts_from_model import changes_of_scratch, model_
 
 # N-gram models count on so much text at the most: their tables take about 80 bytes a token.
 _BASELINE_TOKENS = 3_000_000
+_NGRAMS = {1: "bigram", 2: "trigram"}
 
 
 class CharLm(CausalLm):
@@ -43,8 +44,8 @@ class CharLm(CausalLm):
             return super().problems(config) or self._token_problems(config)
         found = changes_of_scratch(config) + self.data_problems(config)
         if config.model.model_name_or_path:
-            hint = 'set model.init to "pretrained" to go on from a character model, or name none'
-            message = "the shape of a character model from random weights is that of [model.scratch]"
+            hint = 'set model.init to "pretrained" to continue from a character model, or leave this empty'
+            message = "a character model from scratch takes its shape from [model.scratch]"
             found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
             message = "random weights cannot be frozen: all of them must be trainable"
@@ -63,10 +64,10 @@ class CharLm(CausalLm):
         if self._alphabet(config) is not None:
             if not config.model.add_tokens.strip():
                 return []
-            message = "a character model has the characters of its first data, and no tokens can be added to them"
-            return [Problem(message=message, key=TOKENS_KEY, hint="leave it out")]
-        hint = "the recipe finetune tunes such a model: it finds the task by model and data, or name one in task.type"
-        message = "a character model goes on from one of its kind, and the tokens of this one are no characters"
+            message = "the vocabulary of a character model is fixed by its first data: no tokens can be added"
+            return [Problem(message=message, key=TOKENS_KEY, hint="remove it")]
+        hint = "use the recipe finetune for such a model: it infers the task from model and data, or set task.type"
+        message = "training can only continue from a character model, and the tokens of this model are not characters"
         return [Problem(message=message, key="model.model_name_or_path", hint=hint)]
 
     def reading(self, config: Config) -> dict[str, Any]:
@@ -84,7 +85,7 @@ class CharLm(CausalLm):
         few = max(1, _BASELINE_TOKENS // data.max_length)
         eval_ids, is_label = held_out.stream([eval_rows[place] for place in evenly_spaced(len(eval_rows), few)])
         losses = ngram_losses(train_ids, eval_ids, is_label, vocabulary=data.counts.vocabulary)
-        named = {f"counting {order} back": loss for order, loss in losses.items()}
+        named = {f"{_NGRAMS.get(order, f'{order + 1}-gram')} baseline": loss for order, loss in losses.items()}
         return Baselines(losses=named, eval_tokens=int(is_label.sum()))
 
 

@@ -217,8 +217,8 @@ class ChatReader(TableReader):
     def encode(self, examples: Sequence[Example]) -> list[Encoded]:
         conversations = [example.content for example in examples]
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
-            message = "the chat template writes no token that stops generation, and the tokenizer has no end token"
-            raise DataError(message, hint=f"choose another {KEY}, or give the tokenizer an eos_token")
+            message = "the chat template writes no stop token, and the tokenizer has no eos_token"
+            raise DataError(message, hint=f"choose another {KEY}, or set an eos_token in the tokenizer")
         encoded, length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             cut = labels[:length]
@@ -233,23 +233,23 @@ class ChatReader(TableReader):
         named = wanted or (_SCRATCH_TEMPLATE if self.learns else "")
         template = f"the chat template {named}" if named else "the tokenizer's own chat template"
         tables = dict.fromkeys(columns.note() for columns in self._tables)
-        found = [*tables, f"conversations become text by {template}"]
+        found = [*tables, f"conversations are formatted with {template}"]
         if self.renderer.turn_end:
-            found.append(f"an answer ends in {self.renderer.turn_end}, which stops generation")
+            found.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end = self.tokenizer.eos_token
-            found.append(f"the template ends an answer with no token of its own: {end} is put behind the last one")
+            found.append(f"the template writes no stop token after answers: {end} is appended to the last one")
         if unread := sorted(key for key in seen.turn_keys if not self.renderer.reads(key)):
-            found.append(f"keys of turns that the chat template does not read: {listed(unread)}")
+            found.append(f"turn keys that the chat template ignores: {listed(unread)}")
         if seen.spelt:
-            found.append(f"{seen.spelt:,} rows spell special tokens, such as those of the template: they stay text")
+            found.append(f"{seen.spelt:,} rows contain special tokens as text, such as the template's: they stay text")
         if seen.tools_in_text:
-            found.append(f"{seen.tools_in_text:,} rows have their tools in the system's turn already: written once")
+            found.append(f"{seen.tools_in_text:,} rows already have their tools in the system turn: not added again")
         for what, turns in seen.left_out.items():
-            words = "what was thought" if what == REASONING[0] else "who speaks (name)"
+            words = "the reasoning" if what == REASONING[0] else "the speaker's name"
             found.append(
-                f"the chat template does not write {words} in {turns:,} turns of {seen.rows_left_out[what]:,} rows: "
-                "it is not learnt"
+                f"the chat template omits {words} in {turns:,} turns of {seen.rows_left_out[what]:,} rows: "
+                "it is not trained on"
             )
         return found
 

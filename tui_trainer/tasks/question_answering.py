@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from tui_trainer.losses.micro_batch import MicroBatch
 
 METRICS = ("exact_match", "f1")
-# As `question`, `context` and `answers` are called in data sets of the hub.
+# Usual names of `question`, `context` and `answers` in datasets on the Hub.
 _USUAL = {
     "text_column": ("the question", ("question", "query")),
     "text_pair_column": (
@@ -85,19 +85,19 @@ _NULL = "version_2_with_negative"
 _WINDOW, _OFFSETS, _TEXT, _ANSWERS = "window", "offsets", "text", "answers"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
 # They look for a token of their own that stands for the answer, or fill rows up at the left.
-_OF_ANOTHER_KIND = {"splinter": "marks the question with a token of its own", "xlnet": "reads rows from their ends"}
+_OF_ANOTHER_KIND = {"splinter": "needs a question token in its input", "xlnet": "pads rows on the left"}
 
 
 class QuestionAnswering(Task):
     """See `tasks/parts/task.py` for what each part promises."""
 
     name = "question_answering"
-    title = "Answers in a text"
+    title = "Question answering (extractive)"
     head: Head = "question_answering"
     pipeline_tag = "question-answering"
     architectures = ("ForMaskedLM", "ForQuestionAnswering")
     usual_length = (256, 512)
-    loss_unit = "nats a position"
+    loss_unit = "nats/position"
     labels_rows = True
     gives_windows = True
     is_only_by_columns = True
@@ -108,14 +108,14 @@ class QuestionAnswering(Task):
     metrics = METRICS
 
     def problems(self, config: Config) -> list[Problem]:
-        found = super().problems(config) + metric_problems(config, METRICS, "for answers in a text")
+        found = super().problems(config) + metric_problems(config, METRICS, "for extractive question answering")
         if not config.is_from_scratch and config.model.model_name_or_path:
             family = str(model_of(config, self.head).config.get("model_type"))
             if family in _OF_ANOTHER_KIND:
-                message, hint = f"{family} {_OF_ANOTHER_KIND[family]}", "take another encoder, such as bert or roberta"
+                message, hint = f"{family} {_OF_ANOTHER_KIND[family]}", "use another encoder, such as bert or roberta"
                 found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.training.label_smoothing_factor:
-            key, message = "training.label_smoothing_factor", "the places of an answer are not smoothed"
+            key, message = "training.label_smoothing_factor", "label smoothing does not apply to answers"
             found.append(Problem(message=message, key=key, hint="set it to 0"))
         return found
 
@@ -207,7 +207,7 @@ class QuestionAnswering(Task):
         assert row.labels is not None, "a row has the places of its answer"
         true = [] if int(row.labels[0]) == window.cls else json.loads(_unpacked(row.more[_ANSWERS]))
         told = found.answer()["answer"]
-        return _question_in(tokenizer, row), f" -> {_words(told)} (in truth: {_words(true[0] if true else '')})"
+        return _question_in(tokenizer, row), f" -> {_words(told)} (expected: {_words(true[0] if true else '')})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return _Inputs(config.data)
@@ -424,7 +424,7 @@ class _Columns:
             if wanted in ("", AUTO):
                 known = usual_columns(usual, names)
                 if not known and (self._needs_answers or setting != "target_column"):
-                    hint = f"columns found: {listed(names)}; name the right one in {key}"
+                    hint = f"columns found: {listed(names)}; set {key} to the right one"
                     raise DataError(f"no column holds {what}", where=label, hint=hint)
                 found.append(known[0] if known else "")
             elif wanted not in names and (self._needs_answers or setting != "target_column"):
@@ -453,25 +453,25 @@ class _Columns:
             shown = one_line(text, 40)
             if not text.strip():
                 what = f"an answer in '{one_line(self.answers, 40)}' is blank"
-                hint = "write the answer; a question without an answer has an empty list, []"
+                hint = "write the answer, or an empty list [] if the question has no answer"
                 raise DataError(what, where=row.where, hint=hint)
             if start is None:
                 start = context.find(text)
                 is_guess |= context.find(text, start + 1) >= 0
                 if start < 0:
-                    hint = "this task marks answers in their contexts: leave the row out, or quote the context"
+                    hint = "answers must be quoted from their context: correct the answer, or remove the row"
                     raise DataError(f"the answer '{shown}' is not in the context", where=row.where, hint=hint)
             elif start < 0 or context[start : start + len(text)] != text:
                 there = one_line(context[max(start, 0) : max(start, 0) + len(text)], 40)
-                stands = f"where '{there}' stands" if there else f"which has {len(context):,}"
+                stands = f"which has '{there}' there" if there else f"which has {len(context):,} characters"
                 message = f"the answer '{shown}' is not at character {start:,} of the context, {stands}"
-                raise DataError(message, where=row.where, hint="answer_start counts characters, from 0")
+                raise DataError(message, where=row.where, hint="answer_start counts characters from 0")
             found.append((text, start))
         impossible = str(row.values.get("is_impossible")).lower()
         if impossible == str(bool(found)).lower():
             there = "there is an answer" if found else "there is no answer"
-            hint = "correct one of them, or leave is_impossible out"
-            raise DataError(f"is_impossible is {impossible}, and {there}", where=row.where, hint=hint)
+            hint = "correct one of them, or remove is_impossible"
+            raise DataError(f"is_impossible is {impossible}, but {there}", where=row.where, hint=hint)
         return found, is_guess
 
 
@@ -491,7 +491,7 @@ def _written(row: Row, column: str, context: str) -> Iterator[tuple[str, int | N
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            raise DataError(f"there are {len(texts)} answers and {len(starts)} places", where=row.where)
+            raise DataError(f"there are {len(texts)} answers, but answer_start has {len(starts)}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []
@@ -558,8 +558,8 @@ class _QuestionReader(TableReader):
     def settle(self) -> None:
         self.refuse_no_room("a question and its context", pair=True)
         if not (self.learns or self.tokenizer.is_fast):
-            message = "the tokenizer does not say which characters its tokens are of, so no answer can be marked"
-            hint = "take a model with a tokenizer.json"
+            message = "the tokenizer cannot map its tokens to characters, so answers cannot be marked"
+            hint = "choose a model with a tokenizer.json"
             raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
         gives = self._specials.tells_pairs if self.learns else SEGMENTS in self.tokenizer.model_input_names
         segments = (SEGMENTS,) if gives and self._segments >= 2 else ()
@@ -581,7 +581,7 @@ class _QuestionReader(TableReader):
                 whole = marked.index(True)
                 low, high = of_context[whole].characters(*places[whole])
                 if (learned := contexts[at][low:high].strip()) != text.strip():
-                    inexact = f"'{one_line(text, 40)}' is learned as '{one_line(learned, 40)}' ({keys[at]})"
+                    inexact = f"'{one_line(text, 40)}' is trained on as '{one_line(learned, 40)}' ({keys[at]})"
             for number, (one, labels) in enumerate(zip(of_context, places, strict=True)):
                 row = self._encoded(at, one, labels, contexts[at], answers[at], keys[at])
                 is_first = number == 0
@@ -619,10 +619,10 @@ class _QuestionReader(TableReader):
         if counts["none"]:
             notes.append(f"{counts['none']:,} questions have no answer in their context")
         if counts["several"]:
-            message = "questions have answers that differ: the first is learnt, the nearest counts in scores"
+            message = "questions have different answers: the first is trained on, the closest counts in scores"
             notes.append(f"{counts['several']:,} {message}")
         if counts["looked for"]:
-            message = "answers stand at several places of their context and none is named: the first is learnt"
+            message = "answers occur more than once in their context: the first occurrence is trained on"
             notes.append(f"{counts['looked for']:,} {message}")
         return notes
 
@@ -646,7 +646,7 @@ class _Inputs:
             question, found, context = text.partition("?")
             question += found
         if not question.strip() or not context.strip():
-            raise DataError("there is no text to look in", hint="type a question with its ?, then the text")
+            raise DataError("there is no text to search", hint="type a question that ends with ?, then the text")
         return question.strip(), context.strip()
 
 

@@ -62,7 +62,7 @@ class Seq2Seq(LearnsNextToken):
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config)
         if config.evaluation.metric_for_best_model in SCORES and not config.evaluation.generate_rows:
-            message = f"{config.evaluation.metric_for_best_model} is measured on answers, and none are written"
+            message = f"{config.evaluation.metric_for_best_model} needs generated answers, but none are generated"
             found.append(Problem(message=message, key="evaluation.generate_rows", hint="set it to 32"))
         return found if any(problem.key.startswith("model.") for problem in found) else found + _fit_problems(config)
 
@@ -192,8 +192,8 @@ def _start_id(config: Any) -> int | None:
     names = ("decoder_start_token_id", "bos_token_id")
     found = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
     if found is None:
-        message = "config.json has no decoder_start_token_id, so nobody knows what an answer begins with"
-        hint = "write it into config.json: for T5 the pad token, for BART the end token"
+        message = "config.json has no decoder_start_token_id, so the first token of an answer is unknown"
+        hint = "add it to config.json: for T5 the pad token, for BART the end token"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
     return int(found)
 

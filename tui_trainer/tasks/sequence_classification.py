@@ -56,7 +56,7 @@ class SequenceClassification(Task):
     """See `tasks/parts/task.py` for what each part promises."""
 
     name = "sequence_classification"
-    title = "Classification of texts"
+    title = "Text classification"
     reads = ("problem_type", "class_weights")
     reads_columns = ("text_column", "text_pair_column", "label_column")
     tells_padding = True
@@ -75,8 +75,8 @@ class SequenceClassification(Task):
         if not config.is_from_scratch and config.model.model_name_or_path:
             family = model_of(config, self.head).config.get("model_type")
             if family == _READS_LAST_POSITION:
-                message = f"{family} reads the class off the last position of a row, where shorter rows are filled up"
-                hint = "take another encoder, such as bert, roberta or deberta-v2"
+                message = f"{family} classifies by the last position of a row, which is padding in shorter rows"
+                hint = "use another encoder, such as bert, roberta or deberta-v2"
                 found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.task.problem_type == "auto":
             return found
@@ -147,7 +147,7 @@ class SequenceClassification(Task):
         asked = [InputRow(row.tokens, more=row.more)]
         told = _words_of(self.predict(config, model, tokenizer, asked, NO_SAMPLING)[0], 1)[0]
         assert row.labels is not None, "a row of a classifier has a label"
-        return str(text), f" -> {told} (in truth {_true_words(row.labels, self.labels(config, data))})"
+        return str(text), f" -> {told} (expected: {_true_words(row.labels, self.labels(config, data))})"
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling

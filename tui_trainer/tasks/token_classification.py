@@ -46,7 +46,7 @@ class TokenClassification(Task):
     """See `tasks/parts/task.py` for what each part promises."""
 
     name = "token_classification"
-    title = "Tags of words, such as names"
+    title = "Token classification (tags of words)"
     reads = ("class_weights",)
     reads_columns = ("text_column", "label_column")
     tells_padding = True
@@ -128,7 +128,7 @@ class TokenClassification(Task):
         numbers = logits_of(model, tokenizer, [InputRow(row.tokens)])[0].argmax(-1).tolist()
         told = [str(model.config.id2label[numbers[place]]) for place in places]
         true = [names[number] for _, number in found]
-        return " ".join(words), f"{marked(words, told, scheme)} (in truth: {marked(words, true, scheme)})"
+        return " ".join(words), f"{marked(words, told, scheme)} (expected: {marked(words, true, scheme)})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
         return WordInputs(config.data)

@@ -124,12 +124,12 @@ class Feeder:
         pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
         self._try_again_at = monotonic() + pause
         reason = one_line(str(error), 200) or type(error).__name__
-        later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` hands it over later"
+        later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads it later"
         if self._failures == 1 < self.most_failures:
-            self.tell(f"{self.tracker.name} takes nothing: {reason}", "it is tried again; training goes on")
+            self.tell(f"{self.tracker.name} accepts no data: {reason}", "it is retried; training continues")
         if self._failures >= self.most_failures:
             self.given_up = True
-            self.tell(f"{self.tracker.name} took nothing: {reason}", later)
+            self.tell(f"{self.tracker.name} accepted no data: {reason}", later)
 
     def _noted(self) -> tuple[int, str]:
         with suppress(ValueError, LookupError, TypeError):

@@ -77,7 +77,7 @@ def follow(
             name, since = feeder.tracker.name, feeder.busy_since
             if name not in told and since is not None and monotonic() - since > hangs_after_seconds:
                 told.add(name)
-                feeder.tell(f"{name} does not answer", "training goes on without it")
+                feeder.tell(f"{name} does not answer", "training continues without it")
         for thread in threads:
             thread.join(poll_seconds / len(threads))
 

@@ -132,7 +132,7 @@ def reduction(
     return MicroBatchReduced(
         step=step,
         kind="out of memory",
-        message=f"out of memory{place}: {splits[0]} -> {splits[1]}, goes on",
+        message=f"out of memory{place}: {splits[0]} -> {splits[1]}, continuing",
         hint=f"longest row {longest:,} tokens, {shortage.words}",
         what=what,
         rows_before=before.rows,
@@ -153,7 +153,7 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
     begins = one_line(str(components.tokenizer.decode(rows.row(index)[:_SHOWN_TOKENS].tolist())), _SHOWN_CHARACTERS)
     stands = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
     return (
-        f"out of memory at step {step} with one row in a pass ({shortage.words}). Its longest row has {tokens:,} "
-        f"tokens: row {index + 1:,} of those prepared from {one_line(source)}, which begins {begins!r}. {stands}"
-        f"A new run takes less memory with {less_memory(components.plan, tokens)}"
+        f"out of memory at step {step} with one row per pass ({shortage.words}). The longest has {tokens:,} tokens: "
+        f"row {index + 1:,} prepared from {one_line(source)}, starting with {begins!r}. {stands}"
+        f"To use less memory, start a new run with {less_memory(components.plan, tokens)}"
     )

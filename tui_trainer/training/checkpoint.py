@@ -263,7 +263,7 @@ class SavedTensors:
                 found[_within(box, common)] = file.get_slice(name)[_within(part, common)]
                 missing -= count
         if missing or found is None:
-            raise CheckpointError(f"a part of {name} is in none of the files")
+            raise CheckpointError(f"a part of {name} is missing from all files")
         return found
 
     def like(self, name: str, tensor: Tensor | InParts | None) -> Tensor:
@@ -357,7 +357,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     components.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
-        raise CheckpointError(f"{checkpoint.path.name} holds the position of step {position.step}")
+        raise CheckpointError(f"{checkpoint.path.name} contains the position of step {position.step}")
     return position
 
 
@@ -378,7 +378,7 @@ def load_weights(folder: Path, components: Components) -> None:
         # In one order: all processes fill what is split together.
         for name in sorted(saved.names & weights.keys()):
             if saved.shape(name) != weights[name].shape:
-                raise CheckpointError(f"{folder.name}: {name} has another shape than in this model")
+                raise CheckpointError(f"{folder.name}: {name} has a different shape in this model")
             fill(weights[name], saved.like(name, weights[name]))
         odd = saved.names ^ weights.keys()
     if odd:
@@ -430,7 +430,7 @@ class Checkpoints:
             message = f"the checkpoint of step {position.step} could not be written: {system_reason(error)}"
             if len(self._failed_steps) >= _FAILED_SAVES_IN_A_ROW:
                 raise RunError(f"{message}. This was the third failure in a row. {self.stands()}") from error
-            self._problem(position.step, "save failed", message, "the checkpoint before it stands")
+            self._problem(position.step, "save failed", message, "the previous checkpoint is kept")
             return False
         self.saved_step, self.failure = position.step, ""
         self._failed_steps.clear()
@@ -453,11 +453,11 @@ class Checkpoints:
         """What a run that cannot write can be gone on with."""
         folder, step = self.job.folder, self.saved_step
         if not folder.root.is_dir():
-            return f"The folder of the run is gone: {folder.root}"
+            return f"The run folder no longer exists: {folder.root}"
         resume = f"`tui-trainer resume {shell_word(folder.name)}`"
         if not step:
-            return f"No checkpoint was saved before: once there is room, {resume} begins anew"
-        return f"The checkpoint of step {step} stands: once there is room, {resume} goes on from there"
+            return f"There is no earlier checkpoint: once there is space, {resume} starts from the beginning"
+        return f"The checkpoint of step {step} is kept: once there is space, {resume} continues from it"
 
     def _rotate(self, position: Position) -> None:
         config = self.job.plan.config
@@ -466,7 +466,7 @@ class Checkpoints:
             checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
         except OSError as error:
             message = f"an old checkpoint could not be removed: {system_reason(error)}"
-            self._problem(position.step, "rotation failed", message, "it takes space")
+            self._problem(position.step, "rotation failed", message, "it still takes up space")
 
     def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
         self.journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

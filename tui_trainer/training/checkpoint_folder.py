@@ -65,7 +65,7 @@ def commit(folder: Path, step: int, described: Described | None = None) -> Check
     for name, expected in described.items():
         # By its name: a shared disk may list the files of other machines later.
         if not (folder / name).is_file() or (folder / name).stat().st_size != expected["bytes"]:
-            raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes see")
+            raise OSError(f"{name} is not in {folder}: output.runs_dir must be on a disk that all processes can access")
     make_durable(folder)
     names = sorted({*files_below(folder), *described})
     files = {name: described.get(name) or _describe(folder / name) for name in names}
@@ -167,7 +167,7 @@ def damage_of(path: Path, step: int) -> str | None:
     try:
         manifest = json.loads((path / MANIFEST).read_bytes())
         if manifest["format"] != FORMAT:
-            return f"format {manifest['format']} is not known to this version"
+            return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
             return f"the manifest is of step {manifest['step']}"
         # A name that leads out of the folder, by itself or through a link, is none of its files.
@@ -176,14 +176,14 @@ def damage_of(path: Path, step: int) -> str | None:
             if name not in there:
                 return f"{name} is missing"
             if _describe(path / name) != expected:
-                return f"{name} is not what was written"
+                return f"{name} differs from what was written"
     except FileNotFoundError as error:
         return f"{Path(error.filename or MANIFEST).name} is missing"
     except OSError as error:
         name = Path(error.filename).name if error.filename else "a file"
         raise CheckpointError(
-            f"{path.name}: {name} cannot be read ({system_reason(error)}): nothing is taken for damaged by that, "
-            "resume when it can be read again"
+            f"{path.name}: {name} cannot be read ({system_reason(error)}); it may be undamaged: resume once it can "
+            "be read again"
         ) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         return f"the manifest cannot be read ({type(error).__name__})"

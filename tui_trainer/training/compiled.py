@@ -22,7 +22,7 @@ from tui_trainer.training.process import reason_to_fall_back
 from tui_trainer.units import format_seconds
 
 _MOST_COMPILATIONS = 32
-_SEVERAL_PASSES = "a step takes several forward passes, whose gradients CUDA graphs would write over each other"
+_SEVERAL_PASSES = "a step has several forward passes, and CUDA graphs would overwrite their gradients"
 _DEFAULT_MODE = "layers are compiled with torch_compile_mode = default"
 
 
@@ -79,10 +79,10 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
             layer._compiled_call_impl = None
         torch._dynamo.reset()
         reason = reason_to_fall_back(error)
-        tell("not compiled", f"torch.compile failed: {reason}", "training goes on without it, at its usual speed")
+        tell("not compiled", f"torch.compile failed: {reason}", "training continues without it, at the usual speed")
         return False
     seconds = format_seconds(perf_counter() - started)
-    tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "the time is not part of any step")
+    tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "this time is not counted in any step")
     return True
 
 
@@ -100,7 +100,7 @@ def require_graphs(before: int) -> None:
     elif torch._dynamo.config.suppress_errors:
         reason = "TORCHDYNAMO_SUPPRESS_ERRORS hides its error"
     else:
-        reason = "it took none of the code of these layers"
+        reason = "it could not compile any code of these layers"
     raise RuntimeError(f"nothing was compiled: {reason}")
 
 

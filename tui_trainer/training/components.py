@@ -67,7 +67,7 @@ def build_model(
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
 
-    hint = "they learn from your data: normal for a task that the model was not made for"
+    hint = "expected for a new task: they are trained on your data"
     model = find_task(config.task.type).build_model(
         config, job.data, tokenizer, dtype, device, lambda words: tell("new weights", words, hint)
     )
@@ -108,8 +108,8 @@ def _decompose(taken_out: TakenOut, init: str, tell: Tell, ranks: Ranks, meter: 
     started, count = perf_counter(), len(taken_out)
     told = meter(f"decomposing weights for {init}", count, "matrices") if meter else None
     if taken_out.decompose(init, lambda done: told is None or told(done) or ranks.count > 1):
-        message = f"{init} took a part out of {count} matrices in {format_seconds(perf_counter() - started)}"
-        tell("weights decomposed", message, "the time is not part of any step")
+        message = f"{init} decomposed {count} matrices in {format_seconds(perf_counter() - started)}"
+        tell("weights decomposed", message, "this time is not counted in any step")
 
 
 def add_noise(model: Any, alpha: float) -> None:
@@ -129,9 +129,9 @@ def _tell_of_unsloth(model: nn.Module, tell: Tell) -> None:
     own, modules = unsloth.own_modules(model)
     sentence = f"Unsloth computes {own} of the {modules} modules of this model"
     if own:
-        tell(unsloth.IN_THE_MODEL, sentence, "the others are torch's and transformers' own")
+        tell(unsloth.IN_THE_MODEL, sentence, "the others use torch and transformers")
     else:
-        hint = f"it is a model of transformers, no faster than that: {unsloth.KEY} = transformers"
+        hint = f"the run is no faster than with {unsloth.KEY} = transformers"
         tell(unsloth.NOT_IN_THE_MODEL, sentence, hint)
 
 
@@ -144,8 +144,8 @@ def refuse_poisoned(model: nn.Module, name: str) -> None:
         least, most = torch.aminmax(tensor.detach())
         if not (torch.isfinite(least) & torch.isfinite(most)):
             count = int((~torch.isfinite(tensor)).sum())
-            message = f"{tensor_name} holds {count:,} numbers that are not finite"
-            hint = "the file with the weights is damaged, or the model was spoilt in training: take another copy"
+            message = f"{tensor_name} contains {count:,} values that are not finite"
+            hint = "the weights file is damaged, or the model diverged in training: use another copy"
             raise ConfigError(Problem(message=message, where=name, key="model.model_name_or_path", hint=hint))
 
 
@@ -156,7 +156,7 @@ def checkpoint_activations(model: Any) -> None:
     try:
         switch({"use_reentrant": False})
     except ValueError:
-        message = f"{model.config.model_type} keeps the activations of all layers: it cannot compute them again"
+        message = f"{model.config.model_type} does not support gradient checkpointing"
         raise ConfigError(
             Problem(message=message, key="training.gradient_checkpointing", hint="set it to false")
         ) from None
@@ -271,8 +271,8 @@ class Components:
         for module in dropping:
             module.layerdrop = 0.0
         if dropping:
-            message = "layers that the model would have left out by chance (layerdrop) are all computed"
-            tell("layers kept", message, "a model that is split is gathered layer by layer, by all processes together")
+            message = "layers that the model would skip at random (layerdrop) are all computed"
+            tell("layers kept", message, "all processes must gather each layer of a sharded model together")
 
     def _split(self, strategy: str, timed: Communication) -> Together:
         """The model in parts, before its optimizer is made; DeepSpeed splits it later."""
@@ -329,7 +329,7 @@ class Components:
                 "packing": (layout.packed_width, layout.by_lengths),
                 "trained weights": [tuple(p.shape) for p in self.model.parameters() if p.requires_grad],
                 # Each decomposes by itself, and kernels of another card may choose other signs.
-                "adapters that begin": self._begun(),
+                "initial adapters": self._begun(),
             }
         )
 
@@ -380,7 +380,7 @@ class Components:
         self.optimizer.compile()
         seconds = format_seconds(perf_counter() - started)
         message = f"the step of {self.optimizer.spec.label} was compiled in {seconds}"
-        tell("compiled", message, "the time is not part of any step")
+        tell("compiled", message, "this time is not counted in any step")
 
     def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
@@ -398,16 +398,16 @@ class Components:
                         return width, True
                     varlen.switch_off(self.model)
                 reasons[kernel.name] = reason
-            reasons = reasons or {"this machine": "there is no kernel for it that can be loaded"}
+            reasons = reasons or {"this machine": "no suitable kernel can be loaded"}
         if reasons:
             because = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             message = f"attention by lengths is not used because {because}"
-            tell(PACKED_WITH_MASK, message, "packed rows have a mask of documents instead, which is slower")
+            tell(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
         leak = packing_leaks(self, rows)
         if leak is None:
             return width, False
-        message = f"packed documents see each other in this model ({leak})"
-        tell("not packed", message, "rows are padded instead; the steps and what they learn are the same")
+        message = f"packed documents attend to each other in this model ({leak})"
+        tell("not packed", message, "rows are padded instead; the steps and the results are the same")
         return 0, False
 
     def _may_go_by_lengths(self) -> bool:
@@ -435,7 +435,7 @@ class Components:
         finally:
             self.model.train()
         if not is_same or not self.loss.chunk_tokens:
-            message = "this model changes its logits after the head in a way that is not known here"
+            message = "this model changes its logits after the head in an unsupported way"
             hint = "all logits of a micro-batch are computed at once, which takes more memory than planned"
             tell("loss not in chunks", message, hint)
 

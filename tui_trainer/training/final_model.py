@@ -130,15 +130,15 @@ def _published(source: str, config: Config) -> str:
 def _origin(plan: Plan) -> str:
     size = format_count(plan.parameters.value)
     if plan.config.is_from_scratch:
-        return f"A model of {size} parameters, trained from random weights by tui-trainer."
+        return f"A model with {size} parameters, trained from scratch with tui-trainer."
     name = as_markdown(chain_words(plan.ancestors) or published_name(plan.config.model.model_name_or_path))
     if plan.config.tuning.has_adapter:
         trained = format_count(plan.trained_parameters.value)
-        return f"An adapter of {trained} parameters for {name} ({size} parameters), trained by tui-trainer."
+        return f"An adapter with {trained} parameters for {name} ({size} parameters), trained with tui-trainer."
     if plan.config.tuning.trainable_layers:
         trained = format_count(plan.trained_parameters.value)
-        return f"Made of {name}, a model of {size} parameters, of which tui-trainer tuned {trained}."
-    return f"Made of {name}, a model of {size} parameters, which was tuned as a whole by tui-trainer."
+        return f"Based on {name}, a model with {size} parameters; {trained} of them were fine-tuned with tui-trainer."
+    return f"Based on {name}, a model with {size} parameters; all of them were fine-tuned with tui-trainer."
 
 
 def _use(plan: Plan, model_type: str = "") -> list[str]:
@@ -176,7 +176,7 @@ def _adapter_code(plan: Plan, kind: str, *, has_labels: bool, writes: bool) -> l
         # peft takes the settings of the base model, which may stop at another token.
         *['base.generation_config = GenerationConfig.from_pretrained("path/of/this/folder")'] * writes,
         'model = PeftModel.from_pretrained(base, "path/of/this/folder").eval()',
-        "model = model.merge_and_unload()  # only where a whole model is wanted",
+        "model = model.merge_and_unload()  # only if you need a merged model",
     ]
 
 
@@ -189,7 +189,7 @@ def _question_code(config: Config, head: Head) -> list[str]:
             return [f"inputs = {call}", "outputs = model(**inputs)  # start_logits and end_logits of each token"]
         case "token_classification":
             call = 'tokenizer(["some", "words"], is_split_into_words=True, truncation=True, return_tensors="pt")'
-            return [f"inputs = {call}", "logits = model(**inputs).logits  # the first token of a word has its tag"]
+            return [f"inputs = {call}", "logits = model(**inputs).logits  # the first token of each word has its tag"]
         case "sequence_classification":
             call = f'tokenizer("a text"{pair}, truncation=True, return_tensors="pt")'
             return [f"inputs = {call}", "logits = model(**inputs).logits"]

@@ -56,9 +56,12 @@ class FirstGradients:
             return None
         named = ", ".join(without[:_NAMED]) + (f" and {len(without) - _NAMED:,} more" if len(without) > _NAMED else "")
         if len(without) == len(found):
-            what = f"no gradient reaches any of the {len(found):,} trained matrices in {STEPS} steps: nothing learns"
-            return what, "look at what is learned, tui-trainer preview, and at dropout: 1 lets nothing through"
+            what = f"no gradient reaches any of the {len(found):,} trained matrices in {STEPS} steps"
+            return (
+                what,
+                "nothing is trained: check the labels with `tui-trainer preview`, and dropout (1 drops everything)",
+            )
         what = f"no gradient reaches {len(without):,} of {len(found):,} trained matrices in {STEPS} steps: {named}"
         if all(_OF_ADDED_TOKENS in name for name in without):
-            return what, "no row that was read has a token of model.add_tokens: take it out, or give rows that have it"
-        return what, "they do not learn: look at tuning.target_modules and tuning.modules_to_save"
+            return what, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
+        return what, "they are not trained: check tuning.target_modules and tuning.modules_to_save"

@@ -69,7 +69,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tel
 
     if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own)
-        hint = 'model.attn_implementation = "auto" takes it from the start'
+        hint = 'set model.attn_implementation = "auto" to use it from the start'
         tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
 
 
@@ -79,7 +79,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
-        tell("kernels not used", f"{LIBRARY} is for GPUs", "the model's own operations compute the same")
+        tell("kernels not used", f"{LIBRARY} is for GPUs", "the model's own operations give the same results")
         return "none"
     before, counts = len(_changes), [0]
 
@@ -89,7 +89,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if reason := reason_against(run, batch, switch):
         _undo(before)
         torch.cuda.empty_cache()
-        hint = 'the model\'s own operations are used; model.kernels = "none" does not try'
+        hint = 'the model\'s own operations are used; set model.kernels = "none" to skip the attempt'
         tell("kernels not used", f"{LIBRARY} is not used: {reason}", hint)
         return "none"
     fuses_loss = _fuse_loss(run, tell)
@@ -123,9 +123,8 @@ def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bo
         reason = reason_to_fall_back(error)
     if reason:
         fused_lora.switch_off(model)
-        tell(
-            "adapters apart", f"adapters are computed beside their layers: {reason}", "the run is slower, and the same"
-        )
+        message = f"adapters are computed separately from their layers: {reason}"
+        tell("adapters apart", message, "the run is slower, with the same results")
     return not reason
 
 

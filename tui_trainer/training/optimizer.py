@@ -145,8 +145,8 @@ class RunOptimizer:
     def _half_done(self) -> str:
         less = " or ".join([*(f'training.optim = "{name}"' for name in self.spec.smaller), 'tuning.method = "lora"'])
         return (
-            f"out of memory in the update by {self.name}: some weights may have changed and others not, so they are "
-            f"not saved. The last checkpoint stands; {less} takes less memory in a new run"
+            f"out of memory in the {self.name} update: some weights may have changed and others not, so they are "
+            f"not saved. The last checkpoint is kept; to use less memory, start a new run with {less}"
         )
 
     def _step(self, is_finite: Tensor) -> None:
@@ -188,7 +188,7 @@ class RunOptimizer:
                 name, _, key = full_name.rpartition(".")
                 by_name.setdefault(name, {})[key] = value
             if odd := sorted(by_name.keys() - self._named.keys()):
-                raise CheckpointError(f"the optimizer state holds unknown tensors, such as those of {odd[0]}")
+                raise CheckpointError(f"the optimizer state contains unknown tensors, such as those of {odd[0]}")
             for name, state in by_name.items():
                 without_master.pop(name, None)
                 self._load_parameter(name, state)
@@ -222,18 +222,18 @@ class RunOptimizer:
         if state and (missing := sorted(needed - state.keys())):
             raise CheckpointError(f"the optimizer state of {name} lacks {', '.join(missing)}")
         if any(value.shape != shape for key, value in state.items() if key in self.spec.shaped_keys):
-            raise CheckpointError(f"the optimizer state of {name} has another shape than the weight")
+            raise CheckpointError(f"the optimizer state of {name} has a different shape than the weight")
 
     def _copy_state(self, name: str, begun: dict[str, Any], saved: dict[str, Tensor]) -> None:
         """Into the optimizer's own tensors, which stay where they are."""
         state, begun = begun, _in_parts(begun)
         if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimizer state of {name} was made otherwise: {', '.join(odd)} differ")
+            raise CheckpointError(f"the optimizer state of {name} does not match: {', '.join(odd)} differ")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                raise CheckpointError(f"the optimizer state of {name} has another form: {key} is {value.dtype}")
+                raise CheckpointError(f"the optimizer state of {name} does not match: {key} is {value.dtype}")
             else:
                 begun[key].copy_(value)
 

@@ -64,7 +64,7 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
         reason = difference(run, batch, switch)
     except Exception as error:  # libraries and compilers raise whatever their parts raise
         return reason_to_fall_back(error)
-    return reason and f"with it {reason}, more than rounding does here"
+    return reason and f"with it {reason}, more than rounding explains"
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:
@@ -176,11 +176,11 @@ def _difference(alone: Numbers, packed: Numbers, control: Numbers, *, coarse: bo
     logits, without = (float((found.logits - alone.logits).abs().max()) for found in (packed, control))
     # Not `>`: what is no number is no agreement either.
     if not logits <= (_MOST_SHARE_OF_CONTROL * without if coarse else _MOST_DIFFERENCE * scale):
-        return f"logits differ by {logits:.2g} from those alone"
+        return f"logits differ by {logits:.2g} from those of unpacked rows"
     norm = float(alone.gradients.norm())
     gradient, without = (float((found.gradients - alone.gradients).norm()) for found in (packed, control))
     if not gradient <= (_MOST_GRADIENT_SHARE_OF_CONTROL * without if coarse else _MOST_GRADIENT_SHARE * norm):
-        return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those alone"
+        return f"gradients differ by {gradient / max(norm, 1e-30):.0%} from those of unpacked rows"
     return None
 
 

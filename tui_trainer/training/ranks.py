@@ -140,5 +140,5 @@ def join_ranks(device: torch.device, *, offloads: bool = False) -> Ranks:
         dist.init_process_group(backend, timeout=_LONGEST_WAIT, device_id=device_id)
         host: Any = dist.new_group(backend="gloo", timeout=_LONGEST_WAIT) if on_card else dist.group.WORLD
     except (RuntimeError, ValueError, OSError) as error:
-        raise RunError(f"the {count} processes could not join: {error}") from error
+        raise RunError(f"the {count} processes could not connect: {error}") from error
     return Ranks(number=number, count=count, host=host)

@@ -37,7 +37,7 @@ _MOST_OVERFLOWS = 24
 # With a scaled loss, which is fp16's, the forward pass is what overflows: no learning rate mends that.
 _OVERFLOWED = (
     "Numbers beyond 65,504 overflow in fp16, at any learning rate: "
-    'set training.mixed_precision = "no" for fp32, or "bf16" where the card has it'
+    'set training.mixed_precision = "no" for fp32, or "bf16" if the GPU supports it'
 )
 _DIVERGED = "Try a lower training.learning_rate, more training.warmup_steps or a smaller training.max_grad_norm"
 # For tables of data, for any model and for the schedule of its learning rate, which brings all of peft along.
@@ -93,7 +93,7 @@ class Recorder:
             bad_step = self._write(read)
         if bad_step is not None:
             raise RunError(
-                f"the loss or its gradient stopped being finite at step {bad_step}; that step changed no weight. "
+                f"the loss or its gradient was not finite at step {bad_step}; that step changed no weights. "
                 + (_OVERFLOWED if self.clipped_by_scale else _DIVERGED)
             )
 

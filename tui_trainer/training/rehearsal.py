@@ -243,9 +243,9 @@ class Rehearsal:
                 for name, tensor in load_file(path).items():
                     names.discard(name)
                     if not torch.equal(tensor, whole(tensors[name]).cpu()):
-                        raise OSError(f"{name} was read back otherwise than it was written")
+                        raise OSError(f"{name} differs after reading it back")
             if names:
-                raise OSError(f"{min(names)} was written and is not in its file")
+                raise OSError(f"{min(names)} was written but is missing from its file")
         checkpoint.load_checkpoint(saved, components)
         return {"bytes": saved.bytes, "save_seconds": save_seconds}
 
@@ -266,5 +266,5 @@ class Rehearsal:
 
 
 def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:
-    failed = f"out of memory with {planned} rows in a pass, not with {rows}"
+    failed = f"out of memory with {planned} rows per pass, but not with {rows}"
     return {"failed": failed, "is_memory": True, "works_with": {key: rows}}

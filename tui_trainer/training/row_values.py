@@ -110,7 +110,7 @@ class RowReader:
             self._folder.mkdir(exist_ok=True)
             write_atomically(self._path(number), written.getvalue())
         except OSError as error:
-            message = f"what was found out about the rows cannot be kept in {self._folder}: {system_reason(error)}"
+            message = f"the results of the rows could not be written to {self._folder}: {system_reason(error)}"
             raise RunError(f"{message}; {room_hint(error, self._folder)}") from error
 
     def _read_blocks(self, own: list[int]) -> bool:
@@ -132,8 +132,8 @@ class RowReader:
             smaller = self._layout.halved(documents)
             if smaller is None:
                 longest = max(map(len, documents))
-                message = f"out of memory while {self._pass.what}, with one row in a pass ({result.words})"
-                raise RunError(f"{message}: the longest has {longest:,} tokens. Lower data.max_length in a new run")
+                message = f"out of memory while {self._pass.what}, with one row per pass ({result.words})"
+                raise RunError(f"{message}: the longest row has {longest:,} tokens. Lower data.max_length in a new run")
             self._layout = smaller
 
     def _read_left(self, numbers: list[int]) -> bool:

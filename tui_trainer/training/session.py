@@ -91,10 +91,10 @@ class Session:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             before, now = self.position.kernels, self.components.kernels
             if before != now:
-                message = f"until step {self.position.step} model.kernels were {before}, from here on {now}"
-                self._problem("kernels changed", message, "the run goes on, but not necessarily to the bit")
+                message = f"model.kernels were {before} until step {self.position.step}, and are {now} from here on"
+                self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
             if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
-                hint = "the best evaluation is looked for anew from here on"
+                hint = "the best evaluation is tracked from here on"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
         self.position.kernels = self.components.kernels
@@ -184,7 +184,7 @@ class Session:
         try:
             write_plan_file(self.job.folder, self.plan)
         except FolderError as error:
-            self._problem("plan not written", str(error), "a resumed run begins with the passes of before")
+            self._problem("plan not written", str(error), "a resumed run starts with the previous micro-batches")
 
     def flush(self) -> None:
         self._recorder.flush()
@@ -225,7 +225,7 @@ class Session:
         """Measure what the task measures. Only a scheduled evaluation counts for early stopping. A stop gives it up."""
         self.flush()
         if self._eval_rows is None:
-            message = "there is no held-out text to evaluate on"
+            message = "there is no held-out data to evaluate on"
             self._problem("nothing to evaluate", message, "set data.eval_fraction = 0.1 in a new run")
             return
         started = perf_counter()
@@ -330,15 +330,15 @@ class Session:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
-            message = f"out of memory in the evaluation with one row in a pass, the longest has {tokens:,} tokens"
-            hint = f"it is given up, and training goes on; in a new run set {less_memory(self.plan, tokens)}"
+            message = f"out of memory in the evaluation with one row per pass; the longest has {tokens:,} tokens"
+            hint = f"it is skipped, and training continues; in a new run set {less_memory(self.plan, tokens)}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:
         found = attempt(partial(answer_scores, self.components, rows, self._eval_chosen), self.components.device)
         if not isinstance(found, Shortage):
             return found
-        message = f"there is not enough memory to write the answers that are scored ({found.words})"
+        message = f"there is not enough memory to generate the answers that are scored ({found.words})"
         few = self.plan.config.evaluation.generate_rows // 2
         self._problem("no scores", message, f"set evaluation.generate_rows = {few} in a new run")
         return {}
@@ -360,11 +360,11 @@ class Session:
             if breaks_the_device(error):
                 raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
-            message = f"the model could not write a text: {reason}"
-            self._problem("no text", message, "the weights are as they were, and training goes on")
+            message = f"the model could not generate a sample: {reason}"
+            self._problem("no text", message, "the weights are unchanged, and training continues")
         if isinstance(found, Shortage):
-            message = "there is not enough memory to write a text"
-            self._problem("no text", message, "logging.sample_steps = 0 writes none in a new run")
+            message = "there is not enough memory to generate a sample"
+            self._problem("no text", message, "set logging.sample_steps = 0 in a new run to turn samples off")
         if not isinstance(found, tuple):
             # Only here: the error held on to what it was computing with.
             free_memory()
@@ -402,7 +402,7 @@ class Session:
         elif warning:
             saved = self.save("memory runs out")
             resume = f"`tui-trainer resume {shell_word(self.job.folder.name)}`"
-            kept = f"step {self.position.step} is saved, {resume} goes on from it"
+            kept = f"step {self.position.step} is saved; {resume} continues from it"
             self._problem("host memory", warning, f"{HINT}; {kept}" if saved else HINT)
 
     def close(self) -> None:

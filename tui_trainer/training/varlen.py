@@ -63,18 +63,18 @@ def kernels(device: torch.device, model: Any = None) -> list[Kernel]:
 def switch_on(model: Any, kernel: Kernel) -> str:
     """Let the model's attention go by lengths; why it does not, or empty: it does now."""
     if (before := model.config._attn_implementation) != "sdpa":
-        return f"the model computes attention by {before}"
+        return f"the model computes attention with {before}"
     # What no probe can see, which computes without dropout and compares packed with lone documents only.
     config = language_config(model.config)
     if any(getattr(config, name, None) for name in ("attention_dropout", "attn_pdrop")):
-        return "it has no dropout"
+        return "it does not support dropout"
     if soft_cap_of(model):
-        return "it knows no soft cap"
+        return "it does not support soft capping"
     if getattr(config, "sliding_window", None) and "window_size" not in _takes(kernel):
-        return "it knows no windows"
+        return "it does not support sliding windows"
     AttentionInterface.register(NAME, attention_by(kernel))
     model.set_attn_implementation(NAME)
-    return "" if model.config._attn_implementation == NAME else "the model takes no attention but its own"
+    return "" if model.config._attn_implementation == NAME else "the model only accepts its own attention"
 
 
 def switch_off(model: Any) -> None:

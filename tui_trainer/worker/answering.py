@@ -61,7 +61,7 @@ def _answer(asked: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     try:
         name = asked["question"]
         if name not in names:
-            raise InputError(f"this worker answers {', '.join(names)}, and not {one_line(name, 40)!r}")
+            raise InputError(f"this worker answers {', '.join(names)}, not {one_line(name, 40)!r}")
         module, _, function = QUESTIONS[name].partition(":")
         answer = getattr(import_module(module), function)
         return {"answer": answer(asked["input"], lambda **figures: _tell(progress=figures))}

@@ -95,9 +95,9 @@ class Worker:
                 self._end()
                 raise
         if told is None:
-            raise WorkerFailed("ended with: no reason given", "no reason given")
+            raise WorkerFailed("failed: no error message", "no error message")
         if reason := told.get("failed"):
-            raise WorkerFailed(f"ended with: {reason}", reason)
+            raise WorkerFailed(f"failed: {reason}", reason)
         return told["answer"]
 
     def _told(self, line: bytes, ends: float, progress: Heard | None) -> dict[str, Any] | None:
@@ -121,10 +121,10 @@ class Worker:
         if self._is_cancelled:
             raise WorkerFailed("was cancelled", "cancelled", is_cancelled=True)
         if code == -signal.SIGKILL:
-            reason = "killed, as happens where memory is short"
+            reason = "killed, probably because memory ran out"
             raise WorkerFailed(f"was {reason}", reason, is_killed=True)
         if code:
-            raise WorkerFailed(f"ended with: {last_words}", last_words)
+            raise WorkerFailed(f"failed: {last_words}", last_words)
         return None
 
     def _running(self) -> subprocess.Popen[bytes]:
@@ -164,7 +164,7 @@ class Worker:
         assert self._errors is not None
         self._errors.seek(max(0, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
         words = self._errors.read().decode(errors="replace").strip().splitlines()
-        return one_line(words[-1], 200) if words else "no reason given"
+        return one_line(words[-1], 200) if words else "no error message"
 
     def close(self) -> None:
         """End it when it has answered."""

@@ -97,7 +97,7 @@ _MARKS = {
 _UNCLEAR_MARKS = ("mask", "loss_mask", "train_detail", "training_detail")
 _ROW_MARKS = frozenset(("weight", "loss_weight", "sample_weight", "train", "trainable", "mask_history"))
 _YES_NO = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-_MARK_HINT = 'write "weight": 0 for a turn that is not learnt, and nothing for others'
+_MARK_HINT = 'write "weight": 0 for a turn to exclude from training, and no mark for the others'
 
 _WRAPPED = re.compile(r"\s*\{\s*['\"]")
 _TURNS = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
@@ -190,11 +190,11 @@ def _message(entry: object, what: str, where: str) -> Message:
     told = entry.get(role_key)
     role = _role_of(told)
     if role is None:
-        known = f"roles are {', '.join(dict.fromkeys(ROLES.values()))}"
+        known = ", ".join(dict.fromkeys(ROLES.values()))
         if told is None:
-            keys = f"it has {listed(entry)}; " if entry else ""
-            raise DataError(f"{what} does not say who speaks", where=where, hint=f"{keys}add a role: {known}")
-        raise DataError(f"the role of {what} is '{one_line(str(told), 40)}'", where=where, hint=known)
+            keys = f"keys found: {listed(entry)}; " if entry else ""
+            raise DataError(f"{what} has no role", where=where, hint=f"{keys}add a role: {known}")
+        raise DataError(f"the role of {what} is '{one_line(str(told), 40)}'", where=where, hint=f"known roles: {known}")
     content_key = _key(entry, _CONTENT_KEYS)
     content = entry.get(content_key)
     more = {
@@ -229,11 +229,12 @@ def _normalise(more: Message, role: str, what: str, where: str) -> None:
     for name in (name for name in _MARKS if name in more):
         value = more.pop(name)
         if (says := _yes_no(value)) is None:
-            message = f"the mark '{name}' of {what} is {_shown(value)}: a turn is learnt whole or not at all"
+            message = f"the mark '{name}' of {what} is {_shown(value)}, but must include or exclude the whole turn"
             raise DataError(message, where=where, hint="write 0 or 1")
         marks.add(says == _MARKS[name])
     if unclear := next((name for name in _UNCLEAR_MARKS if name in more), ""):
-        raise DataError(f"the mark '{unclear}' of {what} does not say what is learnt", where=where, hint=_MARK_HINT)
+        message = f"the mark '{unclear}' of {what} is ambiguous: it may include or exclude the turn"
+        raise DataError(message, where=where, hint=_MARK_HINT)
     if len(marks) > 1:
         raise DataError(f"the marks of {what} contradict each other", where=where, hint=_MARK_HINT)
     if marks and (marks == {False} or role != "assistant"):
@@ -310,13 +311,13 @@ def _parsed(text: str, what: str, where: str) -> Any:
         if text.lstrip().startswith(("[", "{", "array(")):
             return python_literal(text)
     if not text.strip():
-        raise DataError(f"{what} is empty", where=where, hint="leave the row out")
+        raise DataError(f"{what} is empty", where=where, hint="remove the row")
     if said := said_by(text):
         turns = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in said[:2]]
         hint = f'write {{"messages": {json.dumps(turns, ensure_ascii=False)}}}'
-        raise DataError(f"{what} is one text that names its speakers", where=where, hint=hint)
-    kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is no JSON"
-    hint = "write it with json.dumps, or the table as JSONL or Parquet"
+        raise DataError(f"{what} is a single text with names of speakers", where=where, hint=hint)
+    kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
+    hint = "write it with json.dumps, or save the table as JSONL or Parquet"
     raise DataError(f"{what} is {kind}", where=where, hint=hint)
 
 
@@ -331,8 +332,8 @@ def _part(part: object, what: str, where: str) -> str:
     if isinstance(text, str):
         return checked_text(text, where)
     medium = media_in(kind)
-    hint = f"{medium} are not trained on yet: leave the row out" if medium else as_one_text(part)
-    raise DataError(f"{what} has a part that is no text ({kind})", where=where, hint=hint)
+    hint = f"{medium} are not supported: remove the row" if medium else as_one_text(part)
+    raise DataError(f"{what} has a part that is not text ({kind})", where=where, hint=hint)
 
 
 def _called(value: object, what: str, where: str) -> list[Message] | None:
@@ -353,12 +354,12 @@ def _call(call: object, what: str, where: str) -> Message:
         call = _parsed(call, f"a tool call of {what}", where)
     function = call.get("function", call) if isinstance(call, Mapping) else None
     if not isinstance(call, Mapping) or not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-        raise DataError(f"a tool call of {what} names no function", where=where)
+        raise DataError(f"a tool call of {what} has no function name", where=where)
     arguments = function.get(_key(function, ("arguments", "args", "parameters", "input")), {})
     if isinstance(arguments, str) and arguments.strip():
         if not isinstance(read := written_value(arguments), Mapping):
-            message = f"the arguments of a tool call of {what} are no JSON object: '{one_line(arguments, 40)}'"
-            raise DataError(message, where=where, hint='write them as one, such as {"code": "1 + 1"}')
+            message = f"the arguments of a tool call of {what} are not a JSON object: '{one_line(arguments, 40)}'"
+            raise DataError(message, where=where, hint='write them as an object, such as {"code": "1 + 1"}')
         arguments = read
     more = {"id": call["id"]} if call.get("id") is not None and "function" in call else {}
     return {**more, "type": "function", "function": {"name": function["name"], "arguments": arguments or {}}}
@@ -369,8 +370,8 @@ _REASONING = ("reasoning", "reasoning_content", "thinking", "thought", "thoughts
 _NO_PAIR = Pair("", "")
 NO_CONVERSATIONS = "no column holds conversations"
 EXPECTED = (
-    "expected messages, conversations, instruction and output, prompt and completion, or question and answer; name "
-    'others in data.text_column and data.target_column, or set task.type = "causal_lm" for plain text'
+    "expected messages, conversations, instruction and output, prompt and completion, or question and answer; for "
+    'other names set data.text_column and data.target_column; for plain text set task.type = "causal_lm"'
 )
 
 
@@ -408,23 +409,23 @@ class Conversation:
                 _refuse_mark(row, name, loss_on)
         answers = [message for message in self.messages if message["role"] == "assistant"]
         if not answers and loss_on != "all":
-            hint = "give the answer (data.target_column names a column of answers), or leave the row out"
-            raise DataError("the assistant says nothing: there is no answer to learn", where=row.where, hint=hint)
+            hint = "add an answer (data.target_column sets the column of answers), or remove the row"
+            raise DataError("the conversation has no assistant turn to train on", where=row.where, hint=hint)
         for message in answers[-1:] if loss_on == "completion" else answers:
             if _is_blank(message["content"]) and "tool_calls" not in message and message.get("weight") != 0:
-                what = f"the content of {self._name(message)}, an answer, is empty"
-                raise DataError(what, where=row.where, hint="write the answer, or leave the row out")
+                what = f"the content of {self._name(message)}, an assistant turn, is empty"
+                raise DataError(what, where=row.where, hint="write the answer, or remove the row")
         for message in [message for message in self.messages if "weight" in message]:
             if loss_on == "all" and not message["weight"]:
-                what = f'{self._name(message)} is marked as not learnt, and task.loss_on = "all" learns all'
+                what = f'{self._name(message)} is excluded from training, but task.loss_on = "all" trains on all turns'
                 raise DataError(what, where=row.where, hint='set task.loss_on = "assistant"')
             if loss_on != "all" and message["weight"]:
-                what = f"{self._name(message)}, of the {message['role']}, is marked as learnt, and answers alone are"
-                raise DataError(what, where=row.where, hint='take the mark out, or set task.loss_on = "all"')
+                what = f"{self._name(message)} ({message['role']}) is marked for training, but only answers are"
+                raise DataError(what, where=row.where, hint='remove the mark, or set task.loss_on = "all"')
         asks = [message["content"] for message in self.messages if message["role"] == "user"]
         if asks and all(map(_is_blank, asks)):
-            hint = "write the question, or leave the row out"
-            raise DataError("nobody asks anything: what the user says is empty", where=row.where, hint=hint)
+            hint = "write the question, or remove the row"
+            raise DataError("the user turns are empty", where=row.where, hint=hint)
 
     def _name(self, message: Message) -> str:
         return f"message {next(at for at, one in enumerate(self.messages, 1) if one is message)}"
@@ -465,11 +466,11 @@ class ConversationColumns:
             found = f"the conversations are in the column '{one_line(self.conversation, 40)}'"
         else:
             asks = " and ".join(f"'{one_line(name, 40)}'" for name in self.asks)
-            first = ", of each the first" if self.picks_first else ""
+            first = " (the first of several)" if self.picks_first else ""
             found = f"the questions are in {asks}, the answers in '{one_line(self.pair.target, 40)}'{first}"
         if self.alternates:
-            found += ", whose plain texts are said by the user and the assistant in turn"
-        beside = {"what came before": self.history, "what the system says": self.system, "the tools": self.tools}
+            found += ", whose texts alternate between user and assistant"
+        beside = {"the history": self.history, "the system prompt": self.system, "the tools": self.tools}
         found += "".join(f", {what} in '{one_line(name, 40)}'" for what, name in beside.items() if name)
         # What may be missed comes first.
         unread = sorted(self.unread, key=lambda name: name.lower() not in _REASONING)
@@ -518,8 +519,8 @@ class ConversationColumns:
             if messages[0]["role"] != "system":
                 messages.insert(0, {"role": "system", "content": text})
             elif messages[0]["content"].strip() != text.strip():
-                what = f"the column '{one_line(self.system, 40)}' and the conversation have two systems' turns"
-                raise DataError(what, where=row.where, hint="leave one of the two out")
+                what = f"the column '{one_line(self.system, 40)}' and the conversation have different system turns"
+                raise DataError(what, where=row.where, hint="remove one of the two")
         tools = _tools(row, self.tools) if self.tools else ()
         # Hermes has the tools in the text of the system as well: a template would write them again.
         lists_tools = bool(tools) and messages[0]["role"] == "system" and "<tools>" in messages[0]["content"]
@@ -567,8 +568,8 @@ def find_conversations(
     if wrapper:
         if beside := usual_columns(ANSWER_NAMES, names):
             what = f"requests in '{one_line(wrapper, 40)}' and answers in '{one_line(beside[0], 40)}'"
-            hint = "write both into one list, in a column messages"
-            raise DataError(f"the rows have {what}, which are not read together", where=label, hint=hint)
+            hint = "write both into one list, in a column named messages"
+            raise DataError(f"the rows have {what}, which cannot be combined", where=label, hint=hint)
         head = [_unwrapped(row, wrapper) for row in head]
         names = columns_of(head)
         found = _choose(head, names, AUTO, AUTO, "", needs_answer)
@@ -594,7 +595,7 @@ def question_of(conversation: Conversation, where: str) -> tuple[Message, ...]:
     while messages and messages[-1]["role"] == "assistant":
         messages = messages[:-1]
     if not any(one["role"] == "tool" or (one["role"] == "user" and one["content"].strip()) for one in messages):
-        raise DataError("nobody asks anything in the conversation", where=where)
+        raise DataError("the conversation has no user turn with text", where=where)
     return messages
 
 
@@ -625,7 +626,7 @@ def _choose(
         name for name in usual_columns(("data",), names) if any(_are_texts(row.values.get(name)) for row in head)
     ]
     if len(turns) > 1:
-        hint = f"name one of them in data.text_column: {listed(turns)}"
+        hint = f"set data.text_column to one of them: {listed(turns)}"
         raise DataError("several columns hold conversations", where=file_of(head), hint=hint)
     return ConversationColumns(conversation=turns[0]) if turns and target == AUTO else None
 
@@ -669,7 +670,7 @@ def _unwrapped(row: Row, wrapper: str) -> Row:
 
 def _refuse_scattered(head: Sequence[Row], names: Sequence[str], label: str) -> None:
     """Raises DataError for conversations of which a row has one turn, or a tree of turns."""
-    hint = "write each conversation as one list, in a column messages"
+    hint = "write each conversation as one list, in a column named messages"
     by_name = {name.strip().lower(): name for name in reversed(names)}
     roles = [row.values.get(by_name.get("role", "")) for row in head]
     content = next((by_name[name] for name in _CONTENT_KEYS if name in by_name), "")
@@ -687,13 +688,13 @@ def _refuse_mark(row: Row, name: str, loss_on: str) -> None:
     says = _yes_no(value)
     if name == "mask_history":
         if says and loss_on == "assistant":
-            what = "the column 'mask_history' says that only the last answer is learnt"
+            what = "the column 'mask_history' limits training to the last answer"
             raise DataError(what, where=row.where, hint='set task.loss_on = "completion"')
     elif says is False:
-        what = f"the column '{name}' is {_shown(value)}: the row is not to be learnt"
-        raise DataError(what, where=row.where, hint="leave the row out")
+        what = f"the column '{name}' is {_shown(value)}, which excludes the row from training"
+        raise DataError(what, where=row.where, hint="remove the row")
     elif says is None:
-        what = f"the column '{name}' is {_shown(value)}: a row is learnt whole or not at all"
+        what = f"the column '{name}' is {_shown(value)}, but must include or exclude the whole row"
         raise DataError(what, where=row.where, hint="write 0 or 1, or rename the column")
 
 
@@ -709,7 +710,7 @@ def _history(row: Row, column: str) -> list[Message]:
     turns: list[Message] = []
     for number, pair in enumerate(value, 1):
         if len(pair) != 2 or not all(isinstance(text, str) for text in pair):
-            message = f"entry {number} of {what} is no question with its answer"
+            message = f"entry {number} of {what} is not a question with its answer"
             raise DataError(message, where=row.where, hint='expected [["a question", "its answer"], ...]')
         texts = zip(("user", "assistant"), pair, strict=True)
         turns += [{"role": role, "content": checked_text(text, row.where)} for role, text in texts]
@@ -754,7 +755,7 @@ def _answer(row: Row, column: str) -> str:
     text = content_of(value, what, row.where)
     if _is_blank(text):
         # In a CSV what is missing is an empty string: a model would learn to answer nothing.
-        raise DataError(f"{what} is empty", where=row.where, hint="write the answer, or leave the row out")
+        raise DataError(f"{what} is empty", where=row.where, hint="write the answer, or remove the row")
     return text
 
 
@@ -768,6 +769,6 @@ def _tools(row: Row, column: str) -> tuple[Mapping[str, Any], ...]:
     if isinstance(found, list):
         found = [_parsed(tool, f"a tool of {what}", row.where) if isinstance(tool, str) else tool for tool in found]
     if not isinstance(found, list) or not all(isinstance(tool, Mapping) for tool in found):
-        kind = "a list of other things than objects" if isinstance(found, list) else kind_of_value(found)
+        kind = "a list with items that are not objects" if isinstance(found, list) else kind_of_value(found)
         raise DataError(f"{what} is {kind}, not a list of JSON schemas", where=row.where)
     return tuple(found)

@@ -77,7 +77,7 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
     if len(found) == 1:
         return (found[0],)
     if found:
-        hint = f"name one of them in {_LABEL_KEY}: {listed(found)}"
+        hint = f"set {_LABEL_KEY} to one of them: {listed(found)}"
         raise DataError("several columns could hold the labels", where=label, hint=hint)
     marks = marked_columns(head)
     if len(marks) > 1:
@@ -85,11 +85,11 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
         is_told = len(others) <= (AUTO in texts) and not any("," in name for name in marks)
         if is_told:
             return tuple(marks)
-        beside = f" beside {listed(others)}" if others else ""
-        hint = f"to learn each as a class, name them in {_LABEL_KEY}, with commas; to learn one, name it alone"
-        raise DataError(f"each of the columns {listed(marks)} holds a 0 or 1{beside}", where=label, hint=hint)
-    hint = f"name it in {_LABEL_KEY}; columns found: {listed(names)}"
-    raise DataError("no column has a usual name of labels, such as label or category", where=label, hint=hint)
+        beside = f"; other columns: {listed(others)}" if others else ""
+        hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
+        raise DataError(f"each of the columns {listed(marks)} holds 0 or 1{beside}", where=label, hint=hint)
+    hint = f"set {_LABEL_KEY}; columns found: {listed(names)}"
+    raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 
 
 def marked_columns(head: Sequence[Row]) -> list[str]:
@@ -127,7 +127,7 @@ def values_in(head: Sequence[Row], *columns: str) -> list[object]:
         except DataError:  # told with the row
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
-            hint = f'task.type = "token_classification" learns them; for classes name their column in {_LABEL_KEY}'
+            hint = f'set task.type = "token_classification", or for classes set {_LABEL_KEY} to their column'
             what = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
             raise DataError(what, where=row.where, hint=hint)
         found.append(value)
@@ -150,13 +150,9 @@ def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
     words = sum(len(text.split()) for text in texts)
     if 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
         shown = one_line(column, 40)
-        hint = (
-            f'task.type = "seq2seq" with data.target_column = "{shown}" learns to write it; where it is the text and '
-        )
-        hint += f"another column the label, name both in data.text_column and {_LABEL_KEY}"
-        raise DataError(
-            f"the column '{shown}' holds a text of its own in each row, not classes", where=where, hint=hint
-        )
+        hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown}"; if it is the '
+        hint += f"input and another column has the labels, set data.text_column and {_LABEL_KEY}"
+        raise DataError(f"the column '{shown}' holds a different text in each row, not classes", where=where, hint=hint)
 
 
 def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
@@ -174,7 +170,7 @@ def kind_of(values: Iterable[object], where: str, column: str) -> Kind:
         return "regression"
     if len(found) > MOST_WHOLE_NUMBERS:
         message = f"the column '{one_line(column, 40)}' holds {len(found)} different whole numbers in the first rows"
-        hint = f'say what they are: {_KIND_KEY} = "{SINGLE}" for classes, "{REGRESSION}" for a number'
+        hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(message, where=where, hint=hint)
     return "single_label_classification"
 
@@ -208,22 +204,20 @@ class LabelReader:
         """What the form of the labels is, where that could be taken for something else."""
         if self.width:
             last = self.width - 1
-            return (
-                f"each label is a list with a 0 or 1 for each of {self.width:,} classes, which are named 0 to {last:,}"
-            )
+            return f"each label is a list with a 0 or 1 for each of {self.width:,} classes, named 0 to {last:,}"
         if self.kind == MULTI and self._lists is False:
-            sign = "blanks" if self._separator == _BLANK else repr(self._separator)
+            sign = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
-                return f"the labels of a row are separated by {sign}"
-            return f"none of the first rows has several labels; {sign} would separate them"
+                return f"the labels within a row are separated by {sign}"
+            return f"none of the first rows has several labels; they would be separated by {sign}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
-        return "-1 is a class here; data sets of the hub have it for no label" if is_class else ""
+        return "-1 is used as a class; in datasets on the Hub it usually means no label" if is_class else ""
 
     def names(self, row: Row) -> tuple[str, ...]:
         """The labels of a row, each once, sorted: exactly one of them for one label a row. Raises DataError."""
         value, where = opened(self._value(row), row.where), row.where
         if form := self._other_form(value):
-            raise DataError(f"the labels are {kind_of_value(value)}, and those before them {form}", where=where)
+            raise DataError(f"the labels are {kind_of_value(value)}, but earlier labels are {form}", where=where)
         if not isinstance(value, list | tuple):
             if self.kind == SINGLE:
                 return (self._name(value, where),)
@@ -232,11 +226,11 @@ class LabelReader:
             value = [part for part in value.split(self._separator) if part.strip()]
         found = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
         if self.kind == SINGLE and len(found) != 1:
-            hint = f'{_KIND_KEY} = "{MULTI}" learns several labels a row'
+            hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI}"'
             raise DataError(f"the label is a list of {len(found)}", where=where, hint=hint)
         if repeated := next((name for place, name in enumerate(found) if name in found[:place]), ""):
-            hint = "a row lists the names of its labels, not a 0 or 1 for each"
-            raise DataError(f"the label '{one_line(repeated, 40)}' stands there twice", where=where, hint=hint)
+            hint = "list the names of the row's labels, not a 0 or 1 for each class"
+            raise DataError(f"the label '{one_line(repeated, 40)}' is listed twice", where=where, hint=hint)
         return tuple(sorted(found))
 
     def number(self, row: Row) -> float:
@@ -249,7 +243,7 @@ class LabelReader:
             shown = f"'{one_line(value, 40)}'" if isinstance(value, str) else kind_of_value(value)
             raise DataError(f"the label is {shown}, not a number", where=row.where)
         if not abs(found) <= LARGEST:
-            raise DataError("the label is no finite number", where=row.where)
+            raise DataError("the label is not a finite number", where=row.where)
         return found
 
     def _other_form(self, value: object) -> str:
@@ -263,7 +257,7 @@ class LabelReader:
         """The numbers of the classes that have a 1."""
         if len(marks) != self.width or not all(map(_is_mark, marks)):
             form = f"lists of {self.width:,} with a 0 or 1 for each class"
-            raise DataError(f"the label is a list of {len(marks):,}, and those before it are {form}", where=where)
+            raise DataError(f"the label is a list of {len(marks):,}, but earlier labels are {form}", where=where)
         return [str(number) for number, mark in enumerate(marks) if mark]
 
     def _value(self, row: Row) -> object:
@@ -281,20 +275,20 @@ class LabelReader:
         self._form = self._form or form
         if form != self._form:
             before = {"a string": "strings", "a number": "numbers"}.get(self._form, self._form)
-            raise DataError(f"the label is {form}, and those before it are {before}", where=where)
+            raise DataError(f"the label is {form}, but earlier labels are {before}", where=where)
         if isinstance(value, str):
             return self._checked(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
-            hint = "leave the row out, or write another name for the class"
-            raise DataError(f"the label is {value:g}, which says that there is none", where=where, hint=hint)
+            hint = "remove the row, or rename the class"
+            raise DataError(f"the label is {value:g}, which means that there is none", where=where, hint=hint)
         if isinstance(value, float):
             if math.isnan(value):
                 raise DataError("the label is missing", where=where)
             if not value.is_integer():
-                hint = f'{_KIND_KEY} = "{REGRESSION}" learns numbers'
+                hint = f'to train on numbers, set {_KIND_KEY} = "{REGRESSION}"'
                 if self._lists:
-                    hint = "a list names the labels of a row, or has a 0 or 1 for each class"
-                raise DataError(f"the label {value:g} is no whole number", where=where, hint=hint)
+                    hint = "list the names of the row's labels, or a 0 or 1 for each class"
+                raise DataError(f"the label {value:g} is not a whole number", where=where, hint=hint)
             return str(int(value))
         return str(value).lower()
 
@@ -302,10 +296,10 @@ class LabelReader:
         if not name:
             raise DataError("the label is empty", where=where)
         if name in (*_NO_LABEL, str(IGNORE)) or (name == "-1" and not self._has_negatives):
-            hint = "leave the row out, or write another name for the class"
-            raise DataError(f"the label is '{name}', which says that there is none", where=where, hint=hint)
+            hint = "remove the row, or rename the class"
+            raise DataError(f"the label is '{name}', which means that there is none", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
-            hint = f"is it the text? name the right column in {_LABEL_KEY}"
+            hint = f"if this is the text, set {_LABEL_KEY} to the column of labels"
             raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
         refuse_surrogates(name, where)
         number = _as_number(name) if self._reads_numbers and self._are_whole and "." in name else None
@@ -359,9 +353,10 @@ def _marked_names(row: Row, columns: Iterable[str]) -> list[str]:
     for column in columns:
         value = value_of(row, column)
         if (mark := _mark_of(value)) is None:
-            held = "nothing" if value in (None, "") else f"'{one_line(str(value), 20)}'"
-            hint = "leave the row out, or write which of the classes it has"
-            raise DataError(f"the class '{one_line(column, 40)}' has {held}, not 0 or 1", where=row.where, hint=hint)
+            held = "no value" if value in (None, "") else f"'{one_line(str(value), 20)}'"
+            hint = "remove the row, or write 0 or 1"
+            what = f"the class '{one_line(column, 40)}' has {held} instead of 0 or 1"
+            raise DataError(what, where=row.where, hint=hint)
         if mark:
             found.append(column)
     return found
@@ -407,7 +402,8 @@ def _read_written(text: str, where: str) -> object:
         value = sorted(value, key=str)
     if not isinstance(value, list | tuple | dict):
         hint = 'write a list as JSON, ["heat", "light"], and a single name without brackets'
-        raise DataError(f"the label '{one_line(text, 40)}' looks like a list and is none", where=where, hint=hint)
+        what = f"the label '{one_line(text, 40)}' looks like a list, but cannot be read as one"
+        raise DataError(what, where=where, hint=hint)
     return opened(value, where)
 
 
@@ -436,7 +432,7 @@ def _of_objects(values: Sequence[Mapping[str, object]], where: str) -> object:
 
 def _refuse_fractions(marks: Mapping[str, object], where: str) -> None:
     if found := next((name for name, mark in marks.items() if not _is_mark(mark)), ""):
-        what = f"the label '{one_line(found, 40)}' is {one_line(str(marks[found]), 20)}, and a class has 0 or 1"
+        what = f"the label '{one_line(found, 40)}' is {one_line(str(marks[found]), 20)} instead of 0 or 1"
         raise DataError(what, where=where, hint="write 1 for each class that a row has, and 0 for the others")
 
 
@@ -449,19 +445,19 @@ def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
     if texts and (odd or column.strip().lower() not in _NUMBERS):
         shown = odd or next(text for text in texts if "." in text)
         what = f"'{one_line(shown, 20)}' in the column '{one_line(column, 40)}' may be a number or a name"
-        hint = f'say what they are: {_KIND_KEY} = "{SINGLE}" for classes, "{REGRESSION}" for a number'
+        hint = f'set {_KIND_KEY} to "{SINGLE}" for classes or to "{REGRESSION}" for numbers'
         raise DataError(what, where=where, hint=hint)
 
 
 def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
     """Raises DataError for names that may be several, or numbers with a comma."""
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
-    shown, hint = one_line(column, 40), f'{_KIND_KEY} = "{SINGLE}" takes each for the name of a class'
+    shown, hint = one_line(column, 40), f'to use each as a class name, set {_KIND_KEY} = "{SINGLE}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
         what = (
             f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
         )
-        raise DataError(what, where=where, hint=f'{_KIND_KEY} = "{REGRESSION}" reads them as numbers; {hint}')
+        raise DataError(what, where=where, hint=f'to read them as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}')
     for sign in _SEPARATORS:
         parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
         often = Counter(part for some in parts.values() for part in some)
@@ -470,5 +466,5 @@ def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
             (text for text, some in parts.items() if len(some) > 1 and all(often[one] > 1 for one in some)), ""
         )
         if found:
-            what = f"the column '{shown}' may hold several labels a row, such as '{one_line(found, 40)}'"
-            raise DataError(what, where=where, hint=f"{_KIND_KEY} = \"{MULTI}\" separates them at '{sign}'; {hint}")
+            what = f"the column '{shown}' may hold several labels per row, such as '{one_line(found, 40)}'"
+            raise DataError(what, where=where, hint=f"to split them at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}")

@@ -115,8 +115,8 @@ class Reader(Protocol):
             for setting, column in self.found_columns.items():
                 if column != before[setting] and setting not in self.late_columns:
                     shown = one_line(column, 40)
-                    hint = f"give the first row that column as well, or name the one to read in data.{setting}"
-                    raise DataError(f"data.{setting} would be '{shown}'", where=row.where, hint=hint)
+                    hint = f"add that column to the first row as well, or set data.{setting} to the column to read"
+                    raise DataError(f"from this row on, data.{setting} would be '{shown}'", where=row.where, hint=hint)
         except DataError:
             self.begin(head)
             raise

@@ -41,8 +41,8 @@ _MEDIA = {
 }
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
-_NOT_YET = "are not trained on yet"
-_LEAVE_OUT = "leave the row out: the model would be trained blind"
+_NOT_YET = "are not supported"
+_LEAVE_OUT = "remove the row: the model would not get them"
 _MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
 _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
@@ -77,9 +77,9 @@ def is_id(name: str) -> bool:
 
 
 def kind_of_value(value: object) -> str:
-    """As JSON names it: `a list`, `null`; other values by their type: `a value of the type Decimal`."""
+    """As JSON names it: `a list`, `null`; other values by their type: `a value of type Decimal`."""
     return _KINDS.get(
-        type(value), "a number" if isinstance(value, int | float) else f"a value of the type {type(value).__name__}"
+        type(value), "a number" if isinstance(value, int | float) else f"a value of type {type(value).__name__}"
     )
 
 
@@ -171,14 +171,14 @@ def refuse_bad_answer(row: Row) -> None:
     """Raises DataError for an answer that its label calls a bad one, as data sets for KTO have them."""
     for name in ("label", "kto_tag"):
         if name in row.values and str(row.values[name]).strip().lower() == "false":
-            hint = "a model would learn it as a good one: leave the row out"
-            raise DataError(f"the column '{name}' says false: the answer is a bad one", where=row.where, hint=hint)
+            hint = "remove the row: it would be trained on like a good answer"
+            raise DataError(f"the column '{name}' is false: the answer is marked as bad", where=row.where, hint=hint)
 
 
 def refuse_rejected(row: Row) -> None:
     """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
     if row.values.get("answer") in ("reject", "ignore"):
-        raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="leave it out")
+        raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="remove it")
 
 
 def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
@@ -193,7 +193,7 @@ def missing_column(wanted: str, label: str, names: Iterable[str], *, key: str = 
     known = list(names)
     near = difflib.get_close_matches(wanted, known, n=1, cutoff=0.5)
     guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-    hint = f"{guess}columns found: {listed(known)}; name the right one in {key}"
+    hint = f"{guess}columns found: {listed(known)}; set {key} to the right one"
     return DataError(f"there is no column '{one_line(wanted, 40)}'", where=label, hint=hint)
 
 
@@ -222,7 +222,7 @@ class RowsOf:
     def refused(self, where: str) -> DataError:
         """What a task says that reads texts."""
         reads = " or ".join(f'task.type = "{task}"' for task in self.tasks)
-        hint = f"{reads} reads them; a column to learn as text is named in data.text_column"
+        hint = f"set {reads} to train on them, or set data.text_column to the column to train on as text"
         return DataError(f"the rows are {self.what} ({listed(self.columns)}), not texts", where=where, hint=hint)
 
 
@@ -240,8 +240,8 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
             columns = (found[0], by_name["context"], found[1])
             tasks = ("question_answering", "chat", "seq2seq")
-            return RowsOf("questions whose answers stand in a context", columns, tasks)
-        return RowsOf("inputs with their answers", tuple(found), ("chat", "seq2seq"))
+            return RowsOf("questions with answers from a context", columns, tasks)
+        return RowsOf("pairs of input and answer", tuple(found), ("chat", "seq2seq"))
     if "translation" in by_name and is_structured(head, by_name["translation"]):
         return RowsOf("translations", (by_name["translation"],), ("seq2seq", "chat"))
     for words, tags in product((*WORD_COLUMNS, *SENTENCES, "sentences"), (*TAG_COLUMNS, *SPAN_COLUMNS)):
@@ -255,7 +255,7 @@ def refuse_unlearnt(head: Sequence[Row]) -> None:
     an answer to, triplets of texts. It is asked where no column is named.
     """
     for what, columns, hint in _unlearnt(_columns_with_values(head), head):
-        message = f"the rows are {what} ({listed(columns)}), which no task learns from yet"
+        message = f"the rows are {what} ({listed(columns)}), which no task supports yet"
         raise DataError(message, where=file_of(head), hint=hint)
 
 
@@ -283,7 +283,7 @@ class LateColumns:
         if new in self._refused:
             problem = self._refused[new].problems[0]
             noun = "column" if len(new) == 1 else "columns"
-            message = f"no row before has the {noun} {listed(sorted(new))}, and with it {problem.message}"
+            message = f"no earlier row has the {noun} {listed(sorted(new))}, which causes this: {problem.message}"
             raise DataError(message, where=row.where, hint=problem.hint)
 
 
@@ -307,7 +307,7 @@ def refuse_marks(text: str, where: str) -> None:
         return
     for mark, end in _MARKS.items():
         if mark in text and end not in text:
-            message = f"the text holds {mark}, the place of something that is no text"
+            message = f"the text contains {mark}, a placeholder for something that is not text"
             what = _MEDIA[mark.strip("<>")]
             raise DataError(message, where=where, hint=f"{what} {_NOT_YET}; {_LEAVE_OUT}")
 
@@ -321,31 +321,31 @@ def _columns_with_values(head: Sequence[Row]) -> dict[str, str]:
 def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple[str, Sequence[str], str]]:
     """(what the rows are, the columns that say so, what to do)"""
     better, worse = (sorted((name for name in by_name if word in name), key=len) for word in ("chosen", "rejected"))
-    names = "name the columns to learn from in data.text_column"
+    names = "set data.text_column to the columns to train on"
     if better and worse:
         columns = [by_name[better[0]], by_name[worse[0]]]
-        yield "preferences, a better and a worse answer each", columns, _to_learn_better(head, by_name, columns[0])
+        yield "preferences with a better and a worse answer", columns, _to_learn_better(head, by_name, columns[0])
     several = [name for name in ("questions",) if name in by_name and is_structured(head, name)]
     if several:
         first = next((next(texts_in(row.values.get(by_name["questions"])), "") for row in head), "")
         row = f'{{"question": "{one_line(first, 40)}", "context": "...", "answer": "..."}}'
-        yield "several questions each", [by_name["questions"]], f"write a row for each question: {row}"
+        yield "lists of questions", [by_name["questions"]], f"write one row per question: {row}"
     rated = kind_of_rows(head)
     marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
     if rated and "chat" in rated.tasks and any(row.values.get(name) is False for row in head for name in marks):
-        hint = "leave out the rows that say false, and the column, to learn the good ones"
-        yield "preferences, answers marked good or bad", [*rated.columns, *marks[:1]], hint
+        hint = "to train on the good answers, remove the rows marked false, and the column"
+        yield "preferences with answers marked as good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media:
         what = _MEDIA[media[0].strip().lower()]
-        yield f"{what} with their texts", media, f"{what} {_NOT_YET}; {names} to learn from the texts alone"
+        yield f"{what} with their texts", media, f"{what} {_NOT_YET}; to train on the texts only, set data.text_column"
     choices = [by_name[name] for name in ("choices", "options", "endings") if name in by_name]
     if "question" in by_name and choices and is_structured(head, choices[0]):
-        hint = "write question and choices into one text, and the right one as the answer"
+        hint = "write the question and its choices into one text, and the right choice as the answer"
         yield "questions with choices", [by_name["question"], *choices], hint
     triplet = [by_name[name] for name in ("anchor", "positive", "negative") if name in by_name]
     if len(triplet) >= 2 and "anchor" in by_name:
-        yield "texts that are near to each other or not, for embeddings", triplet, names
+        yield "similar and dissimilar texts, for embeddings", triplet, names
 
 
 def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: str) -> str:
@@ -358,7 +358,7 @@ def _to_learn_better(head: Sequence[Row], by_name: Mapping[str, str], chosen: st
     settings = f'data.text_column = "{one_line((whole or [*talks, *asked, chosen])[0], 40)}"'
     if not whole and (talks or asked):
         settings += f' and data.target_column = "{one_line(chosen, 40)}"'
-    return f"set {settings} to learn the better answers alone"
+    return f"set {settings} to train on the better answers only"
 
 
 def _is_medium(name: str, value: object) -> bool:

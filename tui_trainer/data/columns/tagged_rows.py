@@ -64,14 +64,14 @@ _NAMES = {
 _PLACES_NAMES = ("span", "offsets", "position")
 _JOINERS = frozenset("_\u200c\u200d")  # the joiners of Indic and Persian words
 _SPAN_TEXTS = ("text", "surface", "mention", "word")
-_PLACES = "start and end count characters from 0, and end is the one behind the last"
+_PLACES = "start and end count characters from 0; end is exclusive"
 _HINT = 'a span is [start, end, "LABEL"], or an object with start, end and label'
 _LABEL_STUDIO = {"data", "annotations"}
 _SHAPES = 'write {"tokens": ["Ann", "sleeps"], "ner_tags": ["B-PER", "O"]} or '
 _SHAPES += '{"text": "Ann sleeps", "entities": [[0, 3, "PER"]]}'
-_LIST_HINT = "write it as JSON, or as words with blanks between them"
+_LIST_HINT = "write it as JSON, or as words separated by spaces"
 _NUMBERS = "write the names of the tags (B-PER, O; PER for spans), or save the data with datasets as Parquet, which "
-_NUMBERS += "keeps them"
+_NUMBERS += "keeps the names"
 
 
 class Entity(NamedTuple):
@@ -255,7 +255,7 @@ def _misplaced(text: str, named: Sequence[tuple[Span, str | None]]) -> str:
             return f"the span {_shown(span)} is not within the {len(text):,} characters of the text"
         marked = text[span.start : span.end]
         if own is not None and own.strip() != marked.strip():
-            return f"the span {_shown(span)} marks '{one_line(marked, 40)}', and its own text is '{one_line(own, 40)}'"
+            return f"the span {_shown(span)} covers '{one_line(marked, 40)}', but its text is '{one_line(own, 40)}'"
     return ""
 
 
@@ -289,7 +289,7 @@ def _marked(places: Sequence[tuple[int, int]], spans: Sequence[Span], where: str
             tags[word] = f"{'B' if word == first else 'I'}-{span.label}"
             word += 1
         if word == first:
-            raise DataError(f"the span {_shown(span)} holds no word", where=where)
+            raise DataError(f"the span {_shown(span)} contains no word", where=where)
         cut += places[first][0] < span.start or places[word - 1][1] > span.end
         # The next span may begin in the word that this one ends in.
         word -= 1
@@ -374,7 +374,7 @@ class InputWords:
         raise DataError("the text has no words", where=row.where)
 
 
-_TO_LAST, _BEHIND = "to the last word", "to the word behind the last"
+_TO_LAST, _BEHIND = "end inclusive", "end exclusive"
 
 
 def _of_label_studio(row: Row) -> Row:
@@ -385,7 +385,7 @@ def _of_label_studio(row: Row) -> Row:
     done = [one for one in done if isinstance(one, Mapping) and not one.get("was_cancelled")]
     if len(texts) != 1 or len(done) != 1:
         what = f"the row has {_count(len(texts), 'text')} and {_count(len(done), 'annotation')}, not one of each"
-        raise DataError(what, where=row.where, hint="export it as JSON-MIN or as CoNLL, or leave the row out")
+        raise DataError(what, where=row.where, hint="export it as JSON-MIN or as CoNLL, or remove the row")
     results = done[0].get("result") or []
     spans = [one["value"] for one in results if isinstance(one, Mapping) and "labels" in (one.get("value") or {})]
     return Row(row.where, {"text": texts[0], "label": spans})
@@ -407,7 +407,7 @@ def _word_spans(head: Sequence[Row], words: str, spans: str) -> str:
     fits = [way for way, is_one in ways.items() if is_one]
     if len(fits) == 1:
         return fits[0]
-    what = f"the spans in '{_name(spans)}' count words, and it is not clear whether their end is in them"
+    what = f"the spans in '{_name(spans)}' count words, but it is unclear whether their end is inclusive"
     raise DataError(what, where=file_of(head), hint=_SHAPES)
 
 
@@ -443,7 +443,7 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
     columns = usual_columns(WORD_COLUMNS + TEXT_COLUMNS, names) if words == AUTO else [words]
     for column in columns:
         if any(isinstance(one, list) for row in head for one in _parts(row.values.get(column)) or ()):
-            hint = f"write a row for each sentence: {_SHAPES}"
+            hint = f"write one row per sentence: {_SHAPES}"
             raise DataError(f"each row has several sentences in '{_name(column)}'", where=label, hint=hint)
         if found := _tags_beside(head, names, column, tags):
             spans = _is_text(head, column) and _are_spans(head, found[0])
@@ -466,7 +466,7 @@ def find_tag_columns(head: Sequence[Row], words: str, tags: str) -> TagColumns:
             return TagColumns(column, found[0], False, note, way)
     what = f"no column holds the tags of '{_name(columns[0])}'" if columns else "no column holds words or a text"
     key = "data.label_column" if columns else "data.text_column"
-    raise DataError(what, where=label, hint=f"name it in {key}, or {_SHAPES}; columns found: {listed(names)}")
+    raise DataError(what, where=label, hint=f"set {key}, or {_SHAPES}; columns found: {listed(names)}")
 
 
 def _tags_beside(head: Sequence[Row], names: Sequence[str], words: str, wanted: str) -> list[str]:
@@ -502,7 +502,7 @@ def _refuse_single_words(head: Sequence[Row], column: str) -> None:
     """Raises DataError for a table with a word a row, of which nothing says where a sentence ends."""
     values = [row.values.get(column) for row in head]
     if len(values) > 1 and all(isinstance(value, str) and len(_parts(value)) == 1 for value in values):
-        what = f"each row has one word in '{_name(column)}', and no column says which sentence it is of"
+        what = f"each row has one word in '{_name(column)}', and no column gives its sentence"
         hint = "add a column sentence_id, or write CoNLL, with a blank line after each sentence"
         raise DataError(what, where=file_of(head), hint=hint)
 
@@ -535,7 +535,7 @@ def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list
     value, where = value_of(row, column), row.where
     found = _parts(value)
     if isinstance(value, str) and _is_broken_list(value, found, words is not None):
-        raise DataError(f"the column '{_name(column)}' is no list that can be read", where=where, hint=_LIST_HINT)
+        raise DataError(f"the column '{_name(column)}' cannot be read as a list", where=where, hint=_LIST_HINT)
     if not isinstance(found, list | tuple):
         raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
     if words is not None and len(found) != words:
@@ -568,7 +568,7 @@ def _name(column: str) -> str:
 def _note(words: str, tags: Sequence[str], spans: bool, label: str, was_guessed: bool) -> str:
     if not was_guessed:
         return ""
-    others = f" (also there: {listed(tags[1:])})" if tags[1:] else ""
+    others = f" (other candidates: {listed(tags[1:])})" if tags[1:] else ""
     what = ("text", "spans") if spans else ("words", "tags")
     place = f"in the column '{_name(words)}' of {label}, the {what[1]} in '{_name(tags[0])}'{others}"
     return f"the {what[0]} {'is' if spans else 'are'} {place}"

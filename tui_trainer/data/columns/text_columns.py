@@ -100,8 +100,8 @@ class ColumnChoices:
         would be the text with it."""
         before, column = self.choose(head), self.choose([*head, row])
         if column != before:
-            hint = f"name the one to read in data.text_column: {listed([before, column])}"
-            raise DataError(f"the text would be in '{one_line(column, 40)}'", where=row.where, hint=hint)
+            hint = f"set data.text_column to the column to read: {listed([before, column])}"
+            raise DataError(f"the text would now be in '{one_line(column, 40)}'", where=row.where, hint=hint)
 
     def notes(self) -> tuple[str, ...]:
         told = [
@@ -139,15 +139,15 @@ class ColumnChoices:
         }
         if not texts:
             hint = f"columns found: {listed(strings)}" + (
-                f"; write texts, {_as_row(written)}" if any(written.values()) else ""
+                f"; write plain texts, {_as_row(written)}" if any(written.values()) else ""
             )
             raise DataError("no column holds text", where=label, hint=hint)
-        what = "several columns could hold the text" if len(texts | structured) > 1 else "no column is clearly the text"
+        what = "several columns could be the text" if len(texts | structured) > 1 else "no column is clearly the text"
         hint = f"{as_pair(likely)}; or " if likely else ""
         if self._has_answers and not likely and any(written.values()):
             shown = {name: strings[name][0] for name in texts if strings[name]} | written
-            hint = f"to learn answers that stand in lists or objects, write a row for each, {_as_row(shown)}; or "
-        hint += f"name one of them in data.text_column: {listed([*texts, *structured])}"
+            hint = f"to train on answers in lists or objects, write one row per answer, {_as_row(shown)}; or "
+        hint += f"set data.text_column to one of them: {listed([*texts, *structured])}"
         raise DataError(what, where=label, hint=hint)
 
 
@@ -188,7 +188,7 @@ def checked_text(text: str, where: str) -> str:
     """`text` with plain line ends, if it is one that can be learnt from."""
     if len(text) > MAX_LINE_BYTES:
         limit = format_bytes(MAX_LINE_BYTES)
-        raise DataError(f"the text is longer than {limit}", where=where, hint="cut it into several rows")
+        raise DataError(f"the text is longer than {limit}", where=where, hint="split it into several rows")
     refuse_surrogates(text, where)
     return with_plain_line_ends(text)
 
@@ -242,7 +242,7 @@ def likely_pair(head: Sequence[Row], *, sentences: bool = True) -> tuple[str, ..
 def as_pair(columns: Sequence[str]) -> str:
     """The settings that make an input and its answer of two columns."""
     source, target = (one_line(name, 40) for name in columns)
-    return f'set data.text_column = "{source}" and data.target_column = "{target}" to learn to answer'
+    return f'set data.text_column = "{source}" and data.target_column = "{target}" to train on answers'
 
 
 def _by_length(texts: Mapping[str, float]) -> str:
@@ -254,8 +254,8 @@ def _by_length(texts: Mapping[str, float]) -> str:
 
 
 def _sentence(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
-    place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1:,} more of its kind"
-    also = f" (also there: {listed(others)})" if others else ""
+    place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1:,} more"
+    also = f" (other candidates: {listed(others)})" if others else ""
     shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     are = "the text is in the column" if not pair else "the two texts are in the columns"
     return f"{are} {' and '.join(shown)} of {place}{also}"
@@ -310,8 +310,8 @@ def answers_in(value: object) -> tuple[list[Any], bool]:
 def refuse_several(answers: Sequence[Any], column: str, where: str) -> None:
     """Raises DataError where there are several answers."""
     if len(answers) > 1:
-        told = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and which is the right one is not said"
-        raise DataError(told, where=where, hint="write the one to learn, or a row for each")
+        told = f"the column '{one_line(column, 40)}' has {len(answers)} answers, and none is marked as the right one"
+        raise DataError(told, where=where, hint="keep the one to train on, or write one row per answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,9 +395,7 @@ class PairColumns:
     def notes(self) -> list[str]:
         if not self._several:
             return [*self._notes.values()]
-        first = (
-            f"{self._several:,} rows have several answers in '{one_line(self.pair.target, 40)}': the first is learnt"
-        )
+        first = f"{self._several:,} rows have several answers in '{one_line(self.pair.target, 40)}'; the first is used"
         return [*self._notes.values(), first]
 
     def _named(self, head: Sequence[Row]) -> tuple[str, list[str]]:
@@ -421,9 +419,9 @@ class PairColumns:
         if not (found.source and found.target):
             kind = kind_of_rows(head) if self._text == AUTO else None
             if kind and "seq2seq" not in kind.tasks:
-                what = f"the rows are {kind.what} ({listed(kind.columns)}), and this task reads an input and its answer"
-                hint = 'write rows such as {"input": "...", "output": "..."}, or choose a model of another kind: '
-                raise DataError(what, where=label, hint=f'{hint}task.type = "{kind.tasks[0]}" reads them')
+                what = f"the rows are {kind.what} ({listed(kind.columns)}), but this task needs an input and its answer"
+                hint = 'write rows such as {"input": "...", "output": "..."}, or choose a model for '
+                raise DataError(what, where=label, hint=f'{hint}task.type = "{kind.tasks[0]}"')
             raise _unclear(label, names, found, likely_pair(head, sentences=False))
         return replace(found, before=(), after=self._beside) if self._beside else found
 
@@ -434,7 +432,7 @@ class PairColumns:
         unread = f" (not read: {listed(others)})" if others else ""
         of = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        other = "; data.text_column and data.target_column name another direction" if is_guess else ""
+        other = "; for another direction set data.text_column and data.target_column" if is_guess else ""
         return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
@@ -455,8 +453,8 @@ def languages_of(head: Sequence[Row]) -> list[str]:
     """The languages of the translations of all first rows. Raises DataError for lists of languages."""
     found = dict.fromkeys(name for row in head for name in _languages(row.values))
     if any(isinstance(text, list) for row in head for text in _languages(row.values).values()):
-        hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or a column for each language'
-        raise DataError("the languages of a translation stand in lists", where=file_of(head), hint=hint)
+        hint = 'write {"translation": {"en": "yes", "de": "ja"}}, or one column per language'
+        raise DataError("the translations are lists, not texts", where=file_of(head), hint=hint)
     return list(found)
 
 
@@ -474,7 +472,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
         return replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=target)
     languages = languages_of(head)
     if len(languages) > 2:
-        hint = "name one in data.text_column and another in data.target_column"
+        hint = "set data.text_column to one and data.target_column to another"
         raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
     return Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
 
@@ -527,10 +525,10 @@ def _text_of(row: Row, column: str) -> str:
 def _checked(value: object, column: str, where: str) -> str:
     shown = one_line(column, 40)
     if not isinstance(value, str):
-        hint = "write one" if value is None else as_one_text(value)
+        hint = "write a text" if value is None else as_one_text(value)
         raise DataError(f"the column '{shown}' is {kind_of_value(value)}, not a string", where=where, hint=hint)
     if not value.strip():
-        raise DataError(f"the column '{shown}' is empty", where=where, hint="write one")
+        raise DataError(f"the column '{shown}' is empty", where=where, hint="write a text")
     return checked_text(value, where)
 
 
@@ -558,5 +556,5 @@ def _unclear(label: str, names: Sequence[str], found: Pair, likely: Sequence[str
     other = next((name for name in (*near, *likely) if name != known), "")
     if known and other:
         likely = (known, other) if found.source else (other, known)
-    naming = as_pair(likely) if likely else "name the right ones in data.text_column and data.target_column"
+    naming = as_pair(likely) if likely else "set data.text_column and data.target_column"
     return DataError(what, where=label, hint=f"columns found: {listed(names)}; {naming}")

@@ -81,7 +81,7 @@ def train_tokenizer(texts: Iterable[str], vocab_size: int, special: Specials = F
 
     smallest = special.smallest_vocabulary
     if vocab_size < smallest:
-        raise ValueError(f"a vocabulary of {vocab_size} has no room for {smallest} bytes and special tokens")
+        raise ValueError(f"a vocabulary of {vocab_size} is too small for {smallest} bytes and special tokens")
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=special.spaces_words)
     tokenizer.decoder = decoders.ByteLevel()

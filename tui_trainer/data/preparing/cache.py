@@ -86,12 +86,12 @@ class Counts:
         """Return how many rows or documents no step learns from and no evaluation reads, by the reason in words."""
         found = {
             "cannot be used": self.bad_rows,
-            "hold only white space": self.blank_documents,
+            "contain only white space": self.blank_documents,
             "have fewer than two tokens": self.short_documents,
-            "have nothing to learn within data.max_length": self.untrained_long_rows,
-            "have nothing to learn": self.untrained_rows - self.untrained_long_rows,
-            "repeat an earlier one": self.repeated_rows * dedup,
-            "have the text of a held-out one": self.leaked_rows * dedup,
+            "have no token to train on within data.max_length": self.untrained_long_rows,
+            "have no token to train on": self.untrained_rows - self.untrained_long_rows,
+            "are duplicates": self.repeated_rows * dedup,
+            "duplicate a held-out row": self.leaked_rows * dedup,
         }
         return {reason: count for reason, count in found.items() if count}
 
@@ -229,13 +229,13 @@ def make_entry(
             built = build(partial)
             for source, was in zip(sources, before, strict=True):
                 if source.signature() != was:
-                    raise DataError(f"{source.description} changed while it was read", hint="start again")
+                    raise DataError(f"{source.description} changed while it was read", hint="run the command again")
             about = {"max_length": cut.max_length, "source": _described(sources), "names": _names(sources)}
             _write_manifest(partial, {**about, "fingerprint": fingerprint, **asdict(built)})
             return replace(_publish(partial, final).named(sources), splits=sources[0].splits)
     except OSError as error:
         raise DataError(
-            f"the prepared data cannot be written: {system_reason(error)}",
+            f"could not write the prepared data: {system_reason(error)}",
             where=one_line(str(cache_dir)),
             hint=room_hint(error, cache_dir),
         ) from None
@@ -338,7 +338,7 @@ def _publish(partial: Path, final: Path) -> PreparedData:
         aside = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
         with aside as place, suppress(FileNotFoundError):
             final.rename(Path(place, "damaged"))
-    raise DataError("the prepared data does not stay in its place", where=one_line(str(final)))
+    raise DataError("the folder of the prepared data disappears after it is written", where=one_line(str(final)))
 
 
 def _remove_abandoned(cache_dir: Path) -> None:

@@ -74,7 +74,7 @@ class Size:
                 characters=max_chars,
                 documents=math.ceil(size.documents * max_chars / size.characters),
                 lengths=tuple(min(length, max_chars) for length in size.lengths),
-                reason=f"{size.reason}, cut at data.max_chars = {max_chars:,}",
+                reason=f"{size.reason}, limited to data.max_chars = {max_chars:,}",
             )
         if not max_rows or size.documents <= max_rows:
             return size
@@ -130,7 +130,7 @@ def _sample_size(texts: list[str]) -> Size:
         alphabet=len(set("".join(texts))),
         lengths=lengths,
         texts=tuple(_first_texts(texts, LOOK_BYTES)),
-        reason="the characters of the sample, counted",
+        reason="the character count of the sample",
     )
 
 
@@ -155,9 +155,9 @@ def _files_size(source: Source, texts_of: Texts) -> Size:
     texts = [entry for entry in source.entries if not entry.holds_rows]
     of_texts = looks.get("text", _Beginning())
     characters_a_byte = sum(of_texts.lengths) / of_texts.bytes if of_texts.bytes else 1.0
-    reason = "the size of the files, and the beginnings of some"
+    reason = "the file sizes and the beginnings of some files"
     if any(entry.compressed for entry in source.entries):
-        reason += f"; a .gz is taken to unpack to {GZIP_RATIO:g} times its size"
+        reason += f"; a .gz file is assumed to unpack to {GZIP_RATIO:g} times its size"
     return Size(
         characters=sum(_scaled(sum(look.lengths), look, bytes_of[form]) for form, look in looks.items()),
         documents=len(texts) + sum(_scaled(len(look.lengths), look, bytes_of[form]) for form, look in tables.items()),
@@ -311,7 +311,7 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     reason = "; ".join(dict.fromkeys(size.reason for size in sizes))
     if cut.rows != "stream":
         low, high = f"{min(rates):.3g}", f"{max(rates):.3g}"
-        reason += f", at {low if low == high else f'{low} to {high}'} tokens a character"
+        reason += f", at {low if low == high else f'{low} to {high}'} tokens/character"
     # Different ones in the texts that were looked at.
     characters = len(set().union(*(text for size in sizes for text in size.texts)))
     characters = max(characters, *(size.alphabet for size in sizes))

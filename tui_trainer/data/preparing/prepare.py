@@ -67,7 +67,7 @@ CUT_FILE = "cut_rows.npy"
 BAD_ROWS, CLASS_ROWS, WHOLE_LENGTH, CUT_TOKENS = "bad_rows", "class_rows", "length_for_99_percent", "cut_tokens"
 MOST_CLASSES = 1000
 _SHARE, _KEPT_SHARE = 0.99, 0.95
-_SKIP_HINT = "data.on_bad_rows=skip leaves out rows that cannot be used"
+_SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,40 +202,40 @@ def row_details(survey: Survey, choice: Selection, strata: Mapping[str, int], pr
 def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]:
     """What was left out, cut or not known, in words. `longer`: which length would keep rows that are left out."""
     if counts.repeated_rows:
-        what = "are left out (data.dedup)" if cut.dedup else "are used as they are; data.dedup = true leaves them out"
-        yield f"{counts.repeated_rows:,} rows repeat the text of an earlier one and {what}"
+        what = "are removed (data.dedup)" if cut.dedup else "are kept; set data.dedup = true to remove them"
+        yield f"{counts.repeated_rows:,} duplicate rows {what}"
     if counts.leaked_rows:
         what = (
-            "are left out of the training (data.dedup)"
+            "are removed from training (data.dedup)"
             if cut.dedup
-            else "make the held-out numbers too good; data.dedup = true leaves them out"
+            else "inflate the held-out scores; set data.dedup = true to remove them"
         )
-        yield f"{counts.leaked_rows:,} training rows have the text of a held-out one and {what}"
+        yield f"{counts.leaked_rows:,} training rows duplicate a held-out row and {what}"
     if counts.truncated_rows:
         rows = counts.train_rows + counts.eval_rows
-        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and lost their end"
+        yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
-        what = "written ones are cut at task.max_target_length, those marked in a text are learnt as none"
-        yield f"{who} not fit whole: {what}"
+        what = "generated answers are cut at task.max_target_length, answers marked in a text count as no answer"
+        yield f"{who} not fit: {what}"
     if long := counts.untrained_long_rows:
         which = "1 row is" if long == 1 else f"{long:,} rows are"
         more = f"; {longer}" if longer else ""
-        yield f"{which} left out, whose first {cut.max_length:,} tokens hold nothing to learn{more}"
+        yield f"{which} skipped: no token to train on within the first {cut.max_length:,}{more}"
     if never := counts.untrained_rows - counts.untrained_long_rows:
-        yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} left out, in which no token is to be learnt"
+        yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} skipped: no token to train on"
     if counts.cut_documents:
         documents = counts.train_documents + counts.eval_documents
         yield (
             f"{counts.cut_documents:,} of {documents:,} documents are longer than {cut.max_length:,} tokens "
-            f"and were cut into {counts.pieces:,} pieces; nothing is dropped"
+            f"and are split into {counts.pieces:,} pieces; no text is dropped"
         )
     if counts.short_documents:
-        yield f"{counts.short_documents:,} documents have fewer than two tokens and are left out"
+        yield f"{counts.short_documents:,} documents have fewer than two tokens and are skipped"
     if counts.marked_rows:
         what = "documents" if cut.reads_text else "rows"
-        where = "special tokens of the tokenizer at their beginning or end"
-        yield f"{counts.marked_rows:,} {what} spell {where}: each stands there once"
+        where = "special tokens of the tokenizer at the beginning or end"
+        yield f"{counts.marked_rows:,} {what} already have {where}: they are not added again"
 
 
 def _longer_words(needs: Sequence[int], rows: int) -> str:
@@ -245,7 +245,7 @@ def _longer_words(needs: Sequence[int], rows: int) -> str:
     least, most = min(needs), int(np.quantile(needs, _KEPT_SHARE, method="lower"))
     wanted = 1 << (most - 1).bit_length()
     kept = rows - sum(one > wanted for one in needs)
-    shortest = f"the shortest prompt has {least - 1:,} tokens, so that data.max_length must be at least {least:,}"
+    shortest = f"the shortest prompt has {least - 1:,} tokens, so data.max_length must be at least {least:,}"
     return f"{shortest}; {wanted:,} keeps {kept:,} of {rows:,} rows"
 
 
@@ -371,10 +371,8 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
-            what = (
-                f"no row is left to train on: {choice.repeated:,} are repeats, {choice.leaked:,} are held out as well"
-            )
-            raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or give more rows")
+            what = f"no row is left to train on: {choice.repeated:,} are duplicates, {choice.leaked:,} are held out too"
+            raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
         if self._reader.learns:
@@ -440,7 +438,7 @@ class _Preparation:
             for source, count in zip(side.parts, survey.counts, strict=True):
                 if not count:
                     self._problems.raise_any()
-                    raise DataError("there are no rows to learn from", where=source.description, hint="give some rows")
+                    raise DataError("there are no rows to train on", where=source.description, hint="add some rows")
 
     def _refuse_too_little(self, train: _SideFile, held_out: _SideFile) -> None:
         length, refused = self._cut.max_length, partial(DataError, where=self._sources[0].description)
@@ -451,21 +449,21 @@ class _Preparation:
             message = f"the training text has {tokens:,} tokens, fewer than one row of {length + 1:,} "
             # A shorter row helps only where enough rows come out to learn from.
             shorter = tokens // 10
-            more = f", or lower data.max_length to {shorter:,} or so" if shorter >= 16 else ""
-            raise refused(f"{message}(data.max_length = {length:,}, and one)", hint=f"give more text{more}")
+            more = f", or lower data.max_length to about {shorter:,}" if shorter >= 16 else ""
+            raise refused(f"{message}(data.max_length = {length:,}, plus one)", hint=f"add more text{more}")
         if self._cut.rows == "documents":
             if not train.counted["documents"]:
-                raise refused("no document for training has two tokens or more", hint="give more text")
+                raise refused("no training document has two or more tokens", hint="add more text")
             if len(self._sources) > 1 and not held_out.counted["documents"]:
                 where = self._sources[1].description
-                raise refused("no document for evaluation has two tokens or more", where=where, hint="give more text")
+                raise refused("no evaluation document has two or more tokens", where=where, hint="add more text")
         elif not train.counted["documents"]:
             untrained = train.counted["untrained"]
             what = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
-            hint = _longer_words(train.needs, untrained) or "data.max_length has to be longer than what begins a row"
+            hint = _longer_words(train.needs, untrained) or "data.max_length must be longer than the prompts"
             if not train.counted["untrained_long"]:
-                what = f"none of the {untrained:,} training rows has a token to learn"
-                hint = "task.loss_on, and weights or marks of turns in the rows, say which tokens are learnt"
+                what = f"none of the {untrained:,} training rows has a token to train on"
+                hint = "task.loss_on and the weights or marks of turns in the rows decide which tokens are trained on"
             raise refused(what if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _write_cut_rows(self, folder: Path, train: _SideFile) -> dict[str, object]:

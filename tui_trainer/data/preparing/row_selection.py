@@ -53,10 +53,10 @@ class SourceRows:
     rows_per_epoch: int
 
     def words(self, *, exact: bool = True) -> str:
-        """`a.jsonl (1.2 MiB): 1,000 rows, 1,800 in an epoch of training (data.weights 2)`."""
+        """`a.jsonl (1.2 MiB): 1,000 rows, 1,800 per training epoch (data.weights 2)`."""
         weight = "" if self.weight == 1 else f" (data.weights {self.weight:g})"
         about = "" if exact else "about "
-        rows = f"{about}{self.rows:,} rows, {about}{self.rows_per_epoch:,} in an epoch of training"
+        rows = f"{about}{self.rows:,} rows, {about}{self.rows_per_epoch:,} per training epoch"
         return f"{self.description}: {rows}{weight}"
 
 
@@ -98,9 +98,9 @@ def source_rows(
     for part, count, weight in zip(source.parts, counts, weights or [1.0] * len(counts), strict=True):
         used = int(copies[start : start + count].sum())
         if not used and weight < 1:
-            message = f"none of its {count:,} rows is left to train on with a weight of {weight:g}"
-            whole = "; a text file is one row, which is used whole or not at all" if count == 1 else ""
-            hint = f"raise its number in data.weights, or take the source out{whole}"
+            message = f"a weight of {weight:g} leaves none of its {count:,} rows to train on"
+            whole = "; a text file is one row, which is used as a whole or not at all" if count == 1 else ""
+            hint = f"raise its weight in data.weights, or remove the source{whole}"
             raise DataError(message, where=part.description, hint=hint)
         found.append(SourceRows(description=part.description, weight=weight, rows=count, rows_per_epoch=used))
         start += count
@@ -218,7 +218,7 @@ class Survey:
         strata = np.frombuffer(self.strata, dtype=np.int64)
         _, first, same = np.unique(np.frombuffer(self.hashes, dtype=np.uint64), return_index=True, return_inverse=True)
         count = int((strata != strata[first[same]]).sum())
-        return [f"{count:,} rows repeat the text of an earlier one with another label"] if count else []
+        return [f"{count:,} rows are duplicates of earlier rows, but with another label"] if count else []
 
     def with_text(self, texts: Iterable[str]) -> Iterator[Example]:
         """The documents that are not blank."""
@@ -390,15 +390,14 @@ class Surveyor:
             used += 1
             yield example
         limit = (
-            f"data.max_chars: the first {characters:,} characters are used, "
-            f"{used:,} documents, the last of them cut there"
+            f"data.max_chars: the first {characters:,} characters are used, {used:,} documents, the last one truncated"
         )
         has_limit = cut.max_chars and characters >= cut.max_chars
         survey.notes += [*choices.notes(), *([limit] if has_limit else []), *_blank_notes(survey.blank - before)]
 
 
 def _blank_notes(count: int) -> list[str]:
-    return [f"{count:,} documents hold only white space and are left out"] if count else []
+    return [f"{count:,} documents contain only white space and are skipped"] if count else []
 
 
 def text_hash(text: str) -> int:
@@ -522,10 +521,10 @@ def _tail_of_the_longest(sizes: NDArray[np.int64], wanted: float, nothing: NDArr
     longest = int(sizes.argmax())
     size = int(sizes[longest])
     if size < 2:
-        return DocumentSplit(held_out=nothing, notes=("nothing is held out: no document has two characters",))
+        return DocumentSplit(held_out=nothing, notes=("nothing is held out: no document has two or more characters",))
     tail = min(max(1, round(wanted)), size - 1)
-    why = "there is one document" if len(sizes) == 1 else "whole documents cannot give the share of data.eval_fraction"
-    note = f"{why}: the last {tail:,} or so of the {size:,} characters of document {longest + 1} are held out"
+    why = "there is one document" if len(sizes) == 1 else "whole documents cannot match data.eval_fraction"
+    note = f"{why}: about the last {tail:,} of the {size:,} characters of document {longest + 1} are held out"
     return DocumentSplit(held_out=nothing, tails={longest: tail}, notes=(note,))
 
 

@@ -191,7 +191,7 @@ def _batches(path: Path) -> list[dict[str, Any]]:
         raise DataError(
             f"the prepared rows cannot be read: {one_line(str(error), 80)}",
             where=one_line(str(path)),
-            hint="delete the folder; it is made again from the data",
+            hint="delete the folder; the data is prepared again",
         ) from None
 
 

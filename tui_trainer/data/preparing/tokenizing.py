@@ -224,11 +224,11 @@ def _new_characters(new: Sequence[str]) -> DataError:
     told = ", ".join(f"{one_line(character)} (U+{ord(character):04X})" for character in new[:_TOLD_CHARACTERS])
     told += f" and {len(new) - _TOLD_CHARACTERS:,} more" if len(new) > _TOLD_CHARACTERS else ""
     what = (
-        "a character that the model does not know"
+        "a character that is not in the model's vocabulary"
         if len(new) == 1
-        else f"{len(new):,} characters that the model does not know"
+        else f"{len(new):,} characters that are not in the model's vocabulary"
     )
-    hint = "take them out of the text, or train a new model from scratch: no model is named then"
+    hint = "remove them from the text, or train a new model from scratch (without model.model_name_or_path)"
     return DataError(f"the text has {what}: {told}", hint=hint)
 
 

@@ -78,9 +78,9 @@ def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
     read = counts.train_tokens + counts.eval_tokens
     parts = []
     if counts.unknown_labels:
-        parts.append(f"{_of(counts.unknown_labels, counts.text_labels)} tokens to learn")
+        parts.append(f"{_of(counts.unknown_labels, counts.text_labels)} tokens to train on")
     if counts.unknown_tokens:
-        parts.append(f"{_of(counts.unknown_tokens, read)} tokens that are read")
+        parts.append(f"{_of(counts.unknown_tokens, read)} input tokens")
     if not parts:
         return ""
     shown = list(map(str, details.get(SHOWN, ())))
@@ -95,8 +95,8 @@ def is_refused(counts: Counts) -> bool:
 
 def way_out(*, trained_here: bool) -> str:
     if trained_here:
-        return "no training text has these characters: add some that has them, or take them out"
-    return "add them by model.add_tokens, choose a model whose tokenizer knows them, or take them out of the text"
+        return "these characters are in no training text: add text that has them, or remove them"
+    return "add them with model.add_tokens, choose a model whose tokenizer has them, or remove them from the text"
 
 
 def _of(some: int, every: int) -> str:

@@ -32,8 +32,7 @@ _LONG_ALONE = 100  # words of a file's only sentence, above which its blank line
 _SIGNS = "|;,"
 _CHUNKS = frozenset({"NP", "VP", "PP"})
 _HINT = (
-    "one word a line with its tag behind it (behind a tab where words hold blanks), "
-    "and a blank line after each sentence"
+    "one word per line, followed by its tag (after a tab if words contain spaces), and a blank line after each sentence"
 )
 _UNIVERSAL_COLUMNS = 10  # of CoNLL-U, and of CoNLL-X with the same ones at these places
 _UNIVERSAL = {WORDS: 1, "upos": 3, "xpos": 4}
@@ -84,12 +83,12 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                 found = {name: values for name, values in found.items() if name == WORDS or {*values} != {"_"}}
                 if "_" in (tags := found.get("upos", [])):
                     where = f"{label}, line {words[tags.index('_')][0]}"
-                    problems.add(DataError("the word has no UPOS, and others of the sentence have", where=where))
+                    problems.add(DataError("the word has no UPOS, but other words of the sentence have", where=where))
                     continue
             yield Row(f"{label}, line {words[0][0]}", found)
     if count == 1 and longest > _LONG_ALONE:
-        choices.remark(f"{label} has no blank line between its {longest:,} words: all of them are one sentence, of "
-                       "which data.max_length tokens are learnt; put a blank line after each sentence")  # fmt: skip
+        choices.remark(f"{label} has no blank line between its {longest:,} words: they are read as one sentence, cut "
+                       "to data.max_length tokens; put a blank line after each sentence")  # fmt: skip
 
 
 def _sentences(content: BinaryIO, label: str) -> Iterator[Sentence]:
@@ -109,7 +108,7 @@ def _lines(content: BinaryIO, label: str) -> Iterator[tuple[int, list[str]]]:
     for line, text in text_lines_of(content, label):
         if text.startswith(("#begin document", "#end document")):
             hint = "write two columns, the word and its tag (B-PER, O, ...)"
-            raise DataError("CoNLL-2012 (OntoNotes) is not read", where=f"{label}, line {line}", hint=hint)
+            raise DataError("CoNLL-2012 (OntoNotes) is not supported", where=f"{label}, line {line}", hint=hint)
         text = text.rstrip("\r\n")
         if not signs and (one := text.split()) and not one[0].startswith("#"):
             signs = -1
@@ -133,7 +132,7 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
     line, first = head[0][0]
     names = [name.lower() for name in first]
     if len(first) > 1 and names[0] in WORD_COLUMNS and names[-1] in TAG_COLUMNS:
-        choices.remark(f"{label}: line {line:,} names the columns, and is no word")
+        choices.remark(f"{label}: line {line:,} is a header and is skipped")
         del head[0][0]
     lines = [fields for _, fields in head[-1]]
     columns = len(next((fields for fields in lines if not fields[0].startswith("#")), first))
@@ -146,19 +145,19 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         if not is_counted or not numbers or (len(numbers) == 1 and (place or columns != _UNIVERSAL_COLUMNS)):
             continue
         if place == 0 and columns == _UNIVERSAL_COLUMNS:
-            choices.remark(f"{label} is CoNLL-U: words are FORM, tags UPOS; ranges and empty nodes are no words")
+            choices.remark(f"{label} is CoNLL-U: words are FORM, tags UPOS; ranges and empty nodes are skipped")
             return _Layout(columns, _UNIVERSAL)
         if place == 0 and columns > 2:
             tag = _tags_behind_number(lines)
             more = [str(at + 1) for at in range(2, columns) if at != tag]
-            also = f"; nor {'is' if len(more) == 1 else 'are'} column {', '.join(more)}" if more else ""
-            choices.remark(f"{label}: the first column numbers the words, and is not read{also}")
+            also = f", as {'is column' if len(more) == 1 else 'are columns'} {', '.join(more)}" if more else ""
+            choices.remark(f"{label}: the first column numbers the words and is not read{also}")
             of_entities = all(ENTITY_TAG.fullmatch(fields[tag]) for fields in lines)
             return _Layout(columns, {WORDS: 1, TAGS: tag}, of_entities)
-        what = f"column {place + 1} of {columns} numbers the words, so that word and tag cannot be told"
-        raise DataError(what, where=where, hint="write two columns, the word and its tag; or CoNLL-U with its ten")
+        what = f"column {place + 1} of {columns} numbers the words, so it is unclear where word and tag are"
+        raise DataError(what, where=where, hint="write two columns, the word and its tag, or CoNLL-U with ten columns")
     if any(_BRACKETS.fullmatch(fields[-1]) for fields in lines):
-        hint = "write B-PER, I-PER and O"
+        hint = "write tags such as B-PER, I-PER and O"
         raise DataError("the tags are brackets, such as (PERSON*", where=where, hint=hint)
     before, behind = ([bool(ENTITY_TAG.fullmatch(fields[place])) for fields in lines] for place in (0, -1))
     if columns == 2 and len(lines) > 1 and all(before) and not all(behind):
@@ -190,12 +189,12 @@ def _is_comment(fields: Sequence[str], layout: _Layout) -> bool:
 
 def _problem(fields: Sequence[str], layout: _Layout, words: int) -> str:
     if len(fields) < 2 or (len(fields) == layout.columns and not fields[layout.read.get(TAGS, -1)]):
-        return "the line has a word and no tag"
+        return "the line has a word but no tag"
     if len(fields) != layout.columns:
-        return f"the line has {len(fields)} columns, the first one of the file {layout.columns}"
+        return f"the line has {len(fields)} columns, but the first line of the file has {layout.columns}"
     if not fields[layout.read[WORDS]]:
-        return "the line has a tag and no word"
-    return f"a sentence of more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""
+        return "the line has a tag but no word"
+    return f"the sentence has more than {_LONGEST_SENTENCE:,} words" if words >= _LONGEST_SENTENCE else ""
 
 
 def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: ColumnChoices) -> Iterator[Row]:
@@ -212,7 +211,7 @@ def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: Colum
     if not column:
         yield from rows
         return
-    choices.remark(f"rows with the same '{one_line(column, 40)}' are one sentence")
+    choices.remark(f"rows with the same '{one_line(column, 40)}' form one sentence")
     numbers = (*usual_columns(_DOCUMENT_COLUMNS, list(first.values)), column)
     seen: set[int] = set()
     sentence, current = list[Row](), object()
@@ -222,7 +221,7 @@ def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: Colum
         values = tuple(row.values.get(name) for name in numbers)
         if not sentence and values[-1] in ("", None):
             what = f"the first word has no '{one_line(column, 40)}'"
-            raise DataError(what, where=row.where, hint="give each sentence a number, at least in its first row")
+            raise DataError(what, where=row.where, hint="number each sentence, at least in its first row")
         goes_on = values[-1] in ("", None) or values[-1] != values[-1]  # NaN, in pandas
         if sentence and not goes_on and values != current:
             yield from _joined(sentence, column, problems, bad)
@@ -230,7 +229,7 @@ def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: Colum
         if not sentence:
             number = hash(repr(values))
             if number in seen:
-                what = f"the sentence '{one_line(str(values[-1]), 40)}' was there before, further up"
+                what = f"the sentence '{one_line(str(values[-1]), 40)}' has appeared before, further up"
                 raise DataError(what, where=row.where, hint=f"sort the rows by '{one_line(column, 40)}'")
             seen.add(number)
             current = values
@@ -264,12 +263,13 @@ def _joined(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -
     first = rows[0]
     for row in rows:
         if row.values.keys() != first.values.keys():
-            problems.add(DataError("the columns are not those of the sentence's first word", where=row.where))
+            problems.add(DataError("the columns differ from those of the sentence's first word", where=row.where))
             return
         tags = [row.values[name] for name in usual_columns(TAG_COLUMNS, list(row.values))]
         if any(isinstance(tag, str) and len(tag.split()) > 1 for tag in tags):
-            hint = "give each sentence a number of its own, or one word a row"
-            problems.add(DataError("the row is a whole sentence, whose number others have", where=row.where, hint=hint))
+            hint = "give each sentence its own number, or write one word per row"
+            what = "the row is a whole sentence, but others have its number"
+            problems.add(DataError(what, where=row.where, hint=hint))
             return
     lists = {name: [row.values[name] for row in rows] for name in first.values if name != column}
     yield Row(first.where, {column: first.values[column], **lists})

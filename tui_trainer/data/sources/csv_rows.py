@@ -81,8 +81,8 @@ def read_csv(
         refuse_doubles(names, f"{label}, line {line}")
         _refuse_no_header(names, list(csv.reader(prepare(head), **options | {"strict": False}))[1:], label, line)
         if nameless := len(header) - len(names):
-            what = "1 column without a name is" if nameless == 1 else f"{nameless:,} columns without a name are"
-            choices.remark(f"{label}: {what} empty at the end of each row, and left out")
+            what = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
+            choices.remark(f"{label}: skipped {what} without a name at the end of each row")
         records = chain(first, records)
     yield from _rows(records, names, width, label, delimiter, problems, choices)
 
@@ -104,7 +104,7 @@ def _rows(
         if len(fields) != width:
             problems.add(_ragged(len(fields), width, where, delimiter))
         elif width > named and any(fields[named:]):
-            what = "the row goes on in a column that has no name"
+            what = "the row has a value in a column without a name"
             problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
         elif (
             len(fields[0]) <= longest
@@ -112,7 +112,7 @@ def _rows(
             and _is_header(fields[:named], header, where)
         ):
             if not is_told:
-                choices.remark(f"{label}: line {line:,} is the header again, and left out, as each one below it")
+                choices.remark(f"{label}: line {line:,} repeats the header; repeated headers are skipped")
             is_told = True
         else:
             yield Row(where, dict(zip(names, fields, strict=False)))
@@ -122,8 +122,8 @@ def _is_header(fields: Sequence[str], header: Sequence[str], where: str) -> bool
     """Raises DataError for one with its columns in another order."""
     found = [field.strip().lower() for field in fields]
     if found != header and sorted(found) == sorted(header):
-        hint = "files with different orders of columns were joined: give them as a folder"
-        raise DataError("the header comes again, with its columns in another order", where=where, hint=hint)
+        hint = "files with different column orders were joined: give them as a folder instead"
+        raise DataError("the header is repeated with its columns in another order", where=where, hint=hint)
     return found == header
 
 
@@ -133,10 +133,10 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
     where = f"{label}, line {line}"
     rows = [row for row in rows if row and list(row[: len(names)]) != list(names)]
     if names and names[0].startswith("#") and (len(names) == 1 or any(len(row) != len(names) for row in rows)):
-        raise DataError("a comment stands where the names of the columns should", where=where, hint="delete it")
+        raise DataError("the first line is a comment instead of the column names", where=where, hint="delete it")
     if all(name[:1] == name[-1:] == "'" for name in names) and names:
-        hint = "quote with double quotes, or not at all"
-        raise DataError("the columns are quoted with single quotes", where=where, hint=hint)
+        hint = "use double quotes, or no quotes"
+        raise DataError("the column names are in single quotes", where=where, hint=hint)
     if any(name.lower() in HEADER_NAMES for name in names):
         return
     numbers = [name for name in names if NUMBER.fullmatch(name) and any(map(str.isdigit, name))]
@@ -145,8 +145,8 @@ def _refuse_no_header(names: Sequence[str], rows: Sequence[Sequence[str]], label
     values = [{row[place].strip() for row in rows if place < len(row)} for place in range(len(names))]
     again = [name for name, below in zip(names, values, strict=True) if name and name in below]
     if odd := [*numbers, *again, *(name for name in names if len(name) > _LONGEST_NAME)]:
-        hint = "write the names of the columns above it, such as text,label"
-        raise DataError(f"the first line is no header: '{one_line(odd[0], 40)}' is no name", where=where, hint=hint)
+        hint = "add a line with the column names above it, such as text,label"
+        raise DataError(f"the first line is no header: '{one_line(odd[0], 40)}' is not a name", where=where, hint=hint)
 
 
 def guess_delimiter(head: Sequence[str]) -> str:
@@ -176,12 +176,12 @@ def _style(head: Sequence[str], label: str, delimiter: str, choices: ColumnChoic
         if len(head) == LOOKED_LINES:  # a text that begins near the end of these may go on behind them
             lone = [line for line in lone if line <= LOOKED_LINES // 2 and len(first) > 1]
         if lone:
-            choices.remark(f"{label}, line {lone[0]:,}: double quotes do not pair, so the file is read without quoting")
+            choices.remark(f"{label}, line {lone[0]:,}: unmatched double quotes, so the file is read without quoting")
             return iter, options | {"quoting": csv.QUOTE_NONE}
 
         def told(line: int) -> None:
             if not lone:
-                choices.remark(f"{label}, line {line:,}: double quotes that do not pair are read as they stand")
+                choices.remark(f"{label}, line {line:,}: unmatched double quotes are read literally")
             lone.append(line)
 
         return partial(_with_lone_quotes_doubled, width=len(first), told=told), options
@@ -190,7 +190,7 @@ def _style(head: Sequence[str], label: str, delimiter: str, choices: ColumnChoic
     if any('\\"' in line for line in head) and not _parses(head, options):
         unescaped = partial(map, partial(_ESCAPED_QUOTE.sub, r'\1""'))
         if _parses(list(unescaped(head)), options):
-            choices.remark(f"{label}: double quotes within a text are escaped with a backslash")
+            choices.remark(f"{label}: double quotes inside texts are escaped with backslashes")
             return unescaped, options
     return iter, options
 
@@ -282,14 +282,14 @@ class _LostRows:
         rows = self._rows_in(fields, place)
         match self._are_rows(rows, place) if rows else "no":
             case "yes":
-                what = f"a double quote opens a text that ends in line {last:,}, and each line of it is a row"
-                hint = 'a double quote inside a text is written twice (""), in a text that stands in double quotes'
+                what = f"a double quote opens a text that ends on line {last:,}, but each line in it looks like a row"
+                hint = 'write double quotes inside a text twice (""), and put the text in double quotes'
                 raise DataError(what, where=f"{self._label}, line {line}", hint=hint)
             case "no":
                 self._quotes = True
             case found:
-                told = f"{self._label}, line {line:,}: a text in double quotes ends in line {last:,}; without them "
-                told += "each line of it would be a row"
+                told = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; without them "
+                told += "each of its lines would be a row"
                 self._likely = self._likely or (told if found == "likely" else "")
                 self._unclear = self._unclear or told
 
@@ -363,24 +363,24 @@ def _head(lines: Iterator[str]) -> list[str]:
 
 def _quoted_hint(delimiter: str) -> str:
     sign = DELIMITER_NAMES.get(delimiter, repr(delimiter))
-    return f"a text that holds {sign.replace('tabs', 'a tab')} stands in double quotes"
+    return f"put texts that contain {sign.replace('tabs', 'a tab')} in double quotes"
 
 
 def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:
     fields = "1 field" if found == 1 else f"{found:,} fields"
-    return DataError(f"the row has {fields}, the header {wanted:,}", where=where, hint=_quoted_hint(delimiter))
+    return DataError(f"the row has {fields}, but the header has {wanted:,}", where=where, hint=_quoted_hint(delimiter))
 
 
 def _broken(message: str, where: str) -> DataError:
     """What the csv module says, in the words of the file."""
-    hint = 'a double quote inside a text is written twice (""), with no backslash'
+    hint = 'write double quotes inside a text twice (""), without a backslash'
     if "end of data" in message:
-        return DataError("a double quote that opens in this row is not closed", where=where, hint=hint)
+        return DataError("a double quote opened in this row is not closed", where=where, hint=hint)
     if "field limit" in message:
         limit = format_bytes(MAX_LINE_BYTES)
-        return DataError(f"a text longer than {limit}, or a double quote that is not closed", where=where, hint=hint)
+        return DataError(f"a text is longer than {limit}, or a double quote is not closed", where=where, hint=hint)
     if "expected after" in message:
-        return DataError("a double quote in the middle of a text", where=where, hint=hint)
+        return DataError("there is a double quote in the middle of a text", where=where, hint=hint)
     if "new-line character" in message:
-        return DataError("a line end that is a bare carriage return", where=where, hint="convert the line ends to \\n")
+        return DataError("a line ends in a bare carriage return", where=where, hint="convert line endings to \\n")
     return DataError(f"broken CSV: {one_line(message, 80)}", where=where)

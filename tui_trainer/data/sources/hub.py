@@ -43,7 +43,7 @@ from tui_trainer.files.hub_layout import (
 from tui_trainer.terminal.safe_text import one_line
 
 MAIN = "main"
-FORM = "hub:owner/name, with @revision and /folder or /file behind it where they are wanted"
+FORM = "hub:owner/name, optionally followed by @revision and /folder or /file"
 GLOB_SIGNS = frozenset("*?[")
 # Two kinds of revision hold a `/`; in all others it is written %2F. Source: HfFileSystem.resolve_path of
 # huggingface_hub, SPECIAL_REFS_REVISION_REGEX.
@@ -74,17 +74,17 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
     """
     found = _FORM.fullmatch(path.removeprefix(HUB_PREFIX).strip())
     if not found or not is_hub_name(found[1]):
-        raise DataError(f"'{one_line(path, 120)}' cannot be a data set of the hub", hint=f"it is written {FORM}")
+        raise DataError(f"'{one_line(path, 120)}' is not a valid name of a dataset on the Hub", hint=f"expected {FORM}")
     at = (found[2] or "").replace("%2F", "/")
     if at and revision and revision not in (MAIN, at):
-        what = f"{found[1]} is asked for in two revisions"
-        raise DataError(what, hint=f"take out @{one_line(at, 80)}, or {one_line(revision, 80)}")
+        what = f"two revisions are set for {found[1]}"
+        raise DataError(what, hint=f"remove @{one_line(at, 80)} or {one_line(revision, 80)}")
     at = at or revision or MAIN
     if not is_revision(at):
-        raise DataError(f"'{one_line(at, 80)}' cannot be a revision", hint="give a branch, a tag or a commit")
+        raise DataError(f"'{one_line(at, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
     steps = [step for step in (found[3] or "").split("/") if step not in ("", ".")]
     if ".." in steps:
-        raise DataError(f"'{one_line(path, 120)}' leaves its data set", hint=f"it is written {FORM}")
+        raise DataError(f"'{one_line(path, 120)}' leads out of its dataset", hint=f"expected {FORM}")
     return HubPath(found[1], at, "/".join(steps))
 
 
@@ -119,7 +119,7 @@ def names_wanted(wanted: HubPath, here: Sequence[str], listed: Sequence[str] | N
         what = f"{missing:,} of the {len(names):,} files of {one_line(str(wanted), 120)} are not on this machine"
         raise DataError(what, hint=remedies(wanted))
     if not names and wanted.inside and listed is None:
-        what = f"{one_line(str(wanted), 120)} is not on this machine, though other files of the data set are"
+        what = f"{one_line(str(wanted), 120)} is not on this machine, but other files of the dataset are"
         raise DataError(what, hint=remedies(wanted))
     if not names:
         raise no_such_part(wanted, listed or here)
@@ -148,7 +148,7 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     found = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in found[:_MOST_SHOWN])
     what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
-    return DataError(what, hint=f"it has {shown}" if shown else "it has no file that can be read")
+    return DataError(what, hint=f"it has {shown}" if shown else "it has no file of a supported format")
 
 
 def remedies(wanted: HubPath) -> str:
@@ -197,11 +197,11 @@ def remote_files(wanted: HubPath) -> tuple[dict[str, SourceFile], str]:
         }
         readme = HfFileSystem().read_text(files[README].remote, encoding="utf-8") if README in files else ""
     except (errors.RepositoryNotFoundError, errors.RevisionNotFoundError):
-        what = f"the hub has no data set {wanted.name} at {one_line(wanted.revision, 80)} that this account may see"
-        raise DataError(what, hint="look for a misspelling; a private or gated one needs `hf auth login`") from None
+        what = f"the Hub has no dataset {wanted.name} at {one_line(wanted.revision, 80)} that this account can access"
+        raise DataError(what, hint="check the spelling; a private or gated dataset needs `hf auth login`") from None
     except network_errors() as error:
-        hint = "data.streaming reads it from the hub; download it where there is a network, and set it to false"
-        raise DataError(f"the data set {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
+        hint = "data.streaming reads from the Hub; download the dataset while online, and set data.streaming to false"
+        raise DataError(f"the dataset {wanted.name} cannot be streamed: {network_reason(error)}", hint=hint) from None
     return files, readme
 
 

@@ -66,7 +66,7 @@ def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]
     elif first == "{":
         yield from _objects(text, label, problems)
     elif first:
-        text.broken("no list and no object", LIST_HINT)
+        text.broken("neither a list nor an object", LIST_HINT)
     if rest := text.peek():
         text.broken(f"'{one_line(rest)}' after the end of the JSON", LIST_HINT)
 
@@ -95,7 +95,7 @@ def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
         twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"the name '{one_line(twice, 30)}' is in one object twice")
+        raise ValueError(f"an object has the key '{one_line(twice, 30)}' twice")
     return found
 
 
@@ -159,7 +159,7 @@ class JsonText:
             used = (complaint.pos if complaint else end) - self._at
             size = len(self._text) - self._at
             if torn and size > MAX_LINE_BYTES:
-                self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "cut the text into several rows")
+                self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split it into several rows")
             if torn and self._grow(max(1, size)):
                 continue
             self._at += used
@@ -311,7 +311,7 @@ def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any
         try:
             return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
         except (TypeError, ValueError):
-            raise DataError("'data' has other columns than 'columns' names", where=label, hint=LIST_HINT) from None
+            raise DataError("the rows in 'data' do not match 'columns'", where=label, hint=LIST_HINT) from None
     if not all(isinstance(value, list) for value in values) or _is_row(table):
         return []
     lengths = {name: len(value) for name, value in table.items()}

@@ -132,7 +132,7 @@ def _rows_as_written(
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":
-            choices.remark(f"not read: {label}, which lies beside the folders of the classes")
+            choices.remark(f"not read: {label}, because it is outside the class folders")
         case _ if file.label_of_folder:
             yield Row(label, {"text": read_text(content, label), "label": file.label_of_folder})
         case _:
@@ -144,14 +144,14 @@ def _no_rows(content: BinaryIO, file: SourceFile) -> DataError:
     content.seek(0)
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
-    hint = "write the rows as JSONL, CSV or TSV with names of columns, or as CoNLL under the name .conll; "
-    hint += "a decoder learns from plain text (task.type = causal_lm)"
+    hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
+    hint += "plain text trains a decoder (task.type = causal_lm)"
     if len(beside := _parallel(file)) > 1:
         texts, names = [one.name for one in beside[:2]], [one.suffix.lstrip(".") for one in beside[:2]]
         joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, texts))})"
-        hint = f"join lines that belong together: {joined} > {shell_word(file.path.stem + '.tsv')}; "
+        hint = f"join the matching lines: {joined} > {shell_word(file.path.stem + '.tsv')}; "
         hint += f"then set data.text_column to {names[0]} and data.target_column to {names[1]}, or the other way round"
-    return DataError(f"this is {kind}, which has no columns, and this task reads rows", where=file.label, hint=hint)
+    return DataError(f"this is {kind} without columns, but this task reads rows", where=file.label, hint=hint)
 
 
 def _parallel(file: SourceFile) -> list[Path]:
@@ -266,9 +266,9 @@ def read_text(content: BinaryIO, label: str) -> str:
     data = content.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise DataError(
-            f"one document of more than {format_bytes(MAX_DOCUMENT_BYTES)}",
+            f"the document is larger than {format_bytes(MAX_DOCUMENT_BYTES)}",
             where=label,
-            hint="cut it into several files, or make it JSONL with one document a row",
+            hint="split it into several files, or write JSONL with one document per row",
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))
@@ -312,15 +312,15 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: s
     try:
         slices = ReadInstruction.from_spec(wanted).to_absolute({label: sum(each) for label, each in counts.items()})
     except (ValueError, AssertionError) as error:
-        hint = "slices are written train[:10%], train[100:200] or train[-500:]"
-        raise DataError(f"{setting}: '{shown}' is no part of a split: {one_line(str(error), 120)}", hint=hint) from None
+        hint = "write slices like train[:10%], train[100:200] or train[-500:]"
+        raise DataError(f"{setting}: '{shown}' is not a valid slice: {one_line(str(error), 120)}", hint=hint) from None
     found = tuple(
         entry
         for piece in slices
         for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
     )
     if not found:
-        raise DataError(f"{setting}: no row is in '{shown}'", hint=f"there are {sum(map(sum, counts.values())):,} rows")
+        raise DataError(f"{setting}: '{shown}' selects no rows", hint=f"it has {sum(map(sum, counts.values())):,} rows")
     return found
 
 

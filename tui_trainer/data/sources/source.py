@@ -95,7 +95,7 @@ T = TypeVar("T")
 SHOWN_SOURCES, _MOST_SHOWN = 4, 6
 _NEVER_WALKED = frozenset(map(Path, ("/", "/proc", "/sys", "/dev", "/home", "/usr")))
 _FEW_SETTINGS, _SETTINGS_BYTES = 20, 1 * MIB
-_FETCH_AGAIN = "copy or download the data set again"
+_FETCH_AGAIN = "copy or download the dataset again"
 _digests: dict[tuple[str, int, int], str] = {}  # of files already hashed by this process: (path, size, mtime_ns)
 
 RowsRead = dict[Path, list[tuple[int, float]]]
@@ -209,7 +209,7 @@ class Source:
             found.raise_any(all_rows=is_empty)
         if not holds_text:
             raise DataError(
-                f"{self.description} holds no text", hint="0 documents were found; choose another data.path"
+                f"{self.description} contains no text", hint="0 documents were found; choose another data.path"
             )
 
     @property
@@ -229,7 +229,7 @@ class Source:
         if self.sample is None:
             yield from self._read(partial(rows_of, choices=choices, problems=problems), problems, progress)
         elif not self.sample.is_table:
-            raise DataError(f"{self.description} is text, and this task reads a table", hint="choose another sample")
+            raise DataError(f"{self.description} is text, but this task reads a table", hint="choose another sample")
         else:
             yield from (Row(where, values) for where, values in self.sample.content())
 
@@ -273,7 +273,7 @@ class Source:
         elif self.sample.is_table:
             columns = ", ".join(dict.fromkeys(name for _, row in self.sample.content() for name in row))
             hint = f"choose another task.type or another sample; its columns are {columns}"
-            raise DataError(f"{self.description} is a table, and this task reads text", hint=hint)
+            raise DataError(f"{self.description} is a table, but this task reads text", hint=hint)
         else:
             yield from (Document(text, where) for where, text in self.sample.content())
 
@@ -299,7 +299,7 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTH
         name = "" if choice.measured else choice.name  # which is of data.path
         if name or choice.split:
             setting = "data.name" if name else choice.split_setting
-            raise DataError(f"a sample has no parts, and {setting} names one", hint=f"leave {setting} empty")
+            raise DataError(f"{setting} is set, but a sample has no parts", hint=f"leave {setting} empty")
         sample = find_sample(path.removeprefix(SAMPLE_PREFIX))
         texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
         return Source(
@@ -396,11 +396,11 @@ def _find(asked: _Asked) -> Source:
     path = asked.path
     if not path.strip() or "\0" in path:
         raise DataError(
-            "no data is named", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
+            "no data is set", hint="set data.path to a file, a folder, a glob, hub:owner/name or sample:NAME"
         )
     if address := address_of(path):
-        hint = "download the file, and name it here; a data set of the hub is written hub:owner/name"
-        raise DataError(f"'{one_line(path, 200)}' is an address, and nothing is read from {address}", hint=hint)
+        hint = "download the file and give its path; a dataset on the Hub is written hub:owner/name"
+        raise DataError(f"'{one_line(path, 200)}' is an address, but data is not read from {address}", hint=hint)
     is_of_the_hub = path.startswith(HUB_PREFIX)
     if not is_of_the_hub:
         place = at_home(path)
@@ -422,17 +422,17 @@ def _find(asked: _Asked) -> Source:
         return found
     if is_of_the_hub:
         at = "" if wanted.revision == MAIN else f" at {one_line(wanted.revision, 80)}"
-        raise DataError(f"the data set {wanted.name}{at} is not on this machine", hint=remedies(wanted))
+        raise DataError(f"the dataset {wanted.name}{at} is not on this machine", hint=remedies(wanted))
     near = one_line(nearest_path(path), 200)
-    guess = f"did you mean '{near}'? Else " if near else ""
-    what = f"there is no file or folder '{one_line(path, 200)}', and no data set {path} of the hub on this machine"
+    guess = f"did you mean '{near}'? Otherwise " if near else ""
+    what = f"there is no file or folder '{one_line(path, 200)}', and no Hub dataset {path} on this machine"
     raise DataError(what, hint=guess + remedies(wanted))
 
 
 def _of_a_folder(asked: _Asked, place: Path) -> Source:
     if place.resolve() in _NEVER_WALKED:
-        what = f"'{one_line(asked.text, 200)}' is a folder of the whole system"
-        raise DataError(what, hint="name the folder that holds the data, or a glob such as /data/*.jsonl")
+        what = f"'{one_line(asked.text, 200)}' is a system folder"
+        raise DataError(what, hint="give the folder that contains the data, or a glob such as /data/*.jsonl")
     asked = replace(asked, place=place)
     if has_configurations(place):
         return _configured(asked, place)
@@ -520,8 +520,8 @@ def _choose(
     if missing:
         more = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
         listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + more
-        what = f"{asked.name} is not whole: missing {'is' if len(missing) == 1 else 'are'} {listed}"
-        raise DataError(what, hint="copy or download the rest, or name each file in data.path, with commas")
+        what = f"{asked.name} is incomplete: missing {'is' if len(missing) == 1 else 'are'} {listed}"
+        raise DataError(what, hint="copy or download the rest, or list the files in data.path, separated by commas")
     for file in chosen.files:
         refuse_unsupported(file)
     is_split = bool(others)
@@ -529,7 +529,7 @@ def _choose(
         files = {one.label: one.files for one in chosen.several}
         chosen, is_split = replace(chosen, files=slices_of(files, choice.split, choice.split_setting)), True
     is_gone = splits.gone and splits.parts and not choice.splits
-    gone = f"{', '.join(splits.gone)}: declared, and the files are missing" if is_gone else ""
+    gone = f"{', '.join(splits.gone)}: declared, but its files are missing" if is_gone else ""
     source = _source_of(asked.path, asked.text_column, chosen, is_split=is_split)
     return replace(
         source,
@@ -562,7 +562,7 @@ def _told_apart(
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
         if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
-            raise DataError(f"{asked.name}: {gone} is declared and its files are missing", hint=_FETCH_AGAIN)
+            raise DataError(f"{asked.name}: {gone} is declared, but its files are missing", hint=_FETCH_AGAIN)
         chosen = _picked(known, asked)
         taken = [one.files for one in chosen.several or (chosen,)]
         return chosen, tuple(other for part in parts if (other := files_of(part)).files not in taken)
@@ -583,7 +583,7 @@ def _picked(known: Mapping[str, SplitFiles], asked: _Asked) -> SplitFiles:
     for label in choice.splits:
         if label not in known:
             has = one_line(", ".join(known), 200)
-            hint = f"it has {has}; change {choice.split_setting}"
+            hint = f"its splits are {has}; change {choice.split_setting}"
             raise DataError(f"{asked.name} has no split '{one_line(label, 60)}'", hint=hint)
     several = tuple(replace(known[label], label=label) for label in choice.splits)
     kinds = {one.split for one in several}
@@ -604,16 +604,16 @@ def _several_parts(asked: _Asked, named: Mapping[str, SourceFile], splits: Named
         hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
     setting = "data.eval_path" if asked.choice.measured else "data.path"
-    hint += f"name one in {setting}, such as {one_line(', '.join(map(asked.written, short)), 160)}"
-    hint += ", and another in data.eval_path; what data.path names with commas is read together"
+    hint += f"set {setting} to one, such as {one_line(', '.join(map(asked.written, short)), 160)}"
+    hint += ", and data.eval_path to another; files listed in data.path with commas are read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
     if splits.gone and doubt.startswith(splits.gone):
-        return DataError(f"{asked.name}: {one_line(doubt, 160)}; there is {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
+        return DataError(f"{asked.name}: {one_line(doubt, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
-        return DataError(f"{asked.name} holds only {ordered[0][0].label}: {listed}", hint=hint)
+        return DataError(f"{asked.name} has only {ordered[0][0].label}: {listed}", hint=hint)
     why = f" ({one_line(doubt, 160)})" if doubt else ""
-    return DataError(f"{asked.name} holds several splits or configurations: {listed}{why}", hint=hint)
+    return DataError(f"{asked.name} has several splits or configurations: {listed}{why}", hint=hint)
 
 
 def _configurations(names: Iterable[str]) -> list[str]:
@@ -646,7 +646,7 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
         if file is not None and (read := usable(file)):
             files[name] = read
         elif path.is_symlink() and form_of(path) != "unknown":
-            unreadable.append(f"{one_line(name, 80)} is a link to nothing")
+            unreadable.append(f"{one_line(name, 80)} is a broken link")
         elif form_of(path) == "unsupported":
             unreadable.append(
                 f"{one_line(path.suffix, 20)} files are not supported in this version: {one_line(name, 80)}"
@@ -663,14 +663,14 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
         files = {name: file for name, file in files.items() if name not in about}
         beside += about
     if not files:
-        endings = Counter(PurePosixPath(name).suffix.lower() or "without an ending" for name in beside)
+        endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in beside)
         shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
         reasons = [*unreadable[:_MOST_SHOWN], *([f"found only {shown}"] if shown else [])]
         found = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
     files = _labelled_by_folder(files)
     if unreadable:
-        hint = "convert or remove these files, or name the files to learn from in data.path, with commas"
+        hint = "convert or remove these files, or list the files to train on in data.path, separated by commas"
         raise DataError([Problem(message=text, hint=hint) for text in unreadable[:_MOST_SHOWN]])
     return files, replace(asked, beside=tuple(sorted(beside)))
 
@@ -715,9 +715,9 @@ def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
     shown = one_line(path, 200)
     if isinstance(error, FileNotFoundError):
         if os.path.islink(os.path.expanduser(path)):  # noqa: PTH111, PTH114 - of a user who is not here as well
-            return DataError(f"'{shown}' is a link to nothing", hint="make the link anew, or give the path of the file")
+            return DataError(f"'{shown}' is a broken link", hint="repair the link, or give the path of the file")
         near = one_line(nearest_path(path), 200)
-        hint = f"did you mean '{near}'?" if near else "check the path; a data set of the hub is written hub:owner/name"
+        hint = f"did you mean '{near}'?" if near else "check the path; a dataset on the Hub is written hub:owner/name"
         return DataError(f"there is no file or folder '{shown}'", hint=hint)
     return DataError(f"'{shown}' cannot be opened: {getattr(error, 'strerror', 'not a file name')}")
 
@@ -730,10 +730,10 @@ def _not_of_the_hub(path: str, choice: DataChoice) -> Iterator[str]:
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:
         what = " and ".join(settings)
-        yield f"{what} {'is' if len(settings) == 1 else 'are'} of data sets of the hub, and not used for what is here"
+        yield f"{what} {'is' if len(settings) == 1 else 'are'} for datasets on the Hub, and ignored for local data"
     name = os.path.relpath(place)
     if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
-        yield f"the folder is read, and not the data set of the hub of the same name, which is {HUB_PREFIX}{name}"
+        yield f"the local folder is read, not the dataset of the same name on the Hub ({HUB_PREFIX}{name})"
 
 
 def _source_of(path: str, text_column: str, found: SplitFiles, *, is_split: bool) -> Source:
@@ -808,15 +808,15 @@ def _validation_of(source: Source) -> Source | None:
         splits = [other for other in splits if other.label == "validation"] or splits
         if len(splits) > 1:
             what = f"has several validation splits: {', '.join(map(_shown, splits))}"
-            raise DataError(what, where=one_line(part.path, 200), hint="name one in data.eval_split")
+            raise DataError(what, where=one_line(part.path, 200), hint="set data.eval_split to one of them")
         found += [_source_of(part.path, part.text_column, split, is_split=True) for split in splits]
     if not found:
         return None
     if len(found) < len(parts):
         have = {one.path for one in found}
         without = ", ".join(one_line(part.path, 120) for part in parts if part.path not in have)
-        what = f"has a validation split, and {without} has none"
-        hint = "name what all are evaluated on in data.eval_path, or in data.path the training files alone"
+        what = f"has a validation split, but {without} has none"
+        hint = "set data.eval_path to the held-out data of all, or list only the training files in data.path"
         raise DataError(what, where=", ".join(one_line(path, 120) for path in have), hint=hint)
     return _joined(found)
 
@@ -841,9 +841,9 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
         unused = [one for one in unused if not any(file.path.resolve() in read for file in one.files)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
-            notes.append(f"by its name it is a {part.split.split} split, and trained on because {setting} names it")
+            notes.append(f"its name says {part.split.split} split, but it is trained on because {setting} lists it")
         if named_by and any(other.split == "validation" for other in unused):
-            notes.append(f"{named_by} says what is evaluated on")
+            notes.append(f"the held-out data comes from {named_by}")
         use = SplitUse(
             source=one_line(part.path, 200),
             trains=_shown(part.split) if part.split else "",

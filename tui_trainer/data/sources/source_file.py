@@ -40,8 +40,8 @@ FORMS: dict[str, Form] = {
 }
 PACKED_INSIDE = frozenset({"parquet", "arrow"})  # these are compressed within, and read from their end
 SUPPORTED = (
-    "supported are plain text (.txt .md .rst .py and other text files), .jsonl .jsonlines .ndjson .json .csv .tsv "
-    ".conll .conllu .conllx .bio .iob .iob2 .bioes, .gz of each, .parquet .arrow .feather"
+    "supported: plain text (.txt .md .rst .py and other text files), .jsonl .jsonlines .ndjson .json .csv .tsv "
+    ".conll .conllu .conllx .bio .iob .iob2 .bioes, each also as .gz, .parquet .arrow .feather"
 )
 
 
@@ -63,33 +63,33 @@ _SEPARATED: tuple[tuple[Form, str], ...] = (("tsv", "\t"), ("csv", ","), ("csv",
 _JSON_ROWS = re.compile(r'\s*(\[\s*\{\s*|\{\s*)"[^"\n]+"\s*:')
 _YAML_ROWS = re.compile(rb"""(?:(?:#.*|---\s*)\n)*-\s+["']?\w[\w ]*["']?:\s""")
 ENTITY_TAG = re.compile(r"O|[BIMELSU]-\S+")
-_AS_ROWS = "write its texts or rows as JSONL"
+_AS_ROWS = "convert its texts or rows to JSONL"
 _LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
 # What a file begins with that is another form than its name says.
 _BEGINNINGS = (
     (b"PK\x03\x04", "an Excel file or a zip", "save it as CSV"),
     (b"\xd0\xcf\x11\xe0", "an old Excel file", "save it as CSV"),
-    (b"%PDF", "a PDF", "write its text into a file"),
-    (b"\x1f\x8b", "a gzip file", "name it .gz"),
-    (b"PAR1", "a Parquet file", "name it .parquet"),
-    (b"ARROW1", "an Arrow file", "name it .arrow"),
-    (b"sqlite format 3\0", "an SQLite database", "write the table to learn from as CSV"),
+    (b"%PDF", "a PDF", "extract its text into a text file"),
+    (b"\x1f\x8b", "a gzip file", "rename it to .gz"),
+    (b"PAR1", "a Parquet file", "rename it to .parquet"),
+    (b"ARROW1", "an Arrow file", "rename it to .arrow"),
+    (b"sqlite format 3\0", "an SQLite database", "export the table to train on as CSV"),
     (b"\x28\xb5\x2f\xfd", "a Zstandard file", "unpack it: zstd -d"),
     (b"bzh9", "a bzip2 file", "unpack it: bunzip2"),
     (b"\xfd7zxz\0", "an xz file", "unpack it: unxz"),
     (b"7z\xbc\xaf", "a 7-Zip file", "unpack it"),
     (b"\x89hdf", "an HDF5 file", _AS_ROWS),
-    (b"\x93numpy", "an array of NumPy", _AS_ROWS),
+    (b"\x93numpy", "a NumPy array", _AS_ROWS),
     (b"\x89png", "an image", _AS_ROWS),
     (b"\xff\xd8\xff", "an image", _AS_ROWS),
-    (b"x\x9c", "a file that zlib packed, such as one of spaCy", _AS_ROWS),
-    *((bytes((0x80, version)), "a pickle of Python, which may run code and is never opened", _AS_ROWS)
+    (b"x\x9c", "a zlib-compressed file, such as spaCy's", _AS_ROWS),
+    *((bytes((0x80, version)), "a Python pickle, which can run code and is never opened", _AS_ROWS)
       for version in range(2, 6)),
 )  # fmt: skip
 # What texts may begin with as well.
 _WEB_PAGES = (
-    (b"<!doctype", "a web page, as a download that failed leaves", "download it again"),
-    (b"<html", "a web page, as a download that failed leaves", "download it again"),
+    (b"<!doctype", "a web page, as failed downloads leave behind", "download it again"),
+    (b"<html", "a web page, as failed downloads leave behind", "download it again"),
 )
 
 
@@ -182,7 +182,7 @@ class SourceFile:
         try:
             facts = self.path.stat()
         except OSError as error:
-            raise DataError(f"cannot be read any more: {system_reason(error)}", where=self.label) from None
+            raise DataError(f"can no longer be read: {system_reason(error)}", where=self.label) from None
         return facts.st_size, facts.st_mtime_ns
 
 
@@ -204,15 +204,15 @@ def open_bytes(file: SourceFile) -> Iterator[tuple[BinaryIO, BinaryIO]]:
                 yield raw, unpacked  # type: ignore[misc]  # GzipFile reads like a BinaryIO, but is not typed as one
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DataError(
-            f"not a sound gzip file ({one_line(str(error), 60)})",
+            f"not a valid gzip file ({one_line(str(error), 60)})",
             where=label,
             hint="rename it if it is not compressed, or download it again",
         ) from None
     except EOFError:
-        raise DataError("the gzip file is cut short", where=label, hint="download or copy it again") from None
+        raise DataError("the gzip file is truncated", where=label, hint="download or copy it again") from None
     except failures as error:
         reason = network_reason(error) if file.remote else system_reason(error)
-        hint = "data.streaming reads it from the hub; try again where there is a network" if file.remote else ""
+        hint = "data.streaming reads it from the Hub; try again when online" if file.remote else ""
         raise DataError(f"cannot be read: {reason}", where=label, hint=hint) from None
 
 
@@ -245,8 +245,8 @@ def _opened(file: SourceFile) -> BinaryIO:
         if not stat.S_ISREG(facts.st_mode):
             raise DataError("not a regular file", where=file.label)
         if facts.st_size <= _LFS_BYTES and raw.peek(len(_LFS_POINTER)).startswith(_LFS_POINTER):
-            what = "this is a pointer of Git LFS, and not the file itself"
-            raise DataError(what, where=file.label, hint="fetch the file, in its folder: git lfs pull")
+            what = "this is a Git LFS pointer, not the file itself"
+            raise DataError(what, where=file.label, hint="run `git lfs pull` in its folder")
     except BaseException:
         raw.close()
         raise
@@ -263,17 +263,17 @@ def refuse_disguised(content: BinaryIO, file: SourceFile) -> None:
         if start[: len(beginning)].lower() == beginning.lower():
             raise DataError(f"this is {what}", where=file.label, hint=hint)
     if file.path.suffix.lower() in (".yaml", ".yml") and _YAML_ROWS.match(start):
-        hint = "write its rows as JSONL, or name it .txt to learn it as plain text"
+        hint = "convert its rows to JSONL, or rename it to .txt to train on it as plain text"
         raise DataError("this is a list of rows in YAML", where=file.label, hint=hint)
     if file.form in ("csv", "tsv") and start[:1] in (b"{", b"[") and start[1:].lstrip()[:1] in (b"{", b'"', b"["):
-        raise DataError("this is JSON, whatever its name", where=file.label, hint="name it .json or .jsonl")
+        raise DataError("this is JSON, despite its name", where=file.label, hint="rename it to .json or .jsonl")
 
 
 def named_file(path: Path, mode: int, label: str = "") -> SourceFile:
     """A file that somebody named. Raises DataError for one that cannot be read."""
     label = one_line(label or path.name)
     if not stat.S_ISREG(mode):
-        raise DataError("not a regular file", where=label, hint="data.path wants a file, a folder or a glob")
+        raise DataError("not a regular file", where=label, hint="data.path must be a file, a folder or a glob")
     file = SourceFile(path=path, label=label, size_bytes=path.stat().st_size)
     refuse_unsupported(file)
     with open_bytes(file) as (_, content):  # raises now where it may not be read

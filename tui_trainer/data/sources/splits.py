@@ -117,21 +117,21 @@ class NamedSplits:
         """Why it cannot be said which files belong to one split; empty where it can."""
         loose = next((names for part, names in self.parts.items() if not part.label), None)
         if len(self.parts) > 1 and loose:
-            return f"of {_some(loose)} nobody knows the split"
+            return f"the split of {_some(loose)} is unknown"
         if len(places := sorted({part.place for part in self.parts})) > 1:
-            return f"splits lie in several places: {_some([place or '.' for place in places])}"
+            return f"splits are in several places: {_some([place or '.' for place in places])}"
         return ""
 
     def trained(self) -> SplitPart | str:
         """The part to train on, or why it cannot be said which that is."""
         gone = next((split for split in self.gone if split_in(split) == "train"), "")
         if gone and not any(part.label == "train" for part in self.parts):
-            return f"{gone} is declared and its files are missing"
+            return f"{gone} is declared, but its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
         found = self.doubt or _only(self.of("train"), "train")
         if isinstance(found, SplitPart) and (held_out := self.held_out_files) >= {*self.parts[found]}:
-            return f"{_some(sorted(held_out & {*self.parts[found]}))} is of {found.label} and of another split as well"
+            return f"{_some(sorted(held_out & {*self.parts[found]}))} belongs to {found.label} and to another split"
         return found
 
     def measured(self) -> SplitPart | str:
@@ -161,7 +161,7 @@ class SplitUse:
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
             f"not read: {', '.join(self.left_alone)}" if self.left_alone else "",
-            "rows that are evaluated on are trained on as well" if self.shares_rows else "",
+            "evaluated rows are also trained on" if self.shares_rows else "",
             self.note,
         ]
         return f"{self.source}: {'; '.join(filter(None, said))}"
@@ -254,7 +254,7 @@ def _of_texts(documents: Sequence[str]) -> NamedSplits:
     named = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
     if not named:
         return NamedSplits()
-    rule = "a folder of texts is split only where every file names its split, and one of them is train"
+    rule = "a folder of texts has splits only if every file names its split, and one of them is train"
     return NamedSplits(remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read like the other texts: {rule}")
 
 
@@ -362,7 +362,7 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     folders = [folder for folder in folders if folder.parts[-3] == wanted]
     commits = sorted({folder.name for folder in folders})
     if len(commits) > 1 and commit not in commits:
-        what = f"{repo_id} is in the cache of datasets in several commits: {one_line(', '.join(commits), 200)}"
+        what = f"{repo_id} has several commits in the cache of datasets: {one_line(', '.join(commits), 200)}"
         raise DataError(what, hint="set data.revision to one of them")
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 
@@ -373,7 +373,7 @@ class NoConfiguration(DataError):
 
 def several_configurations(shown: str, configurations: Iterable[str]) -> DataError:
     listed = one_line(", ".join(configurations), 200)
-    return DataError(f"{shown} holds several configurations: {listed}", hint="set data.name to one of them")
+    return DataError(f"{shown} has several configurations: {listed}", hint="set data.name to one of them")
 
 
 def has_configurations(folder: Path) -> bool:
@@ -405,8 +405,8 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
     unsound = (ValueError, TypeError, OSError, KeyError, AttributeError, RuntimeError, ImportError, yaml.YAMLError)
     try:
         if address := next(_addresses(yaml.safe_load(written)["configs"]), ""):
-            what = f"the README.md of {shown} names data on the net: {one_line(address, 120)}"
-            raise DataError(what, hint="download that file, and name the files themselves in data.path")
+            what = f"the README.md of {shown} refers to data on the network: {one_line(address, 120)}"
+            raise DataError(what, hint="download that file, and list the files in data.path")
         names = datasets.get_dataset_config_names(str(folder))
         chosen = name or datasets.get_dataset_default_config_name(str(folder)) or ""
         if chosen not in names:
@@ -418,7 +418,7 @@ def configured_splits(folder: Path, name: str, shown: str) -> tuple[NamedSplits,
         found = {str(split): tuple(_relative(path, folder) for path in paths) for split, paths in files.items()}
     except unsound as error:
         what = f"the README.md of {shown} does not say where its data is: {one_line(str(error), 160)}"
-        raise DataError(what, hint="correct its configs, or name the files themselves in data.path") from None
+        raise DataError(what, hint="correct its configs, or list the files in data.path") from None
     exact = frozenset(name for names in found.values() for name in names if name in written)
     features = builder.info.features.to_dict() if builder.info.features else None
     return _declared(found, exact), {"features": features, **_reading(builder.config, shown)}
@@ -456,8 +456,8 @@ def _reading(config: Any, shown: str) -> dict[str, Any]:
 
 
 def _not_followed(option: str, value: object, shown: str) -> DataError:
-    what = f"the README.md of {shown} sets {option} to {one_line(repr(value), 60)}, which is not followed here"
-    return DataError(what, hint="write the data again in a plain form, and name its files in data.path")
+    what = f"the README.md of {shown} sets {option} to {one_line(repr(value), 60)}, which is not supported"
+    return DataError(what, hint="convert the data to a supported format, and list its files in data.path")
 
 
 def no_configuration(shown: str, name: str, names: Iterable[str]) -> NoConfiguration:

@@ -133,7 +133,7 @@ def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
     if not start:
         return None, lambda _: iter(())
     if start.startswith(FEATHER_1):
-        raise DataError("a Feather file of version 1", where=label, hint="write it again as Parquet")
+        raise DataError("a Feather file of version 1", where=label, hint="convert it to Parquet")
 
     def reader(fields: list[int]) -> Any:
         content.seek(0)
@@ -169,7 +169,7 @@ def _told_in_one_line(label: str, kind: str, place: str = "") -> Iterator[None]:
         yield
     except (pa.ArrowException, OSError, ValueError, LookupError, TypeError, MemoryError) as error:
         raise DataError(
-            f"not a sound {kind} file ({one_line(str(error), 80)})",
+            f"not a valid {kind} file ({one_line(str(error), 80)})",
             where=f"{label}{place}",
             hint="download or copy it again",
         ) from None

@@ -46,8 +46,8 @@ _SHOWN_CLASSES = 12
 # own, from fewer on.
 _ROWS_TO_TELL, _ROWS_OF_THEIR_OWN = 20, 10
 _PAIR_KEY = "data.text_pair_column"
-_NO_TEXT = "write a text, or leave the row out"
-_TAKE_OUT = "take the row out, or put some like it into data.path"
+_NO_TEXT = "write a text, or remove the row"
+_TAKE_OUT = "remove the row, or add rows like it to data.path"
 
 
 class LabelledTexts(TableReader):
@@ -93,8 +93,8 @@ class LabelledTexts(TableReader):
             and not {*columns}.intersection(two)
         ):
             first, second = (one_line(name, 40) for name in two)
-            hint = f"name both, in data.text_column and {_PAIR_KEY}, or one alone in data.text_column"
-            raise DataError(f"the rows hold two texts, '{first}' and '{second}'", where=label, hint=hint)
+            hint = f"set data.text_column and {_PAIR_KEY} for both, or only data.text_column for one"
+            raise DataError(f"the rows have two texts, '{first}' and '{second}'", where=label, hint=hint)
         place = label, frozenset(found)
         if place not in self._columns:
             self._columns[place] = self._choices.choose(head, without=(*columns, self._pair))
@@ -113,8 +113,8 @@ class LabelledTexts(TableReader):
                 self._counts.update(dict.fromkeys(self._labels.classes, 0))
             self.classes = 1 if self.kind == "regression" else len(self._names)
         elif {*columns} != {*self._labels.columns} and max(len(columns), len(self._labels.columns)) > 1:
-            what = f"the classes are {listed(columns)}, and before this file {listed(self._labels.columns)}"
-            raise DataError(what, where=label, hint="write the same columns into each file")
+            what = f"the classes are {listed(columns)}, but in earlier files {listed(self._labels.columns)}"
+            raise DataError(what, where=label, hint="use the same columns in each file")
         else:
             self._labels.columns = columns
 
@@ -156,14 +156,14 @@ class LabelledTexts(TableReader):
         if len(self._counts) < wanted:
             only = f": '{one_line(next(iter(self._counts)), 40)}'" if self._counts else ""
             message = f"the column '{column}' holds {len(self._counts)} label{'' if only else 's'}{only}"
-            hint = "a classifier tells at least two apart"
+            hint = "a classifier needs at least two classes"
             if set(self._counts) == {"-1"}:
-                hint = "data sets of the hub have -1 for no label in what their makers measure: take another split"
+                hint = "in datasets on the Hub, -1 often marks the hidden labels of a test split: choose another split"
             raise DataError(message, where=self._source(), hint=hint)
         owned = rows >= _ROWS_OF_THEIR_OWN and len(self._counts) == rows
         if owned or (rows >= _ROWS_TO_TELL and 2 * len(self._counts) > rows):
             message = f"the column '{column}' holds {len(self._counts):,} different labels in {rows:,} rows"
-            hint = 'name the column of classes in data.label_column, or set task.problem_type = "regression"'
+            hint = 'set data.label_column to the column of classes, or task.problem_type = "regression"'
             raise DataError(message, where=self._source(), hint=hint)
         self._names = ordered(self._counts, self._model_config.get("id2label"))
         self._numbers = {name: number for number, name in enumerate(self._names)}
@@ -204,14 +204,12 @@ class LabelledTexts(TableReader):
     def notes(self) -> list[str]:
         assert self._labels is not None, "rows were read"
         words = self.kind.replace("_", " ")
-        why = "as its first rows show" if self.config.task.problem_type == AUTO else "as task.problem_type says"
+        why = "inferred from the first rows" if self.config.task.problem_type == AUTO else "set by task.problem_type"
         columns, form = self._labels.columns, self._labels.note()
         where = f"the labels are in the column '{one_line(columns[0], 40)}'"
         if columns[1:]:
-            where = f"each of the columns {listed(columns)} is a class, which a row with a 1 has"
-        also = (
-            f" (not learnt: {listed(self._unread)}; data.label_column names the one to learn)" if self._unread else ""
-        )
+            where = f"each of the columns {listed(columns)} is a class; 1 means that the row has it"
+        also = f" (not used: {listed(self._unread)}; set data.label_column to choose)" if self._unread else ""
         notes = [
             *self._choices.notes(),
             *self.language_notes(),
@@ -229,7 +227,7 @@ class LabelledTexts(TableReader):
             number = float(seen) if NUMBER.fullmatch(seen) and "," not in seen and seen.count(".") < 2 else None
             written.setdefault(seen if number is None else number, []).append(f"'{one_line(name, 30)}'")
         found = next((names for names in written.values() if len(names) > 1), None)
-        return [f"{' and '.join(found)} are different classes: write them alike if they are one"] if found else []
+        return [f"{' and '.join(found)} are different classes: use one spelling if they are the same"] if found else []
 
     def _class_words(self) -> Iterator[str]:
         """`3 classes: joy 812, anger 90, ...`, the largest first."""
@@ -254,9 +252,9 @@ def refuse_settings(config: Config, kind: Kind) -> None:
     problems = metric_problems(config, METRICS_OF[kind], f"for a {kind.replace('_', ' ')}")
     if kind == "regression" and config.training.label_smoothing_factor:
         key = "training.label_smoothing_factor"
-        problems.append(Problem(message="a number has no label to smooth", key=key, hint="set it to 0"))
+        problems.append(Problem(message="label smoothing does not apply to regression", key=key, hint="set it to 0"))
     if kind == "regression" and config.task.class_weights != "none":
-        message = "a regression has no classes to weigh"
+        message = "a regression has no classes to weight"
         problems.append(Problem(message=message, key="task.class_weights", hint='set it to "none"'))
     if problems:
         raise ConfigError(problems)

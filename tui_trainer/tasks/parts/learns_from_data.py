@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 _LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
 _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in some seconds; of larger data the first rows are looked at
-_UNKNOWN_MET = "the tokenizer does not know all characters of the first rows; preparing the data counts them"
+_UNKNOWN_MET = "the tokenizer lacks some characters of the first rows; they are counted when the data is prepared"
 # What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
 # only where it is not at its default: else no run would find the rows again that it was prepared under.
 _TASK_IN_KEYS = {
@@ -164,7 +164,7 @@ class LearnsFromData:
             eval_tokens=counts.eval_tokens,
             vocabulary=counts.vocabulary,
             exact=False,
-            reason=f"of the first {counts.rows_read or counts.documents_read:,} rows or documents alone",
+            reason=f"from the first {counts.rows_read or counts.documents_read:,} rows or documents only",
             counts=counts,
             details=built.details,
         )
@@ -312,11 +312,11 @@ class LearnsFromData:
         found = list[Problem]()
         for name in (name for name in COLUMNS if name not in self.reads_columns):
             if (column := getattr(config.data, name)) != COLUMNS[name]:
-                message = f"names the column '{one_line(column, 40)}', and the task {self.name} does not read it"
-                hint = "leave it out, or set task.type to a task that does"
+                message = f"is set to the column '{one_line(column, 40)}', but the task {self.name} does not use it"
+                hint = "remove it, or set task.type to a task that uses it"
                 found.append(Problem(message=message, key=f"data.{name}", hint=hint))
         if config.data.max_chars and self.rows == "examples":
-            message = "a table is read row by row, and no row of it is cut"
+            message = "does not apply to tables, which are read row by row"
             found.append(
                 Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")
             )
@@ -370,7 +370,7 @@ class TableReader(Reader):
         count = self._specials.frame_tokens if self.learns else self.tokenizer.num_special_tokens_to_add
         frame = count(pair=pair)
         if self.max_length <= frame:
-            message = f"is {self.max_length}, and {frame} tokens are put around {what}"
+            message = f"is {self.max_length}, but {frame} special tokens are added around {what}"
             hint = f"set it to {max(frame + 1, 128)}"
             raise ConfigError(Problem(message=message, key="data.max_length", hint=hint))
 
@@ -379,7 +379,7 @@ class TableReader(Reader):
         if outside := next((name for name in names if name not in known), None):
             near = get_close_matches(outside, known, n=1)
             guess = f"did you mean '{one_line(near[0], 40)}'? " if near else ""
-            message = f"the {what} '{one_line(outside, 40)}' is outside the set: no training row has it"
+            message = f"the {what} '{one_line(outside, 40)}' is unknown: no training row has it"
             raise DataError(message, where=where, hint=f"{guess}{hint}")
 
     def learn(self, texts: Iterator[str], path: Path) -> None:

@@ -202,8 +202,8 @@ class StartsFromModel:
         if scratch and (refused := changes_of_scratch(config)):
             return refused
         if not model.model_name_or_path:
-            hint = 'give a folder or a name (--model), or set model.init = "scratch"'
-            missing = Problem(message="no model is named", key=_MODEL, hint=hint)
+            hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
+            missing = Problem(message="no model is set", key=_MODEL, hint=hint)
             return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
         stored = stored_model_of(config, self.head)
         refused = list(refusals(config, str(stored.config.get("model_type"))))
@@ -323,11 +323,11 @@ class StartsFromModel:
         if rope_is_asked_for(rope):
             reach = model_of(config, self.head).shape.max_position_embeddings or 0
             found.append(
-                f"{rope.rope_type} positions for {reach:,} tokens, where it was made for "
+                f"{rope.rope_type} positions for {reach:,} tokens instead of "
                 f"{stored.shape.max_position_embeddings or 0:,}"
             )
         if shaping := self.shaping_settings(config):
-            found.append(f"its generation settings {settings_words(shaping)} are left out, as they were for other data")
+            found.append(f"its generation settings {settings_words(shaping)} are dropped: they were for other data")
         return "".join(f"; {words}" for words in found if words)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
@@ -384,8 +384,8 @@ def changes_of_scratch(config: Config) -> list[Problem]:
     found = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
         what = "characters" if config.task.type == "char_lm" else "tokens"
-        message = f"the {what} of a model from random weights are made of its data, which has all that it needs"
-        found.append(Problem(message=message, key=TOKENS_KEY, hint="leave it out"))
+        message = f"the {what} of a model from scratch come from its data: none need to be added"
+        found.append(Problem(message=message, key=TOKENS_KEY, hint="remove it"))
     return found
 
 
@@ -405,7 +405,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
             message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
-            raise bad_model(message, "write them as its special tokens name them", str(folder))
+            raise bad_model(message, "write them as its special tokens are written", str(folder))
     return tokenizer
 
 

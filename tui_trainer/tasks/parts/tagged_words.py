@@ -53,8 +53,8 @@ def refuse_slow(tokenizer: Any) -> None:
     """Raises ConfigError for a tokenizer that cannot tell which word a token is part of."""
     if not tokenizer.is_fast:
         kind = type(tokenizer).__name__
-        message = f"its tokenizer ({kind}) is a slow one, which does not tell which word a token is part of"
-        hint = "take a model with a tokenizer.json"
+        message = f"its tokenizer ({kind}) is a slow one, which cannot map tokens to words"
+        hint = "choose a model with a tokenizer.json"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
 
 
@@ -164,7 +164,7 @@ class TaggedWords(TableReader):
             return
         if len(counts) < 2:
             message = f"all words have the tag '{one_line(next(iter(counts), ''), 40)}'"
-            hint = "a tagger tells at least two tags apart; data.label_column names the column of the tags"
+            hint = "a tagger needs at least two tags; set data.label_column to the column of tags"
             raise DataError(message, where=one_line(self.config.data.path, 200), hint=hint)
         names = self._known if set(counts) <= set(self._known) else in_order(counts)
         self._numbers = {name: number for number, name in enumerate(names)}
@@ -184,7 +184,7 @@ class TaggedWords(TableReader):
             tags, dropped = _tags_of_tokens(one.tags, [word for _, word in row.firsts])
             for place, word in row.firsts:
                 labels[place] = self._numbers[tags[word]]
-            inexact = f"the word {one.words[dropped[0]]!a} has no token and its tag is not learned" if dropped else ""
+            inexact = f"the word {one.words[dropped[0]]!a} has no token: its tag is not trained on" if dropped else ""
             beyond = len(one.words) - row.firsts[-1][1] - 1 if row.firsts else len(one.words)
             columns = {COLUMN: row.ids, LABELS: labels}
             encoded.append(
@@ -204,16 +204,16 @@ class TaggedWords(TableReader):
         survey, notes = self._survey, list(self._notes)
         notes.append(", ".join(_tag_words(survey)))
         if survey.scheme == "IOB2" and survey.loose:
-            told = "1 entity begins" if survey.loose == 1 else f"{survey.loose:,} entities begin"
-            notes.append(f"{told} with I- and no B- before it; they count as entities, as conlleval has it")
+            told = "1 entity starts" if survey.loose == 1 else f"{survey.loose:,} entities start"
+            notes.append(f"{told} with I- instead of B-; they count as entities, as in conlleval")
         if self._cut_spans:
-            told = "1 span begins or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans begin or end"
-            notes.append(f"{told} inside a word; the whole word has the tag")
+            told = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
+            notes.append(f"{told} inside a word; the whole word gets the tag")
         if self._utf16_rows:
             who = "1 row counts" if self._utf16_rows == 1 else f"{self._utf16_rows:,} rows count"
-            notes.append(f"{who} the places of spans in UTF-16 units, as JavaScript does")
+            notes.append(f"{who} span positions in UTF-16 units, as JavaScript does")
         if self._known and tuple(self._numbers) == self._known:
-            notes.append(f"the model tells these tags apart already, and keeps their numbers: {listed(self._known)}")
+            notes.append(f"the model already has these tags and keeps their numbers: {listed(self._known)}")
         return notes
 
 
@@ -238,10 +238,10 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
         kinds = sorted({parts_of(name).kind for name in survey.counts} - {""})
         inside = words - survey.counts[OUTSIDE]
         yield f"the tags mark entities, in {survey.scheme}: {listed(kinds)}"
-        yield f"{inside:,} of {words:,} words are in one"
+        yield f"{inside:,} of {words:,} words are in an entity"
         return
     shown = survey.counts.most_common(_SHOWN_TAGS)
-    yield f"{len(survey.counts)} tags, each for itself: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
+    yield f"{len(survey.counts)} separate tags: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
     yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown[1:])
     if more := len(survey.counts) - len(shown):
         yield f"and {more:,} more"

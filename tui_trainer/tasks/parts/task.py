@@ -55,7 +55,7 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """How the classes of models end that are tuned for it, as `architectures` of a config.json has them."""
     usual_length: tuple[int, int] | None = None
     """Tokens from which and up to which the rows of pretrained models are as a rule."""
-    loss_unit: str = "nats a token"
+    loss_unit: str = "nats/token"
     """Of the loss; empty where a row has one label or a number."""
     labels_rows: bool = False
     """Whether its models give labels or numbers; else they write texts."""
