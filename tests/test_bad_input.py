@@ -262,7 +262,7 @@ ARGUMENT_CASES = [
     Case("resume of an unknown run", ("no run 'nothing'", "taken"), arguments=("resume", "nothing")),
     Case("stop of an unknown run", ("no run 'nothing'", "taken"), arguments=("stop", "nothing")),
     Case("generate of an unknown run", ("no run 'nothing'", "taken"), arguments=("generate", "nothing")),
-    Case("generate before training", ("taken", "no model yet", "resume taken"), arguments=("generate", "taken",
+    Case("generate before training", ("taken", "no model and no checkpoint yet", "resume taken"), arguments=("generate", "taken",
         "hello")),
     Case("RUN that is a folder of another kind", ("not the folder of a run", "tui-trainer runs"), arguments=("resume",
         "./folder")),

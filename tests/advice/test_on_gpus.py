@@ -102,7 +102,7 @@ def test_torchao_is_proposed_where_bitsandbytes_is_not_installed(recipe):
     context = context_on(recipe("qwen-lora", FULL), with_torchao)
     assert finding_of("optimizer", context).fix == {"training.optim": "adamw_torch_8bit"}
     chosen = recipe("qwen-lora", {**FULL, "training.optim": "adamw_torch_4bit"})
-    assert "torchao's AdamW in 4 bits" in finding_of("optimizer", context_on(chosen, with_torchao)).verdict.evidence
+    assert "torchao's 4-bit AdamW" in finding_of("optimizer", context_on(chosen, with_torchao)).verdict.evidence
     without = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, torchao=None)
     evidence = finding_of("libraries", context_on(chosen, without)).verdict.evidence
     assert "torchao, which is not installed" in evidence

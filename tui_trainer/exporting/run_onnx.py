@@ -1,7 +1,7 @@
 """Run an exported ONNX model; needs only numpy, onnxruntime and tokenizers.
 
-Each export contains a copy of this file: `python run_onnx.py "a text" "another text"`. Separate the two texts of a pair,
-or a question and its context, with a tab.
+Each export contains a copy of this file: `python run_onnx.py "a text" "another text"`. Separate the two texts of a
+pair, or a question and its context, with a tab.
 """
 
 import argparse
