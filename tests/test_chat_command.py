@@ -108,7 +108,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(holding):
 
 
 def test_refused_question_is_not_kept_in_the_history(holding):
-    writer = FakeWriter("", DataError("the chat template does not take this conversation"))
+    writer = FakeWriter("", DataError("the chat template rejects this conversation"))
     _, notes = holding({"tuned": writer}, "a", "b")
     assert notes.count("does not take") == 2 and roles(writer.asked[1][0]) == [("user", "b")]
 

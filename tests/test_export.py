@@ -448,7 +448,7 @@ def test_gguf_without_its_converter_names_the_command_that_downloads_it(adapted,
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 2
     assert "git clone" in capsys.readouterr().err
     assert main(["export", str(finished("sequence_classification").root), "--to", "gguf"]) == 2
-    assert "no classifiers" in capsys.readouterr().err
+    assert "does not support classifiers" in capsys.readouterr().err
 
 
 def test_last_line_of_a_failing_converter_is_reported(adapted, tmp_path, monkeypatch, capsys):

@@ -156,7 +156,7 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
         arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model")
         without = run(*arguments, environment=environment)
-        assert without.returncode == 2 and "publishing needs an account" in without.stderr
+        assert without.returncode == 2 and "publishing needs a Hugging Face account" in without.stderr
         environment["HF_TOKEN"] = "secret"
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
