@@ -117,7 +117,7 @@ class Conversion:
         beside: Path | None = None,
     ) -> None:
         self.given, self.folder, self.devices, self.beside = given, folder, devices, beside
-        self.text, self.goes_on = "", False
+        self.tool, self.text, self.goes_on = importer.name, "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)

@@ -72,7 +72,7 @@ def batch(
             return
         reason = per_device(done.devices)
         if len(names) == 1 and m * a != (m if rows else a):
-            reason = f"{m} x {a}, with the default of the other tool; {reason}"
+            reason = f"{m} x {a}, with the default of {done.tool}; {reason}"
         rows_of_all, both = m * a * (done.devices or 1), len(names) == 2
         done.write(EFFECTIVE, rows_of_all, *names, reason=reason, product=both, per_device=True)
 
@@ -80,10 +80,10 @@ def batch(
 
 
 def per_device(devices: int | None) -> str:
-    """How the rows of one device there became those behind a step."""
+    """Return how the batch size of one device became the effective batch size."""
     if devices is None:
-        return "per device there; --processes N multiplies it by N"
-    return f"per device there, times {devices} devices"
+        return "per device; --processes N multiplies it by N"
+    return f"per device, times {devices} devices"
 
 
 def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
@@ -584,6 +584,6 @@ def method(
         elif done.has(*lora) and adapter not in done.given:
             done.write(_METHOD, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
         elif otherwise and done.has(*model):
-            done.write(_METHOD, otherwise, reason="the default of the other tool")
+            done.write(_METHOD, otherwise, reason=f"the default of {done.tool}")
 
     return KeyGroup((*((adapter,) if adapter else ()), *four_bit), read)

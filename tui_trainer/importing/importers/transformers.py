@@ -152,7 +152,7 @@ LORA: Table = {
 }
 FOUR_BITS: Table = {
     "load_in_8bit": Refused("adapters are trained on 16-bit or 4-bit weights, not on 8-bit ones"),
-    "load_in_4bit": Refused("4-bit weights cannot be trained; adapters on them can (qlora)"),
+    "load_in_4bit": Refused("on 4-bit weights, only adapters are trained (qlora)"),
     "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
     "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=values.DTYPES),
     "bnb_4bit_quant_storage": Off("4-bit weights are stored as bytes"),
