@@ -651,7 +651,7 @@ warmup_steps: 0
              ("dataset_info.json has no data set 'sheap'", "sheep")),
             ("sources mixed by chance", {"mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"}, {},
              ("its data sets are mixed randomly",)),
-            ("rows in their own order", {"disable_shuffling": True}, {}, ("disable_shuffling: true", "rows are shuffled")),
+            ("rows in their own order", {"disable_shuffling": True}, {}, ("disable_shuffling: true", "shuffled")),
             ("a system message of the run", {"default_system": "You are a sheep."}, {}, ("default_system: ",)),
             ("weights in 8 bits", {"quantization_bit": 8}, {}, ("quantization_bit: 8", "of quantised weights")),
             ("weights in 4 bits by HQQ", {"quantization_bit": 4, "quantization_method": "hqq"}, {},
