@@ -190,7 +190,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     best = max(scores.values())
     first, *others = (all_importers()[name] for name, score in scores.items() if score == best)
     if best[0] == 0:
-        hint = f"name the kind with --as: {all_kinds}"
+        hint = f"choose the kind with --as: {all_kinds}"
         raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=hint)
     if not any(_share(one, given[one.name]) > _LEAST_SHARE for one in (first, *others)):
         unknown = [name for name in given[first.name] if not first.counts(name)]
@@ -206,7 +206,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     names = ", ".join(other.name for other in others)
     if all(Conversion(other, given[other.name]).values == values for other in others):
         return first, f"{names} would give the same result"
-    hint = f"name the kind with --as: {all_kinds}"
+    hint = f"choose the kind with --as: {all_kinds}"
     raise ConfigError(f"could be {first.name}, {names}, which read it differently", where=where, hint=hint)
 
 
