@@ -467,7 +467,7 @@ class ConversationRenderer:
         if all(learnt):
             return spans
         if len(learnt) != len(spans):
-            message = f"an assistant turn has weight 0, but the chat template {self._template.name} marks no turns"
+            message = f"a turn has weight 0, but the chat template {self._template.name} does not mark each turn"
             raise DataError(message, hint=f"set {KEY} to another, such as chatml, or remove the row")
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
