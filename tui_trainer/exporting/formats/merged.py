@@ -27,7 +27,7 @@ from tui_trainer.models.towers import keep_processor
 
 class Merged(Format):
     name = "merged"
-    title = "full model with the adapter merged"
+    title = "full model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
     against_towers = ""
 
