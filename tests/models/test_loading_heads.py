@@ -121,7 +121,7 @@ def test_files_without_all_weights_of_the_body_are_refused(family, head, folder_
     path = folder / "config.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"num_hidden_layers": 3, "num_layers": 3}))
-    with pytest.raises(ConfigError, match=r"the weights do not match config.json: .* is missing from the files"):
+    with pytest.raises(ConfigError, match=r"the weights do not fit config.json: .* is missing from the files"):
         load(folder, head)
     problems = model_problems(find_model(str(folder), head=head), "pretrained", False)
     assert "specifies 3 layers, but the weights have 2" in problems[0].message

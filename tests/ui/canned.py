@@ -305,7 +305,7 @@ CHOICES = tuple(
 )  # fmt: skip
 CERTIFICATE_WORDS = (
     "reloaded in a fresh process and compared on 200 held-out rows:",
-    "  logits differ by up to 2.1e-06 of the largest one (allowed 1e-04)",
+    "  logits differ by 2.1e-06 of the largest (allowed 1e-04)",
     "  held-out loss 1.4210 -> 1.4210",
     "  942.3 MiB -> 942.3 MiB, 31 -> 30 ms/row on the CPU",
 )

@@ -238,8 +238,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
         return Candidate(name, folder, _base_of_folder(folder, trained))
     found = TrainedModel.of(find_run(name))
     if found.task.name != trained.task.name:
-        tasks = f"{found.run.name} was trained for {found.task.name}, {trained.run.name} for {trained.task.name}"
-        raise InputError(f"cannot compare models of different tasks: {tasks}")
+        raise InputError(f"{found.run.name} was trained for {found.task.name}, not for {trained.task.name}")
     return Candidate(found.run.name, found.folder, found.base)
 
 

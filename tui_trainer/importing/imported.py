@@ -92,8 +92,8 @@ class Imported:
         where = one_line(str(self.path))
         lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
         lines += [*map(_rewrite_line, self.rewrites), *self.asks]
-        left_out = [f"  {_left_out_line(one)}" for one in self.left_out]
-        return [*lines, *(("not imported:", *left_out) if left_out else ())]
+        left_out = ["not imported:", *(f"  {_left_out_line(one)}" for one in self.left_out)]
+        return [*lines, *left_out] if self.left_out else lines
 
     def as_values(self) -> dict[str, Any]:
         """The same for programs: every value is one that JSON has."""

@@ -24,12 +24,10 @@ class TuningMethod:
 
 TUNING_METHODS: dict[str, TuningMethod] = {
     "full": TuningMethod(label="all weights", help="trains all weights of the model"),
-    "lora": TuningMethod(
-        label="LoRA", help="trains LoRA adapters; the weights of the model are frozen", has_adapter=True
-    ),
+    "lora": TuningMethod(label="LoRA", help="trains LoRA adapters; the model's weights are frozen", has_adapter=True),
     "qlora": TuningMethod(
         label="QLoRA",
-        help="trains LoRA adapters; the frozen weights are 4-bit, on a GPU",
+        help="trains LoRA adapters on frozen 4-bit weights, on a GPU",
         has_adapter=True,
         in_four_bits=True,
     ),

@@ -155,10 +155,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
             "remove it",
         )
     if tuning.trainable_layers:
-        yield (
-            "the new rows would not be trained: tuning.trainable_layers freezes the embedding",
-            "remove one of the two",
-        )
+        yield "the new rows would not train: tuning.trainable_layers freezes the embedding", "remove one of the two"
     if facts.adapter and goes_on:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (

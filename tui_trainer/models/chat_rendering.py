@@ -79,9 +79,7 @@ def template_text(wanted: str) -> str:
         with Path(wanted).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(
-                f"{one_line(wanted, 120)} is not a chat template: it is larger than a megabyte", "choose another"
-            )
+            raise _problem(f"{one_line(wanted, 120)} is too large for a chat template (over 1 MiB)", "choose another")
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
@@ -414,9 +412,7 @@ class ConversationRenderer:
         or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
             message = f"the text contains {self._untold!r}, which ends turns in the chat template {self._template.name}"
-            raise DataError(
-                message, hint="it is not a special token, so it cannot be told apart from the end of a turn"
-            )
+            raise DataError(message, hint="it is not a special token, so it cannot be told apart from the end token")
         messages, spelt = self._broken(self._renamed(conversation.messages))
         tools, more = self._broken(list(conversation.tools))
         if self._loss_on == "all":

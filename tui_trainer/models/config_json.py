@@ -116,9 +116,7 @@ def read_config(folder: Path) -> dict[str, Any]:
     where = str(folder)
     if any(folder.glob("*.gguf")):
         hint = "use the version of the model with config.json and .safetensors files"
-        raise bad_model(
-            "the folder has only .gguf files, the format of llama.cpp, which cannot be trained", hint, where
-        )
+        raise bad_model("the folder has only .gguf files (llama.cpp), which cannot be trained", hint, where)
     if nested := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
         raise bad_model("the folder has no config.json", f"subfolders with one: {one_line(', '.join(nested))}", where)
     raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)

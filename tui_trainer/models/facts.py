@@ -191,9 +191,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
             replace(one, message=f"{words}: {one.message}", where=where) for one in error.problems
         ) from None
     if base.adapter:
-        raise bad_model(
-            "the base model of this adapter is another adapter", "merge that one into its base model first", where
-        )
+        raise bad_model("the base of this adapter is another adapter", "merge that one into its base first", where)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
     # Beside an adapter where the model that it is for knows no such labels, tokens or positions.

@@ -218,7 +218,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
                 what = f"has the shape {list(stored)} in the files, but {list(wanted)} in config.json"
             hint = "copy the model again, config.json and weights together"
             raise bad_model(
-                f"the weights do not match config.json: {_first_of(wrong, ', and')} {what}", hint, str(folder)
+                f"the weights do not fit config.json: {_first_of(wrong, ', and')} {what}", hint, str(folder)
             )
     if not may_be_new:
         return ""

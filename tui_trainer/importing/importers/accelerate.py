@@ -117,9 +117,7 @@ IMPORTER = Importer(
             "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
-            "compute_environment": Same(
-                ("LOCAL_MACHINE",), "this machine", "training runs on this machine", Why.REFUSED
-            ),
+            "compute_environment": Same(("LOCAL_MACHINE",), *("training runs on this machine",) * 2, Why.REFUSED),
             "gpu_ids": Automatic("the GPUs with the most free memory are used; choose with --gpu"),
             "enable_cpu_affinity debug": hf.OTHER_TOOL,
             "downcast_bf16 tpu_* command_file commands": NotNeeded("training runs on an NVIDIA GPU or a CPU"),
@@ -139,9 +137,7 @@ IMPORTER = Importer(
             " ".join(_SHARDING): Automatic("set by distributed.strategy"),
             "fsdp_* fsdp_config.*": Automatic("each layer is split together with its gradients and optimizer state"),
             _ZERO: NotNeeded("DeepSpeed is off in distributed_type"),
-            " ".join(_OFFLOAD_DEVICES): Same(
-                ("none", "cpu"), "it follows the stage", "offloading to disk is not supported"
-            ),
+            " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it follows the stage", "disks are not supported"),
             "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
             f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,
             "deepspeed_config.deepspeed_moe_layer_cls_names": hf.OTHER_TOOL,

@@ -178,9 +178,7 @@ def _conversations(done: Conversion, name: str, forms: list[str], entries: list[
     elif templates != [""]:
         _write_template(done, name, one_line(templates[0], 40), "of the data set")
     elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
-        done.leave(
-            Why.REFUSED, "the format of sharegpt turns depends on the axolotl version; set a chat_template", name
-        )
+        done.leave(Why.REFUSED, "the format of sharegpt depends on the axolotl version; set a chat_template", name)
     if templates != [""] and done.first("chat_template"):
         done.leave(Why.NOT_NEEDED, "the data set sets the chat template", "chat_template")
     read = {"chat_template", "conversation"}

@@ -171,9 +171,7 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         if any(one.settings != settings for one in found):
             raise ValueError("its data sets differ in columns, splits or rows, but a run has one of each")
         if not trained and set(settings) - {"data.split"}:
-            done.leave(
-                Why.NOT_SUPPORTED, f"{', '.join(settings)} are taken from data.path; set {ours} to its file", key
-            )
+            done.leave(Why.NOT_SUPPORTED, f"{', '.join(settings)} come from data.path; set {ours} to its file", key)
             return
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), key)

@@ -215,9 +215,7 @@ ARGUMENTS: Table = {
     "gradient_checkpointing_kwargs activation_checkpointing_kwargs": Automatic("checkpointing is always non-reentrant"),
     # Gradients are summed over several passes, which CUDA graphs write over.
     "torch_compile_mode": To("training.torch_compile_mode", values={"max-autotune": "max-autotune-no-cudagraphs"}),
-    "torch_compile_backend": Same(
-        ("inductor",), "the inductor backend is used", "only the inductor backend is supported"
-    ),
+    "torch_compile_backend": Same(("inductor",), "inductor is used", "only inductor is supported"),
     "torchdynamo": Off("set training.torch_compile instead"),
     "torch_empty_cache_steps": "training.empty_cache_steps",
     "use_liger_kernel": LIGER,
