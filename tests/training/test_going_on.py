@@ -197,16 +197,10 @@ def test_an_adapter_that_cannot_be_continued_is_refused_with_the_reason(adapted_
         ({"peft_type": "IA3"}, "the adapter has the type IA3, but only LoRA can be continued"),
         ({"init_lora_weights": "pissa_niter_4"}, "was initialised by pissa_niter_4, which also changes its base model"),
         ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, but this task needs CAUSAL_LM"),
-        (
-            {"rank_pattern": {"q_proj": 2}},
-            "the adapter has rank_pattern = {'q_proj': 2}, which has no matching setting",
-        ),
+        ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern = {'q_proj': 2}, which has no matching setting"),
         ({"bias": "all"}, "the adapter has bias = 'all', which has no matching setting"),
         ({"base_model_name_or_path": ""}, "the adapter does not name its base model"),
-        (
-            {"base_model_name_or_path": "/nowhere/llama"},
-            "the adapter is for /nowhere/llama: the folder /nowhere/llama does",
-        ),
+        ({"base_model_name_or_path": "/nowhere/llama"}, "the adapter is for /nowhere/llama: the folder /nowhere"),
         ({"base_model_name_or_path": "nobody/llama"}, "the model nobody/llama is not on this machine"),
     ]
     # A copy, as of an adapter that was trained elsewhere: no run knows what its files were.
