@@ -168,32 +168,32 @@ class Case:
 
 
 CASES = [
-    Case("no weights", remove("model.safetensors"), ("a config.json and no weights", "copy model.safetensors")),
-    Case("another vocabulary", configure(vocab_size=500), ("embed_tokens.weight is 384 x 32 and by config.json 500",)),
-    Case("more layers", configure(num_hidden_layers=3), ("config.json says 3 layers, the weights have 2",)),
-    Case("fewer layers", configure(num_hidden_layers=1), ("config.json says 1 layers, the weights have 2",)),
-    Case("another width", configure(intermediate_size=80), ("gate_proj.weight is 64 x 32", "by config.json 80 x"),
+    Case("no weights", remove("model.safetensors"), ("a config.json but no weights", "copy model.safetensors")),
+    Case("another vocabulary", configure(vocab_size=500), ("has the shape 384 x 32, but config.json specifies 500",)),
+    Case("more layers", configure(num_hidden_layers=3), ("config.json specifies 3 layers, but the weights have 2",)),
+    Case("fewer layers", configure(num_hidden_layers=1), ("config.json specifies 1 layers, but the weights have 2",)),
+    Case("another width", configure(intermediate_size=80), ("gate_proj.weight has the shape 64 x 32", " 80 x"),
          lines=3),
     Case("no matrix", drop("model.layers.1.mlp.up_proj.weight"), ("1 of 2 mlp.up_proj.weight are missing",)),
     Case("no norm", drop("model.layers.0.input_layernorm.weight"), ("1 of 2 input_layernorm.weight are missing",)),
     Case("no last norm", drop("model.norm.weight"), ("the weights have no model.norm.weight", "of the same model")),
     Case("no head", drop("lm_head.weight"), ("the weights have no head (lm_head.weight)",), family="qwen2"),
-    Case("torn file", tear, ("model.safetensors is cut short: 100 of", "copy or download the model again")),
-    Case("garbage", write("model.safetensors", b"\0" * 999), ("model.safetensors is no safetensors file",)),
+    Case("torn file", tear, ("model.safetensors is truncated: 100 of", "copy or download the model again")),
+    Case("garbage", write("model.safetensors", b"\0" * 999), ("model.safetensors is not a safetensors file",)),
     Case("pointer of git-lfs", write("model.safetensors", b"version https://git-lfs.x/v1\n"), ("`git lfs pull`",)),
-    Case("no tensors", write("model.safetensors", b"\2" + b"\0" * 7 + b"{}"), ("hold no tensors",)),
+    Case("no tensors", write("model.safetensors", b"\2" + b"\0" * 7 + b"{}"), ("contain no tensors",)),
     Case("garbage as .bin", lambda f: (remove("model.safetensors")(f), write("pytorch_model.bin", b"x" * 99)(f)),
          ("pytorch_model.bin is damaged", "copy the model again")),
-    Case("larger tokenizer", enlarge_tokenizer, ("the tokenizer has 387 tokens and the embedding 384 rows",)),
+    Case("larger tokenizer", enlarge_tokenizer, ("the tokenizer has 387 tokens but the embedding 384 rows",)),
     Case("no tokenizer", remove("tokenizer.json"), ("the folder has no tokenizer", "copy tokenizer.json")),
     Case("damaged tokenizer", write("tokenizer.json", b"{}"), ("tokenizer.json is damaged; copy it again",)),
     Case("damaged config", write("config.json", b"{"), ("config.json cannot be read as JSON",)),
-    Case("hostile config", configure(model_type="\x1b[0m", architectures=["\x1b[31mForMaskedLM"]), ("is an encoder",)),
+    Case("hostile config", configure(model_type="\x1b[0m", architectures=["\x1b[31mForMaskedLM"]), ("is a masked",)),
     Case("encoder", configure(model_type="bert", architectures=["BertForMaskedLM"]),
-         ("BertForMaskedLM is an encoder", "does not continue a text; take a decoder")),
+         ("BertForMaskedLM is a masked language model", "does not continue a text; choose a decoder")),
     Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
-         ("a sequence-to-sequence model", "take a decoder")),
-    Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a classifier of texts",)),
+         ("an encoder-decoder model", "choose a decoder")),
+    Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a text classifier",)),
     Case("adapter", as_adapter, ("the adapter is for org/base: the model", "tui-trainer download org/base")),
     Case("empty folder", lambda f: (shutil.rmtree(f), f.mkdir()), ("the folder has no config.json",)),
     Case("quantised", configure(quantization_config={"quant_method": "gptq"}), ("stored quantised (gptq)", "16 bits")),
@@ -224,7 +224,7 @@ def test_bad_model_is_refused_in_one_line_before_there_is_a_run(copied, capsys, 
 def test_missing_folder_file_and_hub_name_are_told_apart(place, capsys, barred):
     (place / "weights.safetensors").write_bytes(b"x")
     assert "is a file, not a folder; give the folder that holds" in refused(capsys, train("./weights.safetensors"))
-    assert "--model: model.model_name_or_path: there is no folder ./nowhere" in refused(capsys, train("./nowhere"))
+    assert "--model: model.model_name_or_path: the folder ./nowhere" in refused(capsys, train("./nowhere"))
     message = refused(capsys, train("org/unheard-of"))
     assert "org/unheard-of is not on this machine" in message
     assert "`tui-trainer download org/unheard-of`" in message and "./unheard-of" in message
@@ -237,7 +237,7 @@ def test_catalogued_model_can_be_planned_and_not_trained(capsys, barred):
     plan = json.loads(capsys.readouterr().out)
     assert plan["parameters"]["value"] > 10**6 and plan["memory_bytes"]["value"] > plan["parameters"]["value"]
     message = refused(capsys, train(name))
-    assert f"{name} can be planned, but it is not on this machine" in message
+    assert f"{name} can be planned, but is not on this machine" in message
     assert f"tui-trainer download {name}" in message
 
 
@@ -363,9 +363,9 @@ def test_pickle_that_calls_a_function_is_refused_without_loading_it(copied, plac
             folder, canary = copied(name=f"model-{old_form}"), place / f"canary-{old_form}"
             as_bin(folder, old_form=old_form, extra=_Payload(canary))
             message = refused(capsys, train(folder))
-            assert "pytorch_model.bin holds more than tensors (posix.system) and is not loaded" in message
-            assert "take the version with .safetensors files" in message
-            assert "convert this one, which runs its code: python" in message
+            assert "pytorch_model.bin contains more than tensors (posix.system) and is not loaded" in message
+            assert "use the version with .safetensors files" in message
+            assert "convert this file, which runs its code: python" in message
             assert not canary.exists()
             torch.load(folder / "pytorch_model.bin", weights_only=False)
             assert canary.exists(), "the payload works"
@@ -423,7 +423,7 @@ def with_own_code(folder: Path, place: Path) -> tuple[Path, Path]:
 def test_code_of_a_model_does_not_run_without_consent(copied, place, capsys):
     folder, canary = with_own_code(copied(), place)
     message = refused(capsys, train(folder))
-    assert "wants to run Python code that comes with it" in message and "model.trust_remote_code = true" in message
+    assert "needs to run its own Python code" in message and "model.trust_remote_code = true" in message
     assert not canary.exists()
 
 

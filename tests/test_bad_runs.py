@@ -40,7 +40,7 @@ NO_RUNS = ("../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody",
 def without_model(run: RunFolder) -> str:
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints)
-    return "its checkpoints are gone as well, so nothing can write it again"
+    return "its checkpoints are gone as well, so it cannot be written again"
 
 
 def of_another_version(run: RunFolder) -> str:
@@ -59,13 +59,13 @@ def with_a_torn_plan(run: RunFolder) -> str:
 
 def without_weights(run: RunFolder) -> str:
     (run.model / "model.safetensors").unlink()
-    return "there are no weights"
+    return "contains no weights"
 
 
 def with_torn_weights(run: RunFolder) -> str:
     weights = run.model / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1000])
-    return "is not what the run wrote"
+    return "has changed since the run"
 
 
 FAULTS: dict[Callable[[RunFolder], str], set[str]] = {
@@ -132,12 +132,12 @@ def test_run_with_other_damage_is_refused_in_one_sentence(spoil, run, tmp_path, 
 
 
 ARGUMENTS: list[tuple[list[str], str]] = [
-    (["export", "--to", "../model"], "there is no format"),
-    (["export", "--to", HOSTILE], "there is no format"),
-    (["export", "--to", "merged"], "is a whole model already"),
+    (["export", "--to", "../model"], "unknown export format"),
+    (["export", "--to", HOSTILE], "unknown export format"),
+    (["export", "--to", "merged"], "is already a full model"),
     (["export", "--to", "onnx", "--out", "rows.jsonl"], "not empty"),
-    (["export", "--to", "onnx", "--out", "rows.jsonl/x"], "cannot be made"),
-    (["export", "--to", "onnx", "--out", f"rows.jsonl/{HOSTILE}"], "cannot be made"),
+    (["export", "--to", "onnx", "--out", "rows.jsonl/x"], "cannot be created"),
+    (["export", "--to", "onnx", "--out", f"rows.jsonl/{HOSTILE}"], "cannot be created"),
     (["export", "--to", "onnx", "--out", LONG], "cannot be locked: File name too long"),
     (["evaluate", "--data", LONG], "aaa"),
     (["evaluate", "--against", LONG], "aaa"),
@@ -151,7 +151,7 @@ ARGUMENTS: list[tuple[list[str], str]] = [
     (["predict", "--data", "gone.jsonl", "--out", "o"], "gone.jsonl"),
     (["predict", "--data", "rows.jsonl", "--out", "gone/o"], "its folder does not exist"),
     (["predict", "--data", "rows.jsonl", "--out", "."], "is a folder"),
-    (["predict", "--data", "rows.jsonl", "--out", "rows.jsonl"], "is the data itself"),
+    (["predict", "--data", "rows.jsonl", "--out", "rows.jsonl"], "is one of the input files"),
     (["predict", "--data", "rows.jsonl", "--out", HOSTILE], "its folder does not exist"),
     (["predict", "--data", "rows.jsonl", "--out", "o", "--field", "text"], "--field"),
     (["chat", "--against", "base"], "no base model"),

@@ -81,17 +81,17 @@ def test_commands_change_the_following_answers(holding, tmp_path):
     assert (writer.asked[1][1].temperature, writer.asked[1][1].max_new_tokens) == (0, 30)
     saved = [json.loads(line)["messages"] for line in file.read_text().splitlines()]
     assert [roles(one)[-1] for one in saved] == [("assistant", "so")] * 2 and len(saved[1]) == 3
-    assert "there is nothing to take back" in notes and notes.endswith("LEFT")
+    assert "nothing to undo" in notes and notes.endswith("LEFT")
 
 
 def test_bad_command_is_reported_without_asking_the_model(holding, tmp_path):
     writer = FakeWriter()
     for line, words in {
-        "/nope": "there is no command /nope",
-        "/temperature hot": "a number from 0 to 10 is wanted, not 'hot'",
-        "/max 0": "a number from 1 to 100,000 is wanted",
-        "/save": "wants the name of a file",
-        f"/save {tmp_path}/x": "nothing was said yet",
+        "/nope": "unknown command /nope",
+        "/temperature hot": "enter a number from 0 to 10, not 'hot'",
+        "/max 0": "enter a number from 1 to 100,000",
+        "/save": "needs a file name",
+        f"/save {tmp_path}/x": "nothing to save yet",
     }.items():
         assert words in holding({"tuned": writer}, line)[1]
     assert "Is a directory" in holding({"tuned": FakeWriter()}, "hi", f"/save {tmp_path}")[1]
@@ -108,7 +108,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_program(holding):
 
 
 def test_refused_question_is_not_kept_in_the_history(holding):
-    writer = FakeWriter("", DataError("the chat template does not take this conversation"))
+    writer = FakeWriter("", DataError("the chat template rejects this conversation"))
     _, notes = holding({"tuned": writer}, "a", "b")
     assert notes.count("does not take") == 2 and roles(writer.asked[1][0]) == [("user", "b")]
 

@@ -72,7 +72,7 @@ def test_adapter_is_compared_with_its_base_and_the_rows_that_changed_most(adapte
     capsys.readouterr()
     assert main(["evaluate", adapted_run.name, "--rows", "4", "--changed", "2"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "4 rows: held out by causal_lm" and lines[1].split() == ["loss"]
+    assert lines[0] == "4 rows: held-out data of causal_lm" and lines[1].split() == ["loss"]
     assert [line.split()[0] for line in lines[2:5]] == ["base", "causal_lm", "difference"]
     assert lines[4].split()[1].startswith("-") and lines[6] == "largest changes from base to causal_lm:"
     assert len(lines) == 7 + 2 * 3
@@ -89,9 +89,9 @@ def test_fully_tuned_model_is_evaluated_without_its_missing_base(tmp_path, capsy
     shutil.rmtree(tmp_path / family)
     found = evaluated(capsys, run.name)
     assert found["models"] == before["models"] and found["reference"] is None
-    assert "is not on this disk: left out" in found["stderr"]
+    assert "not compared with the base model: the base model" in found["stderr"]
     of_file = evaluated(capsys, run.name, "--data", tmp_path / f"{task}.jsonl")
-    assert of_file["rows"] == 60 and "is not on this disk: left out" in of_file["stderr"]
+    assert of_file["rows"] == 60 and "not compared with the base model: the base model" in of_file["stderr"]
     shutil.rmtree(prepared_data_folder())
     assert main(["evaluate", run.name]) == 2
     assert "the prepared data of" in (message := capsys.readouterr().err) and message.count("\n") == 1, message
@@ -114,7 +114,7 @@ def test_base_model_without_a_head_for_the_labels_is_left_out(tmp_path, capsys):
     changes = {"model.init": "pretrained", "model.model_name_or_path": tmp_path / "bert", "training.max_steps": 2}
     run = train(tmp_path, "sequence_classification", changes)
     found = evaluated(capsys, run.name)
-    assert found["reference"] is None and "no head for these labels: left out" in found["stderr"]
+    assert found["reference"] is None and "no head for these labels" in found["stderr"]
 
 
 @pytest.mark.full
@@ -125,12 +125,12 @@ def test_impossible_evaluation_is_refused_in_one_sentence(finished, tmp_path, ca
     (tmp_path / "lone").mkdir()
     (tmp_path / "lone/config.json").write_text("{}")
     for arguments, sentence in [
-        ((run.root, other.root), "learnt token_classification"),
-        ((run.root, "--against", other.root), "learnt token_classification"),
+        ((run.root, other.root), "was trained for token_classification"),
+        ((run.root, "--against", other.root), "was trained for token_classification"),
         ((run.root, "--data", unknown), "the label 'goat' is outside the set"),
         ((run.root, "--data", plain), "no column has a usual name for labels"),
         ((run.root, "--data", tmp_path / "gone"), "gone"),
-        ((tmp_path / "lone",), "name its run before it"),
+        ((tmp_path / "lone",), "name the run before the folder"),
         (("nobody",), "nobody"),
     ]:
         capsys.readouterr()

@@ -118,7 +118,7 @@ def test_run_without_a_model_is_refused(tiny_run, capsys):
 
     tiny_run("early", before=lambda run: controls.request(run.folder.control, "stop"))
     assert main(["generate", "early", "x"]) == 2
-    assert "no model yet" in capsys.readouterr().err
+    assert "no model and no checkpoint yet" in capsys.readouterr().err
 
 
 @pytest.fixture

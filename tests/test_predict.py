@@ -115,7 +115,7 @@ def test_killed_prediction_resumes_without_losing_or_repeating_a_row(classifier,
     capsys.readouterr()
     for other in (("--batch-size", "5"), (*options, "--field", "guess"), (*options, "--seed", "1")):
         assert predict(classifier, data, out, *other) == 2
-        assert "was begun with another" in capsys.readouterr().err
+        assert "was started with a different" in capsys.readouterr().err
     assert predict(classifier, data, out, *options, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rows"], result["rows_before"]) == (ROWS, 16)
@@ -176,7 +176,7 @@ def test_bad_rows_are_reported_before_the_model_predicts(classifier, tmp_path, c
     assert (
         "asked.jsonl, line 2: broken JSON" in message and "asked.jsonl, line 4: the row has no column 'text'" in message
     )
-    assert "asked.jsonl, line 5: the column 'text' is empty" in message and "--on-bad-rows skip leaves out" in message
+    assert "asked.jsonl, line 5: the column 'text' is empty" in message and "use --on-bad-rows skip" in message
     assert sorted(path.name for path in tmp_path.iterdir()) == before
     assert predict(classifier, data, out, "--on-bad-rows", "skip") == 0
     assert [row["id"] for row in predictions(out)] == [0, 2, 5]
@@ -192,12 +192,12 @@ def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(cla
     cases = [
         ((data, tmp_path), "is a folder"),
         ((data, tmp_path / "no/where.jsonl"), "its folder does not exist"),
-        ((data, data), "is the data itself"),
-        ((data, twice), "is there already; --overwrite replaces it"),
+        ((data, data), "is one of the input files"),
+        ((data, twice), "already exists; use --overwrite to replace it"),
         ((data, out, "--field", "id"), "line 1: the row has a field 'id' already"),
         ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
         ((twice, out), "several columns could be the text; name one of them in --column: a, b"),
-        ((tmp_path / "empty.jsonl", out), "there are no rows"),
+        ((tmp_path / "empty.jsonl", out), "no rows found"),
         ((tmp_path / "gone.jsonl", out), "gone.jsonl"),
         ((data, out, "--batch-size", "many"), "--batch-size takes a number of rows, or auto"),
     ]

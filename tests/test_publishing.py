@@ -53,7 +53,7 @@ def test_paths_of_this_machine_are_removed_and_reported(trained):
     card = files["README.md"].decode()
     assert card == "Trained on ~/texts/mine.jsonl in a, and on /data/shared/x.txt by https://a.b/data/y."
     assert "adapter_config.json: /secret/place/llama becomes llama" in notes
-    assert [note for note in notes if "names" in note] == ["README.md names /data/shared/x.txt"]
+    assert [note for note in notes if "names" in note] == ["README.md contains /data/shared/x.txt"]
     assert files["model.safetensors"] == (trained.model / "model.safetensors").read_bytes()
     assert str(trained.root) in (trained.model / "README.md").read_text(), "the run's own files stay as they are"
 
@@ -79,7 +79,7 @@ def test_base_in_the_cache_of_the_hub_is_named_by_its_repository(trained):
 
 def test_file_with_an_access_token_is_not_uploaded(trained):
     (trained.model / "tokenizer_config.json").write_text(json.dumps({"auth": TOKEN}))
-    with pytest.raises(InputError, match=r"tokenizer_config.json holds what looks like an access token"):
+    with pytest.raises(InputError, match=r"tokenizer_config.json contains what looks like an access token"):
         sent(trained)
 
 
@@ -88,7 +88,7 @@ def test_failed_or_missing_export_is_not_uploaded(trained):
         (trained.root / "export" / name).mkdir(parents=True)
     assert source_of(trained, "merged") == trained.root / "export" / "merged"
     for name, words in [
-        ("onnx", "not as it was trained"),
+        ("onnx", "differs from the trained model"),
         ("int8", "has no export"),
         ("../../model", "has no export"),
     ]:
@@ -100,8 +100,8 @@ def test_impossible_upload_is_refused_in_one_sentence(trained, tmp_path, capsys)
     run_of(tmp_path / "runs", "none", start())
     for words, message in (
         (["a"], "no repository was given"),
-        (["a", "--to", "name"], "is no name on the hub"),
-        (["a", "--to", "../x"], "is no name on the hub"),
+        (["a", "--to", "name"], "is not a valid repository name"),
+        (["a", "--to", "../x"], "is not a valid repository name"),
         (["a", "--to", "me/model"], "HF_HUB_OFFLINE is set"),
         (["none", "--to", "me/model"], "has no final model yet"),
     ):
@@ -144,7 +144,7 @@ def test_public_repository_needs_the_option_public(trained, monkeypatch, capsys)
     api = FakeApi(private=False)
     monkeypatch.setattr(publishing, "_api", lambda: api)
     assert main(["publish", "a", "--to", "me/model", "--yes"]) == 2
-    assert "is there already, and public" in capsys.readouterr().err and not api.calls
+    assert "already exists and is public" in capsys.readouterr().err and not api.calls
     assert main(["publish", "a", "--to", "me/model", "--yes", "--public"]) == 0
     assert "everybody (public)" in capsys.readouterr().out and api.calls[0] == ("create", "me/model", False)
 
@@ -156,14 +156,14 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         environment = environment_of(hub, tmp_path) | {"TUI_TRAINER_HOME": os.environ["TUI_TRAINER_HOME"]}
         arguments = ("-m", "tui_trainer", "publish", "a", "--to", "me/model")
         without = run(*arguments, environment=environment)
-        assert without.returncode == 2 and "publishing needs an account" in without.stderr
+        assert without.returncode == 2 and "publishing needs a Hugging Face account" in without.stderr
         environment["HF_TOKEN"] = "secret"
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
         assert "you and people you give access (private)" in asked.stdout and "adapter_config.json" in asked.stdout
-        assert "licence  not known" in asked.stdout and "note     README.md names /data/shared/x.txt" in asked.stdout
+        assert "licence  not known" in asked.stdout and "note     README.md contains /data/shared/x.txt" in asked.stdout
         wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
-        assert wrong.returncode == 2 and "this account may not write to me/model" in wrong.stderr
+        assert wrong.returncode == 2 and "this account has no write access to me/model" in wrong.stderr
         done = run(*arguments, "--yes", environment=environment)
         assert done.returncode == 0, done.stderr
         assert hub.created == {"me/model": True} and f"a is at {hub.url}/me/model" in done.stdout

@@ -56,10 +56,10 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsy
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
         assert main(command) == 2
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from its checkpoints" in message
+        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from the checkpoints" in message
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
-    words = "the run is finished, and its folder `model` is gone: it is written again from step-10, its last step"
+    words = "the run is finished, but its folder `model` is gone. It is written again from step-10 (last step)"
     assert problems(run, "model gone") == [words] and words in capsys.readouterr().out
     assert len([one for one in read_all(run.journal) if isinstance(one, RunFinished)]) == 2
     TrainedModel.of(run)
@@ -88,11 +88,11 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
     assert weights_of(run).name == f"step-{best}"
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
-    assert problems(run, "model gone")[0].endswith(f"is written again from step-{best}, its best evaluation")
+    assert problems(run, "model gone")[0].endswith(f"is written again from step-{best} (best evaluation)")
     shutil.rmtree(run.model)
     (run.checkpoints / f"step-{best}" / "position.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    words = f"from step-{finished.step}, its last step, as the better step-{best} is damaged: position.json is missing"
+    words = f"from step-{finished.step} (last step), because the better step-{best} is damaged: position.json is"
     assert words in problems(run, "model gone")[1] and contents(run.model) != before
 
 
@@ -103,7 +103,7 @@ def test_missing_model_without_its_last_checkpoint_is_trained_again_to_the_same_
     shutil.rmtree(run.checkpoints / "step-10")
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     assert contents(run.model) == before
-    words = "from step-8, the newest whole checkpoint; steps 9 to 10 are trained again before"
+    words = "from step-8, the latest intact checkpoint, after training steps 9 to 10 again"
     assert words in problems(run, "model gone")[0]
 
 
@@ -115,7 +115,7 @@ def test_missing_model_without_checkpoints_is_refused(run, capsys):
     for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
         assert main(command) == 2, command
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; its checkpoints are gone as well, so nothing can write it again" in message
+        assert "its folder `model` is gone; its checkpoints are gone as well, so it cannot be written again" in message
     assert run.journal.read_bytes() == before and not run.model.exists()
 
 

@@ -102,7 +102,7 @@ def test_torchao_is_proposed_where_bitsandbytes_is_not_installed(recipe):
     context = context_on(recipe("qwen-lora", FULL), with_torchao)
     assert finding_of("optimizer", context).fix == {"training.optim": "adamw_torch_8bit"}
     chosen = recipe("qwen-lora", {**FULL, "training.optim": "adamw_torch_4bit"})
-    assert "torchao's AdamW in 4 bits" in finding_of("optimizer", context_on(chosen, with_torchao)).verdict.evidence
+    assert "torchao's 4-bit AdamW" in finding_of("optimizer", context_on(chosen, with_torchao)).verdict.evidence
     without = machine("NVIDIA GeForce RTX 5090", (12, 0), 31.8, torchao=None)
     evidence = finding_of("libraries", context_on(chosen, without)).verdict.evidence
     assert "torchao, which is not installed" in evidence
@@ -164,7 +164,7 @@ def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
 
 def test_a_model_that_only_the_catalogue_knows_is_planned_and_cannot_start(recipe):
     finding = finding_of("plan", context_on(recipe("qwen-lora"), RTX_4090))
-    assert finding.status == "fail" and "can be planned, but it is not on this machine" in finding.verdict.evidence
+    assert finding.status == "fail" and "can be planned, but is not on this machine" in finding.verdict.evidence
     assert "tui-trainer download" in finding.verdict.advice
 
 

@@ -54,9 +54,9 @@ def test_missing_data_and_models_are_reported_with_the_nearest_path(folder):
     with pytest.raises(DataError, match="check the path"):
         open_source("nowhere/at-all.csv")
     # A missing model is reported with the nearest model folder.
-    with pytest.raises(ConfigError, match=r"there is no folder \./modles/gpt2; did you mean \./models/gpt2\?"):
+    with pytest.raises(ConfigError, match=r"the folder \./modles/gpt2 does not exist; did you mean \./models/gpt2\?"):
         find_model("./modles/gpt2")
-    with pytest.raises(ConfigError, match=r"did you mean the folder \./models/gpt2\? Else run `tui-trainer download"):
+    with pytest.raises(ConfigError, match=r"did you mean the folder \./models/gpt2\? Otherwise run `tui-trainer d"):
         find_model("modles/gpt2")
-    with pytest.raises(ConfigError, match=r"no folder \./models/llama-smal; give a folder that holds a config\.json"):
+    with pytest.raises(ConfigError, match=r"\./models/llama-smal does not exist; give a folder that holds a config"):
         find_model("./models/llama-smal")

@@ -232,8 +232,8 @@ def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train
     capsys.readouterr()
     assert main(["evaluate", str(scratch.root)]) == 2
     told = capsys.readouterr().err
-    assert "the loss of toy_pairs needs what the model of scratch gave each row before training" in told
-    assert "which began with random weights" in told and told.count("\n") == 1
+    assert "the toy_pairs loss of scratch needs the outputs of the model before training" in told
+    assert "training began with random weights" in told and told.count("\n") == 1
 
 
 # Of each block that is kept a line, by group and process; the strike comes behind the second.

@@ -2104,7 +2104,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
     "{% else %}{{ m.content }}{% endif %}"
 )
 _THOUGHT = "<think>One, two.</think>None."
-_NO_WRITE = "does not write"
+_NO_WRITE = "omits"
 _ONCE = "already have special tokens of the tokenizer at the beginning or end: they are not added again"
 
 TEMPLATES = (
@@ -2135,7 +2135,7 @@ TEMPLATES = (
     ),
     Wild(
         name="template that cuts what is said", content=_rendered(ASKS, TELLS), template=FIRST_WORDS,
-        refused=("leaves out what the assistant says",),
+        refused=("omits the text of the assistant",),
     ),
     Wild(
         name="template without content beside calls",
@@ -2165,7 +2165,7 @@ TEMPLATES = (
         name="earlier reasoning cut by the template",
         content=_rendered(ASKS, _says("assistant", _THOUGHT), ASKS, _says("assistant", _THOUGHT)),
         template=CUTS_EARLIER,
-        refused=("writes answer 1 otherwise once the conversation goes on", 'task.loss_on = "completion"'),
+        refused=("changes assistant turn 1 when the conversation continues", 'task.loss_on = "completion"'),
     ),
     Wild(
         name="rows that the template does not write, left out",

@@ -46,7 +46,7 @@ def test_to_writes_the_file_and_names_the_next_command(capsys, tmp_path):
     assert config.data.path == str(tmp_path / "conversations.jsonl")
     text = out.read_text()
     assert "r = 32  # lora_r: 32\n" in text
-    assert '#   special_tokens: {"pad_token": "<pad>"} (not needed: padding is never learnt)\n' in text
+    assert '#   special_tokens: {"pad_token": "<pad>"} (not needed: padding is excluded from the loss)\n' in text
     assert main(["import", FRAGMENT, "--to", "part.toml"]) == 0
     assert capsys.readouterr().out.endswith("next: tui-trainer plan part.toml --model FOLDER --data FILE\n")
     assert main(["import", str(CONFIGS / "guide_e_03.yaml"), "--to", "chars.toml"]) == 0
@@ -57,7 +57,7 @@ def test_an_existing_file_is_overwritten_only_if_forced(capsys, tmp_path):
     out = tmp_path / "out.toml"
     out.write_text("seed = 1\n")
     assert main(["import", FRAGMENT, "--to", str(out)]) == 2
-    assert capsys.readouterr().err == f"tui-trainer: {out}: exists already; --force writes over it\n"
+    assert capsys.readouterr().err == f"tui-trainer: {out}: already exists; use --force to overwrite it\n"
     assert out.read_text() == "seed = 1\n"
     assert main(["import", FRAGMENT, "--to", str(out), "--force"]) == 0
     assert "learning_rate" in out.read_text()
@@ -69,14 +69,14 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
     given = {"model_name_or_path": "m", "max_length": 64, "chat_template": template}
     (tmp_path / "sft.yaml").write_text(json.dumps(given))
     assert main(["import", "sft.yaml", "--as", "trl"]) == 2
-    assert "--to OUT.toml writes it beside OUT.toml" in capsys.readouterr().err
+    assert "--to OUT.toml writes it next to OUT.toml" in capsys.readouterr().err
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 0
     config = load(Request(config_file=out), lambda name: (None, "")).config
     beside = out.with_suffix(".jinja")
     assert config.task.chat_template == str(beside) and beside.read_text() == template
     out.unlink()
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 2
-    assert f"{beside}: exists already; --force writes over it" in capsys.readouterr().err and not out.exists()
+    assert f"{beside}: already exists; use --force to overwrite it" in capsys.readouterr().err and not out.exists()
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out), "--force"]) == 0 and out.exists()
 
 
@@ -84,7 +84,7 @@ WRONG_OPTIONS = [
     (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
     (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
     (["--force"], "--force works only with --to; name the file with --to OUT.toml"),
-    (["--as", "axolotol"], "--as: there is no kind of config 'axolotol'; did you mean axolotl?"),
+    (["--as", "axolotol"], "--as: unknown kind of config 'axolotol'; did you mean axolotl?"),
 ]
 
 
@@ -109,11 +109,11 @@ def test_unknown_keys_are_reported_with_all_importers(capsys, tmp_path):
     (tmp_path / "x.yaml").write_text("colour: red\n")
     assert main(["import", "x.yaml"]) == 2
     shown = capsys.readouterr().err
-    assert "has no key that is known (colour)" in shown
+    assert "has no known key (colour)" in shown
     assert all(name in shown for name in all_importers())
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()
-    assert "colour: red is not known: trl has no key of that name here" in shown.err and shown.out == ""
+    assert "colour: red is unknown: trl has no such key" in shown.err and shown.out == ""
     path = tmp_path / "config.json"
     path.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32"}')
     assert main(["import", str(path)]) == 2
@@ -126,7 +126,7 @@ def test_a_file_that_sets_nothing_is_refused_with_the_reason(capsys, tmp_path):
     assert main(["import", str(config), "--as", "modelforge", "--to", str(out)]) == 2
     shown = capsys.readouterr()
     assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
-    assert "sets nothing that there is here: provider: huggingface (always so here: models are built" in shown.err
+    assert "contains no setting that can be imported: provider: huggingface (same here: models are built" in shown.err
 
 
 NOT_TRAINABLE = [
@@ -137,15 +137,15 @@ NOT_TRAINABLE = [
     ("strategy: dpo", "modelforge", ("strategy: dpo", "full, lora and qlora")),
     ("task_type: FEATURE_EXTRACTION", "peft", ("task_type: FEATURE_EXTRACTION",)),
     ("peft_type: IA3", "peft", ("peft_type: IA3", "full, lora and qlora")),
-    ("stage: dpo", "llama_factory", ("stage: dpo", "not from preferences", "sft (chat)")),
+    ("stage: dpo", "llama_factory", ("stage: dpo", "not on preferences", "sft (chat)")),
     ("stage: sft2", "llama_factory", ("stage: sft2", "task.type must be one of causal_lm,")),
     ("finetuning_type: oft", "llama_factory", ("finetuning_type: oft", "full, lora and qlora")),
-    ("rl: dpo", "axolotl", ("rl: dpo", "not from preferences")),
+    ("rl: dpo", "axolotl", ("rl: dpo", "not on preferences")),
     ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
     ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
     ("datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]", "axolotl",
-     ("one run learns one task, and the types are alpaca, completion",)),
-    ("beta: 0.1", "trl", ("beta: 0.1", "not from preferences or rewards")),
+     ("a run has one task, but the types are alpaca, completion",)),
+    ("beta: 0.1", "trl", ("beta: 0.1", "not on preferences or rewards")),
     ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
 ]  # fmt: skip
 
@@ -159,7 +159,7 @@ def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_writt
             shown = capsys.readouterr()
             assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
             assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
-                "cannot be trained here: |does not fit: ", shown.err
+                "cannot be trained here: |is not valid: ", shown.err
             )
             assert all(word in shown.err for word in words), shown.err
 

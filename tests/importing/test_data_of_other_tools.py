@@ -13,11 +13,11 @@ def test_other_keys_of_an_axolotl_data_set_are_imported_or_reported(read):
     assert "task.type" not in imported.values
     refused, left = imported.left_out
     assert refused.why is Why.REFUSED and "the type house_style" in refused.reason
-    assert left.key == "datasets" and left.reason.startswith("not read of it: shards;")
+    assert left.key == "datasets" and left.reason.startswith("unsupported keys: shards;")
     entry = {"path": "org/t", "data_files": ["a.jsonl", "b.jsonl"], "split": "train[:9]", "type": "completion"}
     imported = read({"base_model": "m", "datasets": [entry]})
     assert "data.split" not in imported.values
-    assert [one.reason.partition(";")[0] for one in imported.left_out] == ["not read of it: split"]
+    assert [one.reason.partition(";")[0] for one in imported.left_out] == ["unsupported keys: split"]
 
 
 AXOLOTL_PARTS = [
@@ -153,13 +153,13 @@ def test_several_axolotl_data_sets_become_several_paths_if_they_go_together(read
     assert imported.values["data.path"] == r"a.jsonl, b\,c.jsonl, hub:org/texts"
     assert (imported.values["task.type"], imported.values["data.text_column"]) == ("causal_lm", "body")
     [left] = imported.left_out
-    assert left.key == "datasets" and left.reason.startswith("not read of it: split;")
+    assert left.key == "datasets" and left.reason.startswith("unsupported keys: split;")
     nowhere = read({"base_model": "m", "datasets": [{"path": "a.jsonl"}, {"path": "imdb"}]})
     assert "data.path" not in nowhere.values and reasons(nowhere) == {"datasets": Why.NOT_SUPPORTED}
     entries = [{"path": "a.jsonl", "type": "completion", "field": "body"}, {"path": "b.jsonl", "type": "completion"}]
     unlike = read({"base_model": "m", "datasets": entries})
     assert unlike.values["data.path"] == "a.jsonl, b.jsonl" and "data.text_column" not in unlike.values
-    assert [one.reason.partition(";")[0] for one in unlike.left_out] == ["not read of it: field"]
+    assert [one.reason.partition(";")[0] for one in unlike.left_out] == ["unsupported keys: field"]
 
 
 def test_sampling_probabilities_are_refused(read):

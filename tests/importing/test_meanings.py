@@ -251,16 +251,16 @@ def test_other_trackers_are_left_out(read, subtests):
             assert read({"report_to": ["tensorboard", "mlflow"]}, kind).values[key] == "tensorboard, mlflow"
             some = read({"report_to": ["comet_ml", "wandb"]}, kind)
             assert some.values[key] == "wandb"
-            assert any("comet_ml left out: the trackers here are" in line for line in some.report)
+            assert any("comet_ml ignored; available trackers:" in line for line in some.report)
             for value, reason in {"azure_ml": Why.NOT_SUPPORTED, "none": Why.NOT_NEEDED, "all": Why.NOT_NEEDED}.items():
                 check(read({"report_to": value}, kind), {key: None}, {"report_to": reason})
 
 
 def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
     for given, effective, reason in (
-        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "of one device there"),
+        ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "per device"),
         ({"per_device_train_batch_size": 6}, 6, "--processes N multiplies it"),
-        ({"gradient_accumulation_steps": 4}, 32, "8 x 4: the default there"),
+        ({"gradient_accumulation_steps": 4}, 32, "8 x 4, with the default of"),
     ):
         with subtests.test(given=given):
             [rewrite] = read(given, "transformers").rewrites
@@ -268,7 +268,7 @@ def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
             assert reason in rewrite.reason
     assert read({"model_name_or_path": "org/m"}, "trl", devices=4).values[BATCH] == 32
     given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "packing": True}
-    assert any("documents behind a step" in rewrite.reason for rewrite in read(given, "trl").rewrites)
+    assert any("documents per step" in rewrite.reason for rewrite in read(given, "trl").rewrites)
 
 
 def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
@@ -278,10 +278,10 @@ def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
         imported.refuse_other_runs()
     first, second = map(str, error.value.problems)
     where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected
-    assert first == f"{where}: lora_r: 100000 does not fit: tuning.r must be {expected}"
-    assert f"{where}: learning_rate: fast does not fit: training.learning_rate must be" in second
+    assert first == f"{where}: lora_r: 100000 is not valid: tuning.r must be {expected}"
+    assert f"{where}: learning_rate: fast is not valid: training.learning_rate must be" in second
     assert "--without lora_r,learning_rate imports the rest" in second
-    with pytest.raises(ConfigError, match="max_length: null does not fit: no row is cut there"):
+    with pytest.raises(ConfigError, match="max_length: null is not valid: TRL truncates no rows then"):
         read({"model_name_or_path": "a/b", "max_length": None}, "trl").refuse_other_runs()
 
 
@@ -367,7 +367,7 @@ def test_schedules_are_imported_with_their_arguments(read, subtests):
 WRONG_ARGUMENTS = [
     ({**FLOOR}, None, "needs min_lr_rate or min_lr, not both"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "min_lr": 1e-5}, "not both"),
-    ({**FLOOR}, {"min_lr": 1e-5}, "min_lr is a share of learning_rate here"),
+    ({**FLOOR}, {"min_lr": 1e-5}, "min_lr becomes a share of learning_rate"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "num_cycles": 2}, "num_cycles: here"),
     ({**FLOOR}, {"min_lr_rate": 1.5}, "training.min_lr_rate must be"),
     ({**FLOOR}, [0.1], "lr_scheduler_kwargs must be a table"),
@@ -376,10 +376,10 @@ WRONG_ARGUMENTS = [
     ({**DECAY}, {"num_decay_steps": 0.1}, "a whole number"),
     ({**DECAY}, {"num_decay_steps": 9, "decay_type": "log"}, "training.decay_type must be"),
     ({**DECAY}, {"num_decay_steps": 9, "warmup_type": "cosine"}, "warmup_type: here"),
-    ({**DECAY, "max_steps": 90}, {"num_decay_steps": 9, "num_stable_steps": 9}, "must be max_steps together"),
+    ({**DECAY, "max_steps": 90}, {"num_decay_steps": 9, "num_stable_steps": 9}, "must add up to max_steps"),
     ({**DECAY, "max_steps": 18, "warmup_steps": 0, "warmup_ratio": 0.1}, {"num_decay_steps": 9, "num_stable_steps": 9},
-     "must be max_steps together"),
-    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "which is a third there"),
+     "must add up to max_steps"),
+    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "a third by default"),
     ({"lr_scheduler_type": "cosine"}, {"min_lr_rate": 0.1}, "only cosine_with_min_lr and warmup_stable_decay take"),
 ]  # fmt: skip
 

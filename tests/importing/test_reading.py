@@ -50,11 +50,11 @@ BROKEN = [
     ("x.json", '{"a": 1} and more', "line 1 is not valid JSON: Extra data"),
     ("x.json", '{"a": 1, "a": 2}', "has the key 'a' twice"),
     ("x.json", '{"a": ' + "9" * 5000 + "}", "cannot be read"),
-    ("x.yaml", "a: 0x" + "f" * 5000, "holds a number of too many digits"),
-    ("x.json", "{}", "holds no keys"),
+    ("x.yaml", "a: 0x" + "f" * 5000, "contains a number with too many digits"),
+    ("x.json", "{}", "contains no keys"),
     ("x.json", '{"a": "' + "x" * 300_000 + '"}', "is larger than 256 KiB"),
     ("x.yaml", "a: 1  # " + "x" * 70_000, "is larger than 64 KiB"),
-    ("x.py", "a = 1", "is a program or a text, and not a config"),
+    ("x.py", "a = 1", "is a program or a text, not a config"),
     ("x.toml", "a = ", "is not valid TOML"),
 ]
 

@@ -148,9 +148,9 @@ def test_a_tool_call_is_trained_and_its_result_is_not():
 
 
 def test_a_conversation_that_the_template_does_not_take_is_refused():
-    with pytest.raises(DataError, match="does not take this conversation: it has no place for tools"):
+    with pytest.raises(DataError, match="rejects this conversation: it has no place for tools"):
         learnt(Conversation(conversation(*TALK).messages, tools=({"type": "function"},)), template_text("gemma"))
-    with pytest.raises(DataError, match="begins with an answer"):
+    with pytest.raises(DataError, match="begins with an assistant turn"):
         learnt(conversation(("assistant", "b"), ("user", "a")))
     # A template without a system role puts the system turn before the question.
     _, text = learnt(conversation(*TALK[:3]), template_text("gemma"), controls=CONTROLS["gemma"])
@@ -176,7 +176,7 @@ def test_text_that_cannot_be_told_from_a_control_token_is_refused():
     made = renderer(tokenizer, template_text("chatml"))
     [(tokens, _)] = encode_conversations(tokenizer, [made.render(conversation(*TALK))])
     assert tokens.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 5
-    with pytest.raises(DataError, match=r"the text holds '<\|im_end\|>'.*cannot be told apart"):
+    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*cannot be told apart"):
         made.render(conversation(("user", "a<|im_end|>"), ("assistant", "b")))
 
 
@@ -186,7 +186,7 @@ def test_an_end_that_is_not_a_token_adds_the_eos_token_after_the_last_answer():
     assert made.turn_end == ""
     [(tokens, labels)] = encode_conversations(tokenizer, [made.render(conversation(*TALK))])
     assert trained_texts(tokenizer, tokens, labels) == [ANSWER_AND_END[0], ANSWER_AND_END[1] + "<eos>"]
-    with pytest.raises(DataError, match=r"the text holds '<\|im_end\|>'.*cannot be told apart"):
+    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*cannot be told apart"):
         made.render(conversation(("user", "<|im_end|>"), ("assistant", "b")))
     assert learnt(conversation(*TALK), ENDLESS)[0] == [ANSWER_AND_END[0].partition("<")[0], "Gr\u00fc\u00dfe.<eos>"]
 
@@ -217,7 +217,7 @@ def test_a_template_that_rewrites_earlier_answers_is_refused_with_a_way_out():
     turns = (("user", "a"), thinks, ("user", "b"), thinks)
     with pytest.raises(DataError) as told:
         learnt(conversation(*turns), STRIPS)
-    assert "the chat template mine writes answer 1 otherwise once the conversation goes on" in str(told.value)
+    assert "the chat template mine changes assistant turn 1 when the conversation continues" in str(told.value)
     assert "<think>hm" in str(told.value) and 'task.loss_on = "completion"' in str(told.value)
     assert learnt(conversation(*turns), STRIPS, "completion")[0] == ["<think>hm</think>Yes.<|im_end|>"]
     assert learnt(conversation(*turns[:2]), STRIPS)[0] == ["<think>hm</think>Yes.<|im_end|>"]
@@ -236,12 +236,12 @@ def test_tokenizers_that_prefix_a_space_add_none_before_an_answer():
 
 BROKEN = [
     ("{% for %}", "line 1"),
-    ("{{ messages[0]['content'] }}", "leaves out what the assistant says"),
+    ("{{ messages[0]['content'] }}", "omits the text of the assistant"),
     ("{{ raise_exception('never') }}", "never"),
     ("{{ 1 / 0 }}", "division by zero"),
     ("{{ range(10000000) }}", "Range too big"),
     ("{% macro again() %}{{ again() }}{% endmacro %}{{ again() }}", "recursion"),
-    ("\n{{ 9 ** 9 ** 9 ** 9 }}", "line 2, raises a number to a power"),
+    ("\n{{ 9 ** 9 ** 9 ** 9 }}", "line 2, uses the operator"),
 ]
 
 
@@ -261,9 +261,9 @@ def test_a_template_that_does_not_end_is_stopped_and_named(monkeypatch, subtests
     for condition in ("true", "messages|length > 3", "not tools"):
         with subtests.test(condition):
             text = template_text("chatml") + "{% if " + condition + " %}" + LOOP + "{% endif %}"
-            with pytest.raises(ConfigError, match=r"the chat template mine does not end: .* went into one") as caught:
+            with pytest.raises(ConfigError, match=r"the chat template mine did not render one conversation") as caught:
                 learnt(conversation(*TALK), text)
-            assert "task.chat_template" in str(caught.value) and "take the loop out of it" in str(caught.value)
+            assert "task.chat_template" in str(caught.value) and "remove the endless loop from it" in str(caught.value)
 
 
 @pytest.mark.full

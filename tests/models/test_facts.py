@@ -145,14 +145,14 @@ def test_a_folder_takes_precedence_over_the_cache_and_may_be_relative(cache, lla
 
 NAMES = [
     ("org/nobody-has-it", "run `tui-trainer download org/nobody-has-it`, or copy the model into ./nobody-has-it"),
-    ("", "no model is named"),
-    ("  ", "no model is named"),
-    ("./nowhere", "there is no folder ./nowhere"),
-    ("/nowhere/at/all", "there is no folder /nowhere/at/all"),
-    ("a/b/c", "there is no folder a/b/c"),
-    ("../../nowhere", "there is no folder"),
-    ("bad\x1b[31mname", "there is no folder bad"),
-    ("a\0b", "no model is named"),
+    ("", "no model is set"),
+    ("  ", "no model is set"),
+    ("./nowhere", "the folder ./nowhere does not exist"),
+    ("/nowhere/at/all", "the folder /nowhere/at/all does not exist"),
+    ("a/b/c", "the folder a/b/c does not exist"),
+    ("../../nowhere", "the folder ../../nowhere"),
+    ("bad\x1b[31mname", "the folder bad"),
+    ("a\0b", "no model is set"),
 ]
 
 
@@ -164,14 +164,14 @@ def test_an_unknown_name_is_refused_with_what_to_do(cache, subtests):
 
 def test_a_revision_cannot_point_outside_the_cache(cache):
     for revision in ("../../x", "", "-x", "a b", "x" * 300):
-        assert "cannot be a revision" in refusal("org/tiny", revision), revision
+        assert "is not a valid revision" in refusal("org/tiny", revision), revision
 
 
 def test_a_folder_without_a_config_is_refused_with_what_it_holds(tmp_path):
     assert "the folder has no config.json; give the folder that" in refusal(tmp_path)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("{}")
-    assert "its folders have: inner" in refusal(tmp_path)
+    assert "subfolders with one: inner" in refusal(tmp_path)
     (tmp_path / "model.Q4_K_M.gguf").touch()
     assert "llama.cpp" in refusal(tmp_path)
     (tmp_path / "adapter_config.json").write_text('{"base_model_name_or_path": "org/base"}')
@@ -188,7 +188,7 @@ def test_a_config_that_is_no_json_is_one_sentence(tmp_path, subtests):
 OTHER_KINDS = [
     ({"architectures": ["BertModel"], "model_type": "bert"}, "BertModel is an encoder"),
     ({"architectures": None, "model_type": "roberta"}, "roberta is an encoder"),
-    ({"text_config": {"hidden_size": 8}}, "several kinds of input"),
+    ({"text_config": {"hidden_size": 8}}, "a multimodal model"),
     ({"num_hidden_layers": None}, "config.json has no num_hidden_layers"),
 ]
 

@@ -66,13 +66,13 @@ def test_a_file_that_is_cut_anywhere_is_reported(copied, subtests):
     for lost in (1, 100, 40_000, 88_000):
         with subtests.test(f"{lost} bytes lost"):
             path.write_bytes(content[:-lost])
-            assert "model.safetensors is cut short" in complaint(copied)
+            assert "model.safetensors is truncated" in complaint(copied)
     for left in (0, 4, 8):
         with subtests.test(f"{left} bytes left"):
             path.write_bytes(content[:left])
             assert "model.safetensors is" in complaint(copied)
     path.write_bytes(content + b"xyz")
-    assert "3 bytes more than its header says" in complaint(copied)
+    assert "3 bytes more than its header describes" in complaint(copied)
 
 
 def entry(shape=(2, 2), dtype="F32", offsets=(0, 16)) -> dict[str, object]:
@@ -80,15 +80,15 @@ def entry(shape=(2, 2), dtype="F32", offsets=(0, 16)) -> dict[str, object]:
 
 
 HEADERS = [
-    (b"{" * 50_000, "its header is no JSON"),
-    (b"[" * 200_000, "its header is no JSON"),
+    (b"{" * 50_000, "its header is not JSON"),
+    (b"[" * 200_000, "its header is not JSON"),
     ([1], "its header lists no tensors"),
-    ({"w": entry(shape=(2, 3))}, "w does not take 16 bytes"),
+    ({"w": entry(shape=(2, 3))}, "the size of w is not 16 bytes"),
     ({"w": entry(shape=(-2, -2))}, "does not describe w"),
     ({"w": entry(shape=(2, 2.0))}, "does not describe w"),
     ({"w": entry(shape=("a",))}, "does not describe w"),
     ({"w": entry(dtype=7)}, "does not describe w"),
-    ({"w": entry(offsets=(16, 0))}, "does not take -16 bytes"),
+    ({"w": entry(offsets=(16, 0))}, "is not -16 bytes"),
     ({"w": {"shape": [2]}}, "does not describe w"),
     ({"w": None}, "does not describe w"),
     ({"\x1b[31mw": None}, "does not describe \u241b[31mw"),
@@ -106,19 +106,19 @@ def test_an_impossible_header_is_one_sentence(tmp_path, subtests):
 def test_a_huge_header_length_or_a_git_lfs_pointer_is_refused(tmp_path):
     path = tmp_path / "model.safetensors"
     path.write_bytes((10**15).to_bytes(8, "little") + b"{}")
-    assert "model.safetensors is no safetensors file" in complaint(tmp_path)
+    assert "model.safetensors is not a safetensors file" in complaint(tmp_path)
     path.write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4976698672\n")
     assert "git lfs pull" in complaint(tmp_path)
 
 
 INDEXES = [
-    ({}, "is no index of weights"),
+    ({}, "is not a weight index"),
     ({"weight_map": {}}, "lists no weights"),
     ({"weight_map": {"w": "../../secret"}}, "names files outside its folder"),
     ({"weight_map": {"w": "/etc/passwd"}}, "names files outside its folder"),
     ({"weight_map": {"w": 3}}, "names files outside its folder"),
-    ({"weight_map": ["w"]}, "is no index of weights"),
-    ([], "is no index of weights"),
+    ({"weight_map": ["w"]}, "is not a weight index"),
+    ([], "is not a weight index"),
 ]
 
 
@@ -135,14 +135,14 @@ def test_tensors_of_the_index_that_no_file_holds_and_torn_or_missing_shards_are_
     content = json.loads(text)
     content["weight_map"]["model.extra.weight"] = sorted(shards.glob("model-*"))[0].name
     index.write_text(json.dumps(content))
-    assert "lists tensors that its files do not hold: model.extra.weight" in complaint(shards)
+    assert "lists tensors that its files do not contain: model.extra.weight" in complaint(shards)
     index.write_text(text)
     files = sorted(shards.glob("model-*.safetensors"))
     files[0].unlink()
     os.truncate(files[1], files[1].stat().st_size - 10)
     found = complaint(shards)
-    assert f"1 of {len(files)} files with weights are missing: {files[0].name}" in found
-    assert f"{files[1].name} is cut short: 10 of" in found
+    assert f"1 of {len(files)} weight files are missing: {files[0].name}" in found
+    assert f"{files[1].name} is truncated: 10 of" in found
 
 
 def test_only_the_header_of_a_huge_file_is_read(tmp_path):

@@ -105,8 +105,8 @@ def test_a_stored_head_is_kept_for_as_many_labels_and_replaced_for_others(folder
     two, notices = load(tmp_path / "three", "sequence_classification", Labels(("a", "b")), seed=9)
     assert two.classifier.out_proj.weight.shape == (2, 32)
     assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
-    assert notices[0].startswith("classifier.out_proj.weight and 1 more start from scratch: the model in")
-    assert notices[0].endswith("tells 3 labels apart, this task 2")
+    assert notices[0].startswith("classifier.out_proj.weight and 1 more are newly initialised: the model in")
+    assert notices[0].endswith("has 3 labels, this task 2")
     kept, notices = load(tmp_path / "three", "sequence_classification", None)
     assert kept.config.id2label[2] == "both" and notices == []
     assert find_model(str(tmp_path / "three"), head="sequence_classification").shape.labels == 3
@@ -121,10 +121,10 @@ def test_files_without_all_weights_of_the_body_are_refused(family, head, folder_
     path = folder / "config.json"
     content = json.loads(path.read_text())
     path.write_text(json.dumps(content | {"num_hidden_layers": 3, "num_layers": 3}))
-    with pytest.raises(ConfigError, match=r"the weights do not fit the config: .* is not in the files"):
+    with pytest.raises(ConfigError, match=r"the weights do not fit config.json: .* is missing from the files"):
         load(folder, head)
     problems = model_problems(find_model(str(folder), head=head), "pretrained", False)
-    assert "says 3 layers, the weights have 2" in problems[0].message
+    assert "specifies 3 layers, but the weights have 2" in problems[0].message
 
 
 @pytest.mark.full
@@ -140,7 +140,7 @@ def test_weights_with_the_names_of_early_bert_files_are_loaded(folder_of, tmp_pa
     facts = find_model(str(tmp_path / "bert"), head="token_classification", labels=3)
     assert model_problems(facts, "pretrained", False) == []
     _, notices = load(tmp_path / "bert", "token_classification")
-    assert notices == ["classifier.weight and 1 more start from scratch"]
+    assert notices == ["classifier.weight and 1 more are newly initialised"]
 
 
 def test_a_model_from_scratch_has_the_architecture_of_its_head(tmp_path, subtests):

@@ -56,15 +56,15 @@ def test_a_model_without_weights_can_only_train_from_scratch(llama_folder, copie
     assert problems(llama_folder) == []
     (copied / "model.safetensors").rename(copied / "weights.safetensors")
     (only,) = problems(copied)
-    assert "a config.json and no weights (only weights.safetensors)" in only and 'model.init = "scratch"' in only
+    assert "a config.json but no weights (only weights.safetensors)" in only and 'model.init = "scratch"' in only
     assert problems(copied, "scratch") == []
 
 
 def test_weights_that_do_not_fit_the_config_are_named(copied, subtests):
     original = (copied / "config.json").read_text()
     for changes, words in (
-        ({"hidden_size": 64}, "model.embed_tokens.weight is 96 x 32 and by config.json 96 x 64"),
-        ({"num_key_value_heads": 4}, "self_attn.k_proj.weight is 16 x 32 and by config.json 32 x 32"),
+        ({"hidden_size": 64}, "model.embed_tokens.weight has the shape 96 x 32, but config.json specifies 96 x 64"),
+        ({"num_key_value_heads": 4}, "k_proj.weight has the shape 16 x 32, but config.json specifies 32 x 32"),
     ):
         with subtests.test(words):
             (copied / "config.json").write_text(original)
@@ -100,7 +100,7 @@ def test_code_of_a_model_needs_permission(copied, subtests):
             original = path.read_text()
             path.write_text(json.dumps(json.loads(original) | {"auto_map": {"AutoModelForCausalLM": "own.Own"}}))
             (only,) = problems(copied)
-            assert "wants to run Python code" in only and "model.trust_remote_code = true" in only
+            assert "needs to run its own Python code" in only and "model.trust_remote_code = true" in only
             assert problems(copied, trust_remote_code=True) == []
             assert len(problems(copied, "scratch")) == 1
             path.write_text(original)
@@ -109,7 +109,7 @@ def test_code_of_a_model_needs_permission(copied, subtests):
 def test_a_tokenizer_larger_than_the_embedding_is_refused(copied):
     write_tokenizer(copied, words=93)
     (only,) = problems(copied)
-    assert "the tokenizer has 97 tokens and the embedding 96 rows" in only
+    assert "the tokenizer has 97 tokens but the embedding 96 rows" in only
     write_tokenizer(copied, words=92)
     assert problems(copied) == []
 
@@ -134,7 +134,7 @@ def test_a_pickle_that_would_run_code_is_named_and_not_loaded(copied, tmp_path, 
         with subtests.test(f"protocol {protocol}"):
             torch.save({"w": torch.zeros(2), "x": _Payload(str(canary))}, path, pickle_protocol=protocol)
             (only,) = problems(copied)
-            assert "holds more than tensors (posix.system)" in only
+            assert "contains more than tensors (posix.system)" in only
             assert not canary.exists()
 
 
@@ -181,7 +181,7 @@ def test_broken_or_missing_bin_files_are_one_sentence(copied):
     assert model_problems(facts, "pretrained", False) == []
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("x/other", b"")
-    assert "pytorch_model.bin is damaged: it holds no list of tensors" in problems(copied)[0]
+    assert "pytorch_model.bin is damaged: it contains no list of tensors" in problems(copied)[0]
     path.unlink()
     index = {"weight_map": {"w": "pytorch_model-00001-of-00001.bin"}}
     (copied / "pytorch_model.bin.index.json").write_text(json.dumps(index))

@@ -84,11 +84,11 @@ UNMATCHED = [
     ("q_prj", "", ("q_prj", "did you mean q_proj", "down_proj", "tuning.target_modules")),
     ("query_key_value", "", ("no module of the model is called query_key_value", "linear layers of the model")),
     ("lm_head", "", ("lm_head is no linear layer inside the model", "tuning.modules_to_save")),
-    ("embed_tokens", "", ("embed_tokens is no linear", "name it in tuning.modules_to_save")),
+    ("embed_tokens", "", ("embed_tokens is not a linear", "add it to tuning.modules_to_save")),
     ("proj", "", ("called proj",)),
-    ("", "", ("no layer is named", "all-linear")),
+    ("", "", ("names no layer", "all-linear")),
     ("q_proj", "embed_token", ("did you mean embed_tokens", "tuning.modules_to_save")),
-    ("all-linear", "gate_proj", ("gate_proj gets an adapter as well",)),
+    ("all-linear", "gate_proj", ("gate_proj also gets an adapter",)),
     ("nothing, q_proj, nowhere", "", ("nothing", "nowhere")),
 ]
 

@@ -215,16 +215,16 @@ PIECES, TIKTOKEN = b"\n\x0e\n\x05<unk>\x15\x00\x00\x00\x00\x18\x02", b"IQ== 0\nI
 SENTENCEPIECE, BOTH = ("sentencepiece",), ("sentencepiece", "google.protobuf")
 # Files, packages that are installed, and words of the problem and its hint.
 NEEDING_PACKAGES = [
-    ({"spiece.model": PIECES}, (), "the packages sentencepiece and protobuf to read it", "f && "),
-    ({"spiece.model": PIECES}, SENTENCEPIECE, "the package protobuf to read it is", "save_pretrained"),
+    ({"spiece.model": PIECES}, (), "the packages sentencepiece and protobuf for reading it", "f && "),
+    ({"spiece.model": PIECES}, SENTENCEPIECE, "the package protobuf for reading it is", "save_pretrained"),
     ({"spiece.model": PIECES}, BOTH, "", ""),
     ({"source.spm": PIECES, "vocab.json": b"{}"}, (), "the package sentencepiece to", "uv pip install sent"),
     ({"source.spm": PIECES, "vocab.json": b"{}"}, SENTENCEPIECE, "", ""),
     ({"tokenizer.model": PIECES, "vocab.json": b"{}", "merges.txt": b""}, (), "", ""),
-    ({"tokenizer.model": TIKTOKEN}, BOTH, "tiktoken only (tokenizer.", "copy"),
-    ({"tiktoken.model": TIKTOKEN}, SENTENCEPIECE, "tiktoken only (tiktoken.model)", "tokenizer.json"),
-    ({"qwen.tiktoken": TIKTOKEN}, SENTENCEPIECE, "a file of tiktoken only (qwen.tiktoken)", "tokenizer.json"),
-    ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, (), "a pointer of Git LFS", "git lfs"),
+    ({"tokenizer.model": TIKTOKEN}, BOTH, "only a tiktoken file (tokenizer.", "copy"),
+    ({"tiktoken.model": TIKTOKEN}, SENTENCEPIECE, "only a tiktoken file (tiktoken.model)", "tokenizer.json"),
+    ({"qwen.tiktoken": TIKTOKEN}, SENTENCEPIECE, "only a tiktoken file (qwen.tiktoken)", "tokenizer.json"),
+    ({"tokenizer.model": b"version https://git-lfs.github.com/spec/v1\n"}, (), "a Git LFS pointer", "git lfs"),
     ({"tokenizer.model": b"\0\0\0"}, BOTH, "tokenizer.model is damaged", "copy"),
 ]
 

@@ -99,10 +99,10 @@ def test_embeddings_are_tied_if_config_and_files_name_no_head(folders, tmp_path)
     assert shape_of(config).tied_embeddings
 
 
-LOST = [("gemma3", "vision_tower", "numbers of vision_tower, and by config.json 5,408"),
- ("qwen2_5_vl", "visual", "the weights have 0 numbers of visual"),
+LOST = [("gemma3", "vision_tower", "parameters of vision_tower, but config.json specifies 5,408"),
+ ("qwen2_5_vl", "visual", "the weights have 0 parameters of visual"),
  ("qwen3_vl", "embed_tokens", "the weights have no embed_tokens.weight"),
- ("mistral3", "layers.1", "config.json says 2 layers, the weights have 1")]  # fmt: skip
+ ("mistral3", "layers.1", "config.json specifies 2 layers, but the weights have 1")]  # fmt: skip
 
 
 @pytest.mark.full
@@ -178,11 +178,11 @@ def test_other_multimodal_kinds_are_refused_with_the_supported_ones(folders, tmp
     folder = Path(shutil.copytree(folders / "gemma3", tmp_path / "other"))
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llava"}))
-    with pytest.raises(ConfigError, match=r"of a kind that is not trained here; on text these are trained: gemma3, m"):
+    with pytest.raises(ConfigError, match=r"this type cannot be trained here; these can be trained on text: gemma3, m"):
         find_model(str(folder))
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "llama4"}))
     with pytest.raises(ConfigError, match=r"every forward pass of its class fails in transformers 5\.24"):
         find_model(str(folder))
     (folder / "config.json").write_text(json.dumps(config | {"architectures": ["Gemma3ForSequenceClassification"]}))
-    with pytest.raises(ConfigError, match="is a classifier of texts"):
+    with pytest.raises(ConfigError, match="is a text classifier"):
         find_model(str(folder))

@@ -304,5 +304,5 @@ def test_a_multimodal_model_trains_on_every_card(tmp_path):
     assert (plan.processes.value, plan.strategy.value) == (4, "ddp")
     assert plan.parameters.value == 36_976 and "5.94 k of them in vision_tower" in plan.parameters.reason
     split = {"model__model_name_or_path": folder, "model__revision": "main", "distributed__strategy": "deepspeed-3"}
-    with pytest.raises(ConfigError, match='is "deepspeed-3", which was not tried with gemma3'):
+    with pytest.raises(ConfigError, match='is "deepspeed-3", which has not been tested with gemma3'):
         planned(FOUR, **split)

@@ -323,11 +323,11 @@ BAD_INPUT = [
     ({"data.path": "empty.jsonl"}, None, ("empty.jsonl",)),
     ({"data.path": "latin.jsonl"}, None, ("latin.jsonl", "UTF-8")),
     ({}, [{"messages": [turn("user", "a " * 80), turn("assistant", "b")]}] * 4, ("none of the", "data.max_length")),
-    ({"task.chat_template": ""}, None, ("chat_template: the tokenizer has no chat template", "llama3 is what")),
-    ({"task.chat_template": "chatlm"}, None, ("task.chat_template", "no chat template 'chatlm'", "mean chatml?")),
+    ({"task.chat_template": ""}, None, ("chat_template: the tokenizer has no chat template", "family use llama3")),
+    ({"task.chat_template": "chatlm"}, None, ("task.chat_template", "unknown chat template 'chatlm'", "mean chatml?")),
     ({"task.chat_template": "./no.jinja"}, None, ("task.chat_template", "no.jinja cannot be read")),
     ({"task.chat_template": "./broken.jinja"}, None, ("task.chat_template", "broken.jinja, line 2")),
-    ({"task.chat_template": "./strips.jinja"}, conversations(1), ("line 1", "before answer 1", "such as chatml")),
+    ({"task.chat_template": "./strips.jinja"}, conversations(1), ("line 1", "assistant turn 1", "such as chatml")),
     ({"task.chat_template": "mistral"}, [{"messages": [turn("user", "a")] * 2 + [turn("assistant", "b")]}],
      ("line 1", "must take turns")),
 ]  # fmt: skip
@@ -355,4 +355,4 @@ def test_bad_rows_can_be_skipped(loaded, tmp_path):
     config = loaded({"data.on_bad_rows": "skip"}, [*conversations(8), *bad], scratch=True).config
     data, _ = prepared(config, tmp_path)
     assert data.counts.bad_rows == 2
-    assert any("begins with an answer" in note for note in data.notes)
+    assert any("begins with an assistant turn" in note for note in data.notes)

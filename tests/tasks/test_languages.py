@@ -120,7 +120,7 @@ def test_a_tokenizer_without_languages_is_refused_before_there_is_a_run(tmp_path
                 open_new(config)
             [problem] = caught.value.problems
             assert problem.key == "model.model_name_or_path"
-            assert f"tokenizer_config.json does not name {missing}" in problem.message
+            assert f"tokenizer_config.json does not set {missing}" in problem.message
             assert '"src_lang": "eng_Latn"' in problem.hint
             assert not Path(config.config.output.runs_dir, "run").exists()
 

@@ -117,7 +117,7 @@ def test_it_is_merged_and_continued_as_plain_lora_of_twice_the_rank(settings, ti
     merge = {"model.model_name_or_path": "first", "profile": "finetune", "tuning.continue_adapter": "merge", **STILL}
     whole, _ = tiny_run("whole", merge)
     assert loss_of(whole) == pytest.approx(loss_of(first), abs=1e-5)
-    with pytest.raises(ConfigError, match="is pissa, but the adapter that goes on has default"):
+    with pytest.raises(ConfigError, match="is pissa, but the adapter to continue has default"):
         open_new(tiny_config("anew", {"model.model_name_or_path": "first", "profile": "finetune", INIT: "pissa"}))
 
 

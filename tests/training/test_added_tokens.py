@@ -135,7 +135,7 @@ def test_a_fully_tuned_model_has_the_rows_and_a_tokenizer_with_the_tokens(train)
     assert tokenizer.decode([384, 385], skip_special_tokens=True) == "said the"
     plan = read_plan_file(run.plan.read_bytes())
     assert plan.vocabulary.value == 387 and plan.parameters.value == sum(p.numel() for p in model.parameters())
-    assert "3 of model.add_tokens are new; the embedding grows from 384 to 448 rows" in plan.parameters.reason
+    assert "new tokens in model.add_tokens: 3; the embedding grows from 384 to 448 rows" in plan.parameters.reason
     card = (run.model / "README.md").read_text()
     assert "vocabulary of 387" in card and "added tokens" in card
 
@@ -189,7 +189,7 @@ def test_whole_tables_beside_an_adapter_are_merged_written_and_continued(train, 
 def test_an_adapter_is_continued_and_merged_with_its_tokens(train, tiny_config):
     first = train("first", "qwen2", LORA)
     refused = refusal(tiny_config, {FROM: "first", TOKENS: "cow", METHOD: "lora"})
-    assert "the adapter that goes on has no rows for cow" in refused
+    assert "the adapter to continue has no rows for cow" in refused
     more = {FROM: "last", TOKENS: ""}
     still = train("still", changes={**more, METHOD: "lora", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
@@ -246,7 +246,7 @@ def test_a_file_of_tokens_is_read_once_and_may_be_deleted(tiny_config, settings,
     loaded = tiny_config("x", settings(changes={TOKENS: path, METHOD: "full"}))
     path.unlink()
     assert loaded.config.model.add_tokens == "agreed, a\\, b"
-    assert "2 of model.add_tokens are new" in estimated_plan(loaded).parameters.reason
+    assert "new tokens in model.add_tokens: 2" in estimated_plan(loaded).parameters.reason
 
 
 def refusal(tiny_config, changes):
@@ -264,8 +264,8 @@ REFUSED = [
     ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
     ({"model.provider": "unsloth", **LORA}, "does not go with model.provider = unsloth"),
     ({FROM: "qwen2", **LORA, "tuning.modules_to_save": "embed_tokens"},
-     "their rows in the other table would not train beside embed_tokens"),
-    ({FROM: "phi", **LORA}, "the head has a bias, which peft leaves out"),
+     "the new rows of the other table would not be trained with tuning.modules_to_save = embed_tokens"),
+    ({FROM: "phi", **LORA}, "the head has a bias, which peft drops"),
 ]  # fmt: skip
 
 
@@ -282,9 +282,9 @@ def test_other_tokenizers_and_towers_are_refused(tiny_config, tmp_path):
     byt5 = save_tiny_byte_model(tmp_path / "byt5", "byt5")
     pairs = write_rows(tmp_path / "pairs.jsonl", [{"text": "a", "target": "b"}] * 8)
     words = refusal(tiny_config, {FROM: byt5, "task.type": "seq2seq", "data.path": pairs, METHOD: "full"})
-    assert "tokens are added to a tokenizer.json, which this model's tokenizer has not" in words
+    assert "adding tokens needs a tokenizer.json, which this model's tokenizer does not have" in words
     towers = save_tiny_model_with_towers(tmp_path / "gemma3", "gemma3")
-    assert "were never enlarged here" in refusal(tiny_config, {FROM: towers, METHOD: "full"})
+    assert "whose embedding belongs to a nested language model" in refusal(tiny_config, {FROM: towers, METHOD: "full"})
 
 
 @pytest.mark.full
@@ -293,7 +293,7 @@ def test_words_that_are_one_token_already_are_named_and_kept(train):
     tokenizer = AutoTokenizer.from_pretrained(run.root.parents[1] / "llama")
     single = [word for word in ("plus", "agreed") if len(tokenizer(word)["input_ids"]) == 1]
     reason = read_plan_file(run.plan.read_bytes()).parameters.reason
-    assert (f"one token already ({', '.join(single)})" in reason) == bool(single)
+    assert (f"already in the vocabulary: {len(single)} ({', '.join(single)})" in reason) == bool(single)
     assert len(AutoTokenizer.from_pretrained(run.model)) == len(tokenizer) + 2 - len(single)
 
 

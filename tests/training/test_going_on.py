@@ -171,14 +171,14 @@ def overview_of(name, other):
 
 def test_an_adapter_is_continued_with_its_own_settings_only(adapted_run, tiny_config, subtests):
     rows = [
-        ("tuning.r", 8, "tuning.r: is 8, but the adapter that goes on has 16"),
-        ("tuning.lora_alpha", 5, "is 5, but the adapter that goes on has 32"),
-        ("tuning.target_modules", "q_proj", "is q_proj, but the adapter that goes on has all-linear"),
-        ("tuning.use_rslora", "true", "is true, but the adapter that goes on has false"),
-        ("tuning.use_dora", "true", "is true, but the adapter that goes on has false"),
-        ("tuning.modules_to_save", "embed_tokens", "is embed_tokens, but the adapter that goes on has empty"),
-        ("tuning.method", "full", "tuning.method: is full, which trains all weights: no adapter goes on"),
-        ("model.provider", "unsloth", "unsloth starts from whole models only"),
+        ("tuning.r", 8, "tuning.r: is 8, but the adapter to continue has 16"),
+        ("tuning.lora_alpha", 5, "is 5, but the adapter to continue has 32"),
+        ("tuning.target_modules", "q_proj", "is q_proj, but the adapter to continue has all-linear"),
+        ("tuning.use_rslora", "true", "is true, but the adapter to continue has false"),
+        ("tuning.use_dora", "true", "is true, but the adapter to continue has false"),
+        ("tuning.modules_to_save", "embed_tokens", "is embed_tokens, but the adapter to continue has empty"),
+        ("tuning.method", "full", "tuning.method: is full, which trains all weights and cannot continue an adapter"),
+        ("model.provider", "unsloth", "unsloth can only start from a full model"),
     ]
     for setting, value, words in rows:
         with subtests.test(setting):
@@ -194,13 +194,13 @@ def refusal_of(tiny_config, changes):
 
 def test_an_adapter_that_cannot_be_continued_is_refused_with_the_reason(adapted_run, tiny_config, subtests):
     rows = [
-        ({"peft_type": "IA3"}, "the adapter is of the kind IA3, and only LoRA is gone on with"),
-        ({"init_lora_weights": "pissa_niter_4"}, "was begun by pissa_niter_4, which changes the weights of its model"),
-        ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, and this task needs CAUSAL_LM"),
-        ({"rank_pattern": {"q_proj": 2}}, "the adapter has rank_pattern = {'q_proj': 2}, which no setting here says"),
-        ({"bias": "all"}, "the adapter has bias = 'all', which no setting here says"),
-        ({"base_model_name_or_path": ""}, "the adapter does not say which model it is for"),
-        ({"base_model_name_or_path": "/nowhere/llama"}, "the adapter is for /nowhere/llama: there is no folder"),
+        ({"peft_type": "IA3"}, "the adapter has the type IA3, but only LoRA can be continued"),
+        ({"init_lora_weights": "pissa_niter_4"}, "was initialised by pissa_niter_4, which also changes its base model"),
+        ({"task_type": "SEQ_CLS"}, "the adapter was trained for SEQ_CLS, but this task needs CAUSAL_LM"),
+        ({"rank_pattern": {"q_proj": 2}}, "has rank_pattern = {'q_proj': 2}, which has no matching setting"),
+        ({"bias": "all"}, "the adapter has bias = 'all', which has no matching setting"),
+        ({"base_model_name_or_path": ""}, "the adapter does not name its base model"),
+        ({"base_model_name_or_path": "/nowhere/llama"}, "the adapter is for /nowhere/llama: the folder /nowhere"),
         ({"base_model_name_or_path": "nobody/llama"}, "the model nobody/llama is not on this machine"),
     ]
     # A copy, as of an adapter that was trained elsewhere: no run knows what its files were.
@@ -230,13 +230,13 @@ def test_an_adapter_on_a_changed_model_is_refused(go_on, tiny_config):
     save_file({name: tensor + 1e-3 for name, tensor in load_file(weights).items()}, weights, metadata={"format": "pt"})
     for method in ("lora", "full"):
         words = refusal_of(tiny_config, {FROM: str(lora.root), "tuning.method": method})
-        assert f"the adapter was trained on other weights than those in {full.model}" in words
+        assert f"the adapter was not trained on the weights in {full.model}" in words
 
 
 @pytest.mark.full
 def test_a_missing_adapter_or_missing_weights_are_refused(go_on, tiny_config, adapted_run):
     words = refusal_of(tiny_config, {FROM: adapted_run.model, "tuning.method": "full", "model.init": "scratch"})
-    assert "an adapter is for weights that are there" in words
+    assert "an adapter needs pretrained weights" in words
     full = go_on("full", {"tuning.method": "full"})
     words = refusal_of(tiny_config, {FROM: "full", "tuning.continue_adapter": "continue"})
     assert 'is "continue", but the model to start from is no adapter' in words
@@ -291,7 +291,7 @@ def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, ba
     others = ("ant", "bee", "fly", "wasp")
     new = classify("new", others, {FROM: "first", "tuning.method": "full"})
     messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
-    assert any("start from scratch" in one for one in messages)
+    assert any("newly initialised" in one for one in messages)
     assert json.loads((new.model / "config.json").read_bytes())["id2label"] == dict(zip("0123", others, strict=True))
     body = "bert.encoder.layer.0.output.dense.weight"
     adapted = TrainedModel.of(first).load(merge=True).state_dict()[body]
@@ -302,7 +302,7 @@ def test_other_labels_need_the_adapter_of_a_classifier_to_be_merged(classify, ba
     with pytest.raises(AssertionError):
         classify("refused", others, {FROM: "first", "tuning.method": "lora"})
     failed = fold(read_all(RunFolder(first.root.with_name("refused")).journal)).failed
-    assert "tells other labels apart (cat, dog, owl) than the data has" in failed.message
+    assert "the labels of the adapter (cat, dog, owl) differ from those of the data" in failed.message
 
 
 @pytest.mark.full
@@ -312,7 +312,7 @@ def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_reports_it(cla
     others = ("ant", "bee", "fly")
     new = classify("new", others, {FROM: "first", "tuning.method": "full", **STILL})
     messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
-    assert messages == ["classifier starts from scratch: the model was for the labels cat, dog, owl"]
+    assert messages == ["classifier is newly initialised: the model was trained for the labels cat, dog, owl"]
     before, after = (weights_in(run) for run in (first, new))
     changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
     assert changed == {"classifier.weight", "classifier.bias"}
@@ -447,7 +447,7 @@ def test_a_tagger_of_words_keeps_its_head_and_gets_a_new_one_for_other_tags(tag)
     head = plan_of(new).head
     assert head.value == "new" and "CAT" in head.reason and "ANT" in head.reason
     messages = [one.message for one in of_kind(new, RunProblem) if one.kind == "new weights"]
-    assert any("start from scratch" in one for one in messages)
+    assert any("newly initialised" in one for one in messages)
 
 
 @pytest.mark.full

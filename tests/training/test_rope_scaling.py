@@ -131,18 +131,18 @@ def test_rows_may_be_as_long_as_the_positions_reach(tiny_config, settings):
 
 
 REFUSED = [
-    ({f"{ROPE}.rope_type": "yarn"}, "model.rope_scaling.factor: yarn needs it"),
-    ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: llama3 needs it"),
-    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, and rows become longer by it"),
-    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "linear does not read it"),
-    ({f"{ROPE}.rope_type": "dynamic", f"{ROPE}.factor": 2}, "no run could be resumed exactly"),
-    ({f"{ROPE}.factor": 2}, "is set, but model.rope_scaling.rope_type = default reads nothing"),
+    ({f"{ROPE}.rope_type": "yarn"}, "model.rope_scaling.factor: is required by yarn"),
+    ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: is required by llama3"),
+    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, but scaling makes the context longer"),
+    ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "is not used by linear"),
+    ({f"{ROPE}.rope_type": "dynamic", f"{ROPE}.factor": 2}, "a run could not be resumed exactly"),
+    ({f"{ROPE}.factor": 2}, "is set, but model.rope_scaling.rope_type = default ignores it"),
     ({f"{ROPE}.rope_type": "ntk", f"{ROPE}.factor": 2}, "model.rope_scaling.rope_type"),
     ({**LONGROPE, f"{ROPE}.short_factor": "1, x", f"{ROPE}.long_factor": "2"},
-     "model.rope_scaling.short_factor: longrope needs it"),
+     "model.rope_scaling.short_factor: is required by longrope"),
     ({**LONGROPE, f"{ROPE}.short_factor": "1", f"{ROPE}.long_factor": "2, 3"},
-     "short_factor has 1 numbers, and a head 4 pairs of dimensions"),
-    ({**YARN, "model.init": "scratch"}, "learns the positions of data.max_length"),
+     "short_factor has 1 factors, but a head has 4 pairs of dimensions"),
+    ({**YARN, "model.init": "scratch"}, "learns all positions of data.max_length"),
     ({**YARN, "model.provider": "unsloth"}, "does not go with model.provider"),
 ]  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_a_warning_of_long_rows_names_the_scaling_that_reaches_them(tiny_config,
 
     loaded = tiny_config("x", settings(""))
     words = length_warning(estimated_plan(loaded).model_shape(), 100)
-    assert "model.rope_scaling with a factor of 4 reaches as far" in words
+    assert "model.rope_scaling with a factor of 4 to extend" in words
     changes = {FROM: save_tiny_model(tmp_path / "gpt2", "gpt2"), LENGTH: 500}
     with pytest.raises(ConfigError, match="only rotary positions reach further"):
         open_new(tiny_config("refused", settings("", changes)))

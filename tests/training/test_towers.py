@@ -329,10 +329,10 @@ def assert_targets_are_in_the_language_model(family, names):
 @pytest.mark.full
 def test_untested_settings_are_refused(bases, tmp_path, subtests):
     rows = [
-        ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which was not tried with gemma3'),
-        ({"distributed.strategy": "deepspeed-2"}, 'is "deepspeed-2", which was not tried with gemma3'),
-        ({"model.text_only": "true", "tuning.method": "lora"}, "the text model is in no folder before it is trained"),
-        ({"task.type": "sequence_classification"}, "learns to continue texts and nothing else"),
+        ({"model.init": "scratch", "tuning.method": "full"}, 'is "scratch", which has not been tested with gemma3'),
+        ({"distributed.strategy": "deepspeed-2"}, 'is "deepspeed-2", which has not been tested with gemma3'),
+        ({"model.text_only": "true", "tuning.method": "lora"}, "the text model is not in a folder before training"),
+        ({"task.type": "sequence_classification"}, "can only be trained to continue text"),
     ]
     for change, words in rows:
         with subtests.test(str(change)):
@@ -344,8 +344,8 @@ def test_untested_settings_are_refused(bases, tmp_path, subtests):
 def test_settings_of_towers_are_refused_for_a_model_without_any(tmp_path):
     base = save_tiny_model(tmp_path / "base", "llama")
     for key, value, words, scratch in (
-        ("model.towers", "card", 'is "card", and llama has no towers for images', "the model has no towers"),
-        ("model.text_only", "true", "which reads text only", "model.text_only"),
+        ("model.towers", "card", 'is "card", but llama has no vision towers', "the model has no vision towers"),
+        ("model.text_only", "true", "which reads only text", "model.text_only"),
     ):
         with pytest.raises(ConfigError, match=words):
             trained_run(base, tmp_path, **{key: value})

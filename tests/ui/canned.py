@@ -295,17 +295,17 @@ CHOICES = tuple(
         expected_seconds=41.0 if name == "adapter" else None,
     )
     for name, title, needed, refusal in (
-        ("adapter", "adapter, for peft", 4, ""),
-        ("gguf", "GGUF, for llama.cpp", 2000, "llama.cpp's converter is not on this machine: "
-         "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`, or name its folder in LLAMA_CPP_DIR"),
-        ("int8", "int8, for CPUs, by torchao", 2000, ""),
-        ("merged", "whole model, adapter merged", 1000, ""),
-        ("onnx", "ONNX, for ONNX Runtime", 2000, ""),
+        ("adapter", "adapter for peft", 4, ""),
+        ("gguf", "GGUF for llama.cpp", 2000, "llama.cpp's converter was not found: run "
+         "`git clone --depth 1 https://github.com/ggml-org/llama.cpp`, or set LLAMA_CPP_DIR to its folder"),
+        ("int8", "int8 for CPUs (torchao)", 2000, ""),
+        ("merged", "full model, adapter merged", 1000, ""),
+        ("onnx", "ONNX for ONNX Runtime", 2000, ""),
     )
 )  # fmt: skip
 CERTIFICATE_WORDS = (
     "reloaded in a fresh process and compared on 200 held-out rows:",
     "  logits differ by 2.1e-06 of the largest (allowed 1e-04)",
     "  held-out loss 1.4210 -> 1.4210",
-    "  942.3 MiB -> 942.3 MiB, 31 -> 30 ms a row on the CPU",
+    "  942.3 MiB -> 942.3 MiB, 31 -> 30 ms/row on the CPU",
 )

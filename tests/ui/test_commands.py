@@ -33,7 +33,7 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         await screens.press("e")
         await screens.shows("Enter begin", "of its base model if it has one")
         await screens.press("enter")
-        await screens.ticks("rows: held out by", "accuracy", "loss")
+        await screens.ticks("rows: held-out data of", "accuracy", "loss")
         await screens.press("escape", "M", "p")
         await screens.shows("asked.jsonl")
         await screens.press(*"asked", "enter")

@@ -228,7 +228,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("uv pip install torch && uv run --no-sync tui-trainer diagnose", None),
         ("tui-trainer starts its processes itself", None),
         ("tui-trainer predict generates rows of similar length", None),
-        ("`tui-trainer evaluate chat --data FILE` needs only the rows", None),
+        ("`tui-trainer evaluate chat --data FILE` uses the rows", None),
     ):  # fmt: skip
         with subtests.test(text):
             assert in_keys(text) == (shown or text)

@@ -284,7 +284,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         text = await screens.shows(" are free", "takes about 41 s", "Enter export")
         assert re.search(r"\u25b8 adapter .* ~4.0 MiB", text) and re.search(r"gguf .* not possible", text)
         await screens.press("down")
-        await screens.shows("llama.cpp's converter is not on this machine", gone="Enter export")
+        await screens.shows("llama.cpp's converter was not found", gone="Enter export")
         await screens.press("up", "enter")
         await screens.ticks("exporting", "writing, 3 of 12 tensors", "Esc close, keep exporting")
         await screens.press("c")

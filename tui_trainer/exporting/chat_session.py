@@ -1,4 +1,4 @@
-"""A conversation with a trained model: its history, and the commands that change how it goes on.
+"""A conversation with a trained model: its history and its commands.
 
 Needs no torch: the model may be in another process.
 """
@@ -17,23 +17,23 @@ from tui_trainer.terminal.safe_text import one_line, visible
 
 class Replies(Protocol):
     def reply(self, messages: Sequence[Message], sampling: Sampling, show: Callable[[str], None]) -> int:
-        """Go on with a conversation; how many of its first messages did not fit."""
+        """Write the next answer. Return how many of the first messages did not fit."""
 
 
 COMMANDS = {
-    "/system TEXT": "what the conversation begins with; without TEXT nothing; begins anew",
-    "/temperature 0.7": "how freely tokens are drawn; 0 takes the likeliest",
-    "/max 200": "tokens of an answer, at the most",
-    "/reset": "begin anew",
-    "/undo": "take the last question and its answer back",
-    "/save FILE": "append the conversation to a JSONL file, as a row that can be trained on",
-    "/help": "these lines",
-    "/quit": "leave",
+    "/system TEXT": "set the system prompt and start over; without TEXT, remove it",
+    "/temperature 0.7": "sampling temperature; 0 is greedy decoding",
+    "/max 200": "maximum number of tokens per answer",
+    "/reset": "start over",
+    "/undo": "remove the last question and its answer",
+    "/save FILE": "append the conversation to a JSONL file, as a training row",
+    "/help": "list these commands",
+    "/quit": "quit",
 }
 
 
 class ChatSession:
-    """With one model, or the same questions to two: each goes on with its own answers.
+    """A conversation with one model, or with two that get the same questions and keep their own answers.
 
     `show` gets what is written, piece by piece, and `tell` lines about it.
     """
@@ -81,38 +81,38 @@ class ChatSession:
             case "/system":
                 self._system = value
                 self._begin()
-                self._tell(f"the system prompt is {one_line(value, 60)!r}" if value else "there is no system prompt")
+                self._tell(f"system prompt: {one_line(value, 60)!r}" if value else "no system prompt")
             case "/temperature":
                 self._sampling = replace(self._sampling, temperature=_number(value, 0, 10))
-                self._tell(f"the temperature is {self._sampling.temperature:g}")
+                self._tell(f"temperature: {self._sampling.temperature:g}")
             case "/max":
                 self._sampling = replace(self._sampling, max_new_tokens=int(_number(value, 1, 100_000)))
-                self._tell(f"tokens of an answer: {self._sampling.max_new_tokens:,} at the most")
+                self._tell(f"at most {self._sampling.max_new_tokens:,} tokens per answer")
             case "/reset":
                 self._begin()
-                self._tell("begun anew")
+                self._tell("started over")
             case "/undo":
                 self._undo()
             case "/save":
                 self._save(value)
             case _:
-                self._tell(f"there is no command {one_line(name, 40)}; /help lists them, and // begins a text with /")
+                self._tell(f"unknown command {one_line(name, 40)}; /help lists them, // begins a text with /")
         return True
 
     def _undo(self) -> None:
         first = int(bool(self._system))
         if all(len(messages) == first for messages in self._messages.values()):
-            self._tell("there is nothing to take back")
+            self._tell("nothing to undo")
             return
         for messages in self._messages.values():
             del messages[max(first, len(messages) - 2) :]
-        self._tell("the last question and its answer are taken back")
+        self._tell("removed the last question and its answer")
 
     def _save(self, value: str) -> None:
         """With two models that of the last one, which was trained."""
         messages = list(self._messages.values())[-1]
         if not value or len(messages) == int(bool(self._system)):
-            raise ValueError("/save wants the name of a file" if not value else "nothing was said yet")
+            raise ValueError("/save needs a file name" if not value else "nothing to save yet")
         path = at_home(value)
         with path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"messages": messages}, ensure_ascii=False) + "\n")
@@ -134,7 +134,7 @@ class ChatSession:
                 self._show(f"[{name}] ")
             try:
                 if left_out := writer.reply(asked, sampling, show):
-                    self._tell(f"({left_out} messages at the beginning do not fit any more and were left out)")
+                    self._tell(f"(the first {left_out} messages no longer fit and were skipped)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
             except InputError as error:
@@ -150,5 +150,5 @@ def _number(value: str, low: float, high: float) -> float:
     except ValueError:
         number = low - 1
     if not low <= number <= high:
-        raise ValueError(f"a number from {low:,g} to {high:,g} is wanted, not {one_line(value, 40)!r}")
+        raise ValueError(f"enter a number from {low:,g} to {high:,g}, not {one_line(value, 40)!r}")
     return number

@@ -33,7 +33,7 @@ class Format(Protocol):
     libraries: tuple[str, ...]
     """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
 
-    against_towers: ClassVar[str] = "this form was not tried with models that have towers for images"
+    against_towers: ClassVar[str] = "this format has not been tested with models that have vision towers"
     """Why models that have towers for images have no such form; empty: they have."""
 
     def reason_against(self, trained: TrainedModel) -> str:
@@ -86,7 +86,7 @@ def format_names() -> list[str]:
 def find_format(name: str) -> Format:
     """Raises InputError for a name that is none, and for libraries that are not installed."""
     if name not in format_names():
-        raise InputError(f"there is no format {name[:60]!r}", hint=name_hint(name, format_names()))
+        raise InputError(f"unknown export format {name[:60]!r}", hint=name_hint(name, format_names()))
     found = format_of(name)
     require_libraries(found)
     return found
@@ -101,5 +101,5 @@ def format_of(name: str) -> Format:
 def require_libraries(found: Format) -> None:
     """Raises InputError for those that are not installed."""
     if lacking := [library for library in found.libraries if find_spec(library) is None]:
-        install = f"`uv pip install {' '.join(found.libraries)}`"
-        raise InputError(f"{found.name} needs {', '.join(lacking)}: not installed here", hint=install)
+        install = f"install it with `uv pip install {' '.join(found.libraries)}`"
+        raise InputError(f"{found.name} needs {', '.join(lacking)}, which is not installed", hint=install)

@@ -105,7 +105,7 @@ class Evaluator:
         with self._data(file, own) as (trained, data):
             found = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
-                self.notes.append("the run held no rows out: these are rows that it learnt from")
+                self.notes.append("the run has no held-out rows: these are rows that it was trained on")
             limit = trained.config.evaluation.max_eval_rows
             most = rows or (0 if limit == "auto" else limit)
             chosen = evenly_spaced(len(found), most or len(found))
@@ -117,7 +117,7 @@ class Evaluator:
             measured = (first, *(look.measure(one) for one in candidates[1:]))
             return ModelEvaluation(
                 rows=len(chosen),
-                data=data.source if file else f"held out by {self.trained.run.name}",
+                data=data.source if file else f"held-out data of {self.trained.run.name}",
                 reference=before,
                 models=measured,
                 changed=tuple(differing),
@@ -131,7 +131,7 @@ class Evaluator:
             return candidate_of(against, self.trained)
         folder, reason = self.trained.base_model()
         if reason:
-            self.notes.append(f"{reason}: left out")
+            self.notes.append(f"not compared with the base model: {reason}")
         return Candidate(BASE, folder, None) if folder else None
 
     def _refuse_others(self, one: Candidate, own: Any) -> None:
@@ -142,9 +142,9 @@ class Evaluator:
         if other.get_vocab() != own.get_vocab():
             if one.name == BASE:
                 return
-            raise InputError(f"{one.name} has other tokens than {trained.run.name}, so their losses differ in kind")
+            raise InputError(f"{one.name} and {trained.run.name} have different tokens: the losses are not comparable")
         if trained.head in CLASSIFYING and labels_of(trained, one.folder) != labels_of(trained, trained.folder):
-            raise InputError(f"{one.name} tells other labels apart than {trained.run.name}")
+            raise InputError(f"{one.name} and {trained.run.name} have different labels: they are not comparable")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:
@@ -154,7 +154,7 @@ class Evaluator:
             yield self.trained, prepared_data(self.trained, self.progress)
             return
         if config.task.class_weights != "none":
-            self.notes.append("class weights are left out of the loss: they are those of the training rows")
+            self.notes.append("class weights are not applied to the loss: they come from the training rows")
             config = config.model_copy(update={"task": config.task.model_copy(update={"class_weights": "none"})})
         knows = self.trained.head in CLASSIFYING
         learnt = config_in(self.trained, self.trained.folder).to_dict() if knows else {}
@@ -238,7 +238,7 @@ def candidate_of(name: str, trained: TrainedModel) -> Candidate:
         return Candidate(name, folder, _base_of_folder(folder, trained))
     found = TrainedModel.of(find_run(name))
     if found.task.name != trained.task.name:
-        raise InputError(f"{found.run.name} learnt {found.task.name}, and {trained.run.name} {trained.task.name}")
+        raise InputError(f"{found.run.name} was trained for {found.task.name}, not for {trained.task.name}")
     return Candidate(found.run.name, found.folder, found.base)
 
 
@@ -249,8 +249,8 @@ def run_of(name: str) -> RunFolder:
         return find_run(name)
     if run := _run_around(folder):
         return run
-    hint = "name its run before it: `tui-trainer evaluate RUN FOLDER`"
-    raise FolderError("of which run this model is cannot be told", where=name, hint=hint)
+    hint = "name the run before the folder: `tui-trainer evaluate RUN FOLDER`"
+    raise FolderError("no run found for this model", where=name, hint=hint)
 
 
 def _run_around(folder: Path) -> RunFolder | None:

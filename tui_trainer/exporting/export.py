@@ -77,7 +77,7 @@ class Certificate:
 
     def lines(self) -> list[str]:
         if self.exported is None:
-            return [f"{self.format}: not as it was trained: {'; '.join(self.faults)}"]
+            return [f"{self.format}: differs from the trained model: {'; '.join(self.faults)}"]
         before, after = self.trained, self.exported
         scores = "".join(
             f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
@@ -88,8 +88,8 @@ class Certificate:
             f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
             f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
-            f"ms a row on the CPU",
-            *(f"  not as it was trained: {fault}" for fault in self.faults),
+            f"ms/row on the CPU",
+            *(f"  differs from the trained model: {fault}" for fault in self.faults),
         ]
 
     def text(self) -> str:
@@ -113,7 +113,7 @@ class Certifier:
         try:
             after = self._ask(folder, export_format.name, before["texts"])
         except WorkerFailed as failure:
-            faults = [f"it cannot be loaded again: {failure.reason or failure}"]
+            faults = [f"it cannot be loaded: {failure.reason or failure}"]
         else:
             difference = _difference(before["logits"], after["logits"])
             exported = MeasuredExport(bytes=folder_size(folder).bytes, **_figures(after))
@@ -141,8 +141,8 @@ class Certifier:
         allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
         if abs(before["loss"] - run_loss) <= allowed:
             return []
-        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, where its run measured"
-        return [f"{found} {run_loss:.4f} (allowed {allowed:.4f})"]
+        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, but its run measured"
+        return [f"{found} {run_loss:.4f} (allowed difference {allowed:.4f})"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {
@@ -176,9 +176,9 @@ def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, al
     if after["labels"] != before["labels"]:
         faults.append(f"its labels are {', '.join(after['labels'])} instead of {', '.join(before['labels'])}")
     if after["token_ids"] is None:
-        faults.append("there is no tokenizer beside it")
+        faults.append("it has no tokenizer")
     elif after["token_ids"] != before["token_ids"]:
-        faults.append("its tokenizer reads texts otherwise")
+        faults.append("its tokenizer splits texts differently")
     return faults
 
 
@@ -204,12 +204,12 @@ def target_of(trained: TrainedModel, export_format: Format, out: Path | None) ->
         raise InputError(f"{trained.run.name} cannot be exported to {export_format.name}: {why}")
     target = from_the_root(str(out)) if out else trained.run.exports / export_format.name
     if out and is_here(str(target)) and (not target.is_dir() or any(target.iterdir())):
-        raise FolderError("is there already, and not empty", where=str(target), hint="name a new folder with --out")
+        raise FolderError("already exists and is not empty", where=str(target), hint="choose a new folder with --out")
     needed = export_format.needed_bytes(trained) + _SMALL_FILES_BYTES
     free = shutil.disk_usage(nearest_existing(target)).free
     if needed > free:
-        hint = "name a folder on another disk with --out"
-        raise FolderError(space_words("it takes", needed, free), where=str(target), hint=hint)
+        hint = "choose a folder on another disk with --out"
+        raise FolderError(space_words("the export needs", needed, free), where=str(target), hint=hint)
     return target
 
 
@@ -235,7 +235,7 @@ def export(
     try:
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise FolderError(f"cannot be made: {system_reason(error)}", where=one_line(str(target), 300)) from None
+        raise FolderError(f"cannot be created: {system_reason(error)}", where=one_line(str(target), 300)) from None
     with target_lock(target, f"export {trained.run.name} --to {export_format.name}"):
         return _export(trained, export_format, target, certifier, tell)
 
@@ -248,7 +248,7 @@ def _export(
     try:
         beside.mkdir(mode=0o700)
     except OSError as error:
-        raise FolderError(f"cannot be made: {system_reason(error)}", where=one_line(str(target), 300)) from None
+        raise FolderError(f"cannot be created: {system_reason(error)}", where=one_line(str(target), 300)) from None
     try:
         with _quiet():
             export_format.write(trained, beside, tell)

@@ -156,7 +156,7 @@ def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
             writer.move_to_cpu()
         torch.cuda.empty_cache()
         if pieces:
-            raise RunError("the card has not the memory for a longer text: the next one is written on the CPU")
+            raise RunError("the GPU is out of memory for a longer text; the next one is written on the CPU")
     return _tried(asked, None, show) | {"moved": _moved}
 
 
@@ -175,7 +175,7 @@ def _tried(asked: dict[str, Any], device: torch.device | None, show: Callable[[s
         if asked["base"]:
             base, reason = TrainedModel.of(run, unfinished=True).base_model()
             if base is None:
-                raise FolderError(reason or "it was trained from scratch: it has no base model")
+                raise FolderError(reason or "the model was trained from scratch, so it has no base model")
         _loaded[key] = Writer(run, device=device, base=base)
     writer = _loaded[key]
     about = {"source": writer.source.name, "continues": writer.continues}

@@ -40,18 +40,18 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
         return found
     if trained.config is not trained.plan.config:
         name = one_line(trained.plan.config.model.model_name_or_path, 200)
-        message = f"the prepared data of {trained.run.name} is gone, and its rows were made with the tokens of {name}"
+        message = f"the prepared data of {trained.run.name} is gone, and preparing it again needs the model {name}"
         command = f"tui-trainer evaluate {shell_word(trained.run.name)} --data FILE"
-        hint = f"put the model back; `{command}` needs only the rows of a file"
+        hint = f"restore the model, or use `{command}`, which needs only a file with rows"
         raise InputError(f"{message}, which is not on this disk", hint=hint)
     plan, task = trained.plan, trained.task
     now = task.rows_now(trained.config, plan.data_key, plan.data_fingerprint, progress)
     if now == "the same":
         return task.prepare(trained.config, prepared_data_folder(), progress)
     if now == "of other data":
-        raise InputError("the data changed since this run, so its held-out rows cannot be read again")
-    message = "the rows of this run were prepared by an older version, and their folder is gone"
-    hint = f"`tui-trainer evaluate {shell_word(trained.run.name)} --data FILE` measures on the rows of a file"
+        raise InputError("the data has changed since this run, so its held-out rows cannot be read again")
+    message = "the data of this run was prepared by an older version, and its folder is gone"
+    hint = f"`tui-trainer evaluate {shell_word(trained.run.name)} --data FILE` uses the rows of a file instead"
     raise InputError(message, where=str(prepared_data_folder() / plan.data_key), hint=hint)
 
 
@@ -103,7 +103,7 @@ def scored(
 
 
 def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> Iterator[MicroBatch]:
-    """Of each part its rows, those of similar length in one pass."""
+    """Yield the rows of each part, grouping rows of similar length into one pass."""
     for chosen in parts:
         for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
             yield micro_batch(layout.batch(rows_of_pass))
@@ -116,9 +116,9 @@ def _values_before(
     folder, reason = trained.base_model()
     task = trained.task
     if folder is None:
-        reason = reason or "which began with random weights that nobody has kept"
-        message = f"the loss of {task.name} needs what the model of {trained.run.name} gave each row before training"
-        hint = "the run measured it on the way: see its report; `tui-trainer predict` needs no loss"
+        reason = reason or "training began with random weights that were not saved"
+        message = f"the {task.name} loss of {trained.run.name} needs the outputs of the model before training"
+        hint = "see the run's report for the loss measured in training; `tui-trainer predict` needs no loss"
         raise InputError(f"{message}: {reason}", hint=hint)
     before = load_model(trained, folder, None, dtype=model.dtype).to(model.device)
     objective = task.objective(trained.config, data, before, chunk_tokens=0)

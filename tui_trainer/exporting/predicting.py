@@ -67,16 +67,16 @@ class AskedRows:
         rows = 0
         for row, _ in self:
             if field_name in row.values:
-                hint = "name another field with --field"
-                raise DataError(f"the row has a field '{field_name}' already", where=row.where, hint=hint)
+                hint = "choose another name with --field"
+                raise DataError(f"the row already has a field '{field_name}'", where=row.where, hint=hint)
             rows += 1
             if not rows % 500:
                 told("reading", rows, None, "rows")
         told("reading", rows, rows, "rows")
-        hint = "--on-bad-rows skip leaves out rows that cannot be used" if rows else ""
+        hint = "use --on-bad-rows skip to skip rows that cannot be used" if rows else ""
         self.problems.raise_any(skips_rows=skips_bad_rows and rows > 0, fix=hint, all_rows=not rows)
         if not rows:
-            raise DataError("there are no rows", where=self.source.description, hint="give some rows")
+            raise DataError("no rows found", where=self.source.description, hint="add at least one row")
         return rows
 
 
@@ -109,14 +109,14 @@ class PredictedFile:
             pass
         except OSError as error:  # such as a name that is too long
             raise FolderError(
-                f"cannot be used: {system_reason(error)}", where=where, hint="name another file"
+                f"cannot be used: {system_reason(error)}", where=where, hint="choose another file"
             ) from None
         if self.out.is_dir():
-            raise FolderError("is a folder", where=where, hint="--out names a file")
+            raise FolderError("is a folder", where=where, hint="--out must be a file")
         if not self.out.parent.is_dir():
-            raise FolderError("its folder does not exist", where=where, hint="make it, or name another file with --out")
+            raise FolderError("its folder does not exist", where=where, hint="create it or change --out")
         if not os.access(self.out.parent, os.W_OK | os.X_OK):
-            raise FolderError("its folder cannot be written to", where=where, hint="name another file with --out")
+            raise FolderError("its folder is not writable", where=where, hint="choose another file with --out")
         with FileLock(self.out.with_name(f"{self.out.name}.partial.lock"), "predict", self.out):
             self._refuse_taken(sources, overwrite)
             yield
@@ -124,15 +124,15 @@ class PredictedFile:
     def _refuse_taken(self, sources: Sequence[Path], overwrite: bool) -> None:
         where = str(self.out)
         if any(self.out.exists() and path.exists() and path.samefile(self.out) for path in sources):
-            raise FolderError("is the data itself", where=where, hint="name another file with --out")
+            raise FolderError("is one of the input files", where=where, hint="choose another file with --out")
         if self.out.exists() and not overwrite:
-            raise FolderError("is there already", where=where, hint="--overwrite replaces it")
+            raise FolderError("already exists", where=where, hint="use --overwrite to replace it")
         if not self.partial.exists():
             self._about.unlink(missing_ok=True)
         elif differs := self._differences():
             if not overwrite:
-                hint = "give the same command to go on with it, or --overwrite to begin anew"
-                raise FolderError(f"was begun with {differs}", where=str(self.partial), hint=hint)
+                hint = "rerun the original command to continue it, or use --overwrite to start over"
+                raise FolderError(f"was started with {differs}", where=str(self.partial), hint=hint)
             self.partial.unlink()
             self._about.unlink(missing_ok=True)
 
@@ -141,8 +141,8 @@ class PredictedFile:
             before = json.loads(self._about.read_bytes())
             names = [name for name, value in json.loads(json.dumps(self._asked)).items() if before.get(name) != value]
         except (OSError, ValueError, AttributeError):
-            return "a command that is not known any more"
-        return " and ".join(f"another {name.replace('_', ' ')}" for name in names[:3])
+            return "an unknown command"
+        return " and ".join(f"a different {name.replace('_', ' ')}" for name in names[:3])
 
     def write(
         self, rows: Iterator[tuple[Row, Any]], predict: Callable[[int, list[Any]], list[dict[str, Any]]], name: str
@@ -165,7 +165,7 @@ class PredictedFile:
             self._about.unlink(missing_ok=True)
             sync_folder(self.out.absolute().parent)
         except OSError as error:
-            reason = f"{system_reason(error)}; the same command goes on with it"
+            reason = f"{system_reason(error)}; rerun the same command to continue"
             raise RunError(f"{self.out} cannot be written: {reason}") from None
 
     def rows_before(self) -> int:
@@ -257,7 +257,7 @@ class Predictor:
             if not is_out_of_memory(error):
                 raise
             if len(rows) == 1:
-                raise RunError(f"there is not enough memory for a row of {len(rows[0]):,} tokens") from None
+                raise RunError(f"out of memory for a single row of {len(rows[0]):,} tokens") from None
             let_go(error)
         free_memory()
         half = self._most_rows = len(rows) // 2
@@ -302,7 +302,7 @@ def predict_file(
     with file.held(source.files, overwrite=asked.overwrite):
         rows = AskedRows(source, trained.task.input_reader(config, load_tokenizer(trained)))
         count = rows.count(asked.field, skips_bad_rows=asked.skips_bad_rows, told=progress)
-        read = (f"of its splits one is predicted: {source.description}",) if source.others else ()
+        read = (f"the data has several splits; only this one is used: {source.description}",) if source.others else ()
         notes, before = (*read, *rows.problems.notes()), file.rows_before()
         progress("loading the model", 0, None, "")
         predictor = load_predictor(trained, device(), sampling, asked.batch_size)

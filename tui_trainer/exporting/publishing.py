@@ -73,8 +73,8 @@ def source_of(folder: RunFolder, export: str) -> Path:
     if export in found and not export.startswith((".", "failed-")):
         return place / export
     if f"failed-{export}" in found:
-        raise InputError(f"the export {export} of {folder.name} is not as it was trained; it is not published")
-    hint = f"`tui-trainer export {shell_word(folder.name)} --to {one_line(export, 40)}` makes it"
+        raise InputError(f"the export {export} of {folder.name} differs from the trained model and is not published")
+    hint = f"create it with `tui-trainer export {shell_word(folder.name)} --to {one_line(export, 40)}`"
     raise InputError(f"{folder.name} has no export {one_line(export, 40)!r}", hint=hint)
 
 
@@ -93,7 +93,7 @@ def _own_model(folder: RunFolder) -> Path:
 def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> PublishOffer:
     """Looks at the files and at the hub. Raises InputError where it cannot go there."""
     if name.count("/") != 1 or not is_hub_name(name):
-        raise InputError(f"{one_line(name, 80)!r} is no name on the hub", hint="--to OWNER/NAME")
+        raise InputError(f"{one_line(name, 80)!r} is not a valid repository name", hint="use --to OWNER/NAME")
     files, notes = _files(folder, source)
     base = str(settings_of(folder).get("model.model_name_or_path") or "")
     api = _api()
@@ -103,7 +103,7 @@ def make_offer(folder: RunFolder, source: Path, name: str, *, private: bool) -> 
     with _told(name), suppress(errors.RepositoryNotFoundError):
         exists = bool(api.repo_info(name).private)
     if exists is False and private:
-        raise InputError(f"{name} is there already, and public", hint="--public sends it there all the same")
+        raise InputError(f"{name} already exists and is public", hint="use --public to publish there anyway")
     return PublishOffer(
         name=name,
         private=private if exists is None else exists,
@@ -144,9 +144,9 @@ def _api() -> Any:
     from huggingface_hub import HfApi, constants, get_token
 
     if constants.HF_HUB_OFFLINE:
-        raise InputError("HF_HUB_OFFLINE is set, so that nothing is published", hint="unset it and try again")
+        raise InputError("HF_HUB_OFFLINE is set, so publishing is disabled", hint="unset it and try again")
     if not get_token():
-        raise InputError("publishing needs an account on the hub", hint="log in with `hf auth login`, or set HF_TOKEN")
+        raise InputError("publishing needs a Hugging Face account", hint="log in with `hf auth login`, or set HF_TOKEN")
     return HfApi(library_name="tui-trainer")
 
 
@@ -165,7 +165,7 @@ def _license_of(api: Any, base: str) -> str:
 def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[str]]:
     names = [name for name in files_below(source) if not any(part.startswith(".") for part in Path(name).parts)]
     if not names:
-        raise FolderError("holds no files", where=one_line(str(source)))
+        raise FolderError("contains no files", where=one_line(str(source)))
     files, notes = [], []
     for name in names:
         path = source / name
@@ -175,10 +175,10 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
             continue
         text = path.read_bytes().decode("utf-8", "surrogateescape")
         if _TOKEN.search(text):
-            raise InputError(f"{name} holds what looks like an access token; nothing was published")
+            raise InputError(f"{name} contains what looks like an access token; nothing was published")
         clean, taken = _without_paths(text, folder)
-        notes += [f"{name}: {one_line(old)} becomes {one_line(new)}" for old, new in taken]
-        notes += [f"{name} names {one_line(found, 120)}" for found in dict.fromkeys(_OTHER_PATH.findall(clean))]
+        notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in taken]
+        notes += [f"{name} contains {one_line(found, 120)}" for found in dict.fromkeys(_OTHER_PATH.findall(clean))]
         content = clean.encode("utf-8", "surrogateescape")
         files.append(PublishedFile(name=name, size_bytes=len(content), content=content if taken else path))
     return files, notes
@@ -218,10 +218,10 @@ def _told(name: str) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        raise RunError(f"publishing {name} was stopped; the same command goes on") from None
+        raise RunError(f"publishing {name} was stopped; rerun the same command to continue") from None
     except network_errors() as error:
         status = getattr(getattr(error, "response", None), "status_code", None)
         if isinstance(error, errors.HfHubHTTPError) and status in (401, 403):
-            hint = f"log in as one that may write for {name.partition('/')[0]}"
-            raise InputError(f"this account may not write to {name}", hint=hint) from None
+            hint = f"log in with an account that can write to {name.partition('/')[0]}"
+            raise InputError(f"this account has no write access to {name}", hint=hint) from None
         raise RunError(f"{name} could not be published: {network_reason(error)}") from None

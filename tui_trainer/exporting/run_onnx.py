@@ -1,7 +1,7 @@
-"""Answers from the ONNX graphs of a folder, with NumPy, ONNX Runtime and tokenizers alone.
+"""Run an exported ONNX model; needs only numpy, onnxruntime and tokenizers.
 
-An export has a copy of this file beside its graphs: `python run_onnx.py "a text" "another one"`. A tab parts the two
-texts of a pair, and a question from its context.
+Each export contains a copy of this file: `python run_onnx.py "a text" "another text"`. Separate the two texts of a
+pair, or a question and its context, with a tab.
 """
 
 import argparse
@@ -17,7 +17,7 @@ import onnxruntime
 
 if TYPE_CHECKING or __package__:
     from tui_trainer.tasks.parts.word_windows import windows_of
-else:  # as a file of an export
+else:  # in the folder of an export
     from word_windows import windows_of
 
 Arrays = dict[str, Any]
@@ -26,9 +26,10 @@ _PLACES = ("start_logits", "end_logits")
 
 
 class Graphs:
-    """What an export wrote: one graph, `model`, or of an encoder with a decoder `encoder`, `decoder` and
-    `decoder_with_past`, which goes on by one token. A decoder's only graph takes any number of tokens after what its
-    key-value cache holds."""
+    """The ONNX graphs of an export.
+
+    An encoder-decoder model has the graphs `encoder`, `decoder` and `decoder_with_past`, which reads one more token.
+    Other models have one graph, `model`; that of a decoder reads any number of tokens after its key-value cache."""
 
     def __init__(self, folder: Path) -> None:
         self.config: dict[str, Any] = json.loads((folder / "config.json").read_text())
@@ -44,9 +45,9 @@ class Graphs:
         self.has_cache = any(_cache_name(name) for names in inputs.values() for name in names)
 
     def run(self, graph: str, given: Mapping[str, Any], cache: Arrays | None = None) -> tuple[Any, Arrays]:
-        """The first output (logits, or what an encoder makes of a text) and the key-value cache after it.
+        """Return the first output (logits, or the encoder's hidden states) and the updated key-value cache.
 
-        `given` may hold more than the graph takes. Without `cache` one begins.
+        `given` may contain more inputs than the graph has. Without `cache` an empty one is used.
         """
         session = self._sessions[graph]
         rows = len(next(iter(given.values())))
@@ -61,9 +62,9 @@ class Graphs:
         return found[names[0]], {kept: value for name, value in found.items() if (kept := _cache_name(name))}
 
     def logits(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """[B, T, V] of a decoder, [B, C] of a classifier of texts, [B, T, C] of one of tokens; ids are int64 [B, T].
+        """Return logits: [B, T, V] of a decoder, [B, C] of a text classifier, [B, T, C] of a token classifier.
 
-        A decoder reads the first half, and the second one after its key-value cache.
+        The ids are int64 [B, T]. A decoder reads them in two halves, the second one with the key-value cache.
         """
         if not self.has_cache:
             types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
@@ -75,20 +76,20 @@ class Graphs:
         return np.concatenate([first, second], axis=1)
 
     def places(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> Any:
-        """Logits of the first and of the last token of an answer, [B, T] each; ids are int64 [B, T]."""
+        """Return the logits of the first and of the last token of an answer, [B, T] each; ids are int64 [B, T]."""
         types = np.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
         session = self._sessions["model"]
         return session.run(list(_PLACES), {entry.name: given[entry.name] for entry in session.get_inputs()})
 
     def continued(self, input_ids: Any, attention_mask: Any, cache: Arrays | None) -> tuple[Any, Arrays]:
-        """(logits [B, T, V], cache) of a decoder; the mask is that of what was read before as well."""
+        """Return a decoder's (logits [B, T, V], cache); the mask also covers the tokens in the cache."""
         positions = (attention_mask.cumsum(axis=1) - 1).clip(0)[:, -input_ids.shape[1] :]
         given = {"input_ids": input_ids, "attention_mask": attention_mask, "position_ids": positions}
         return self.run("model", given, cache)
 
     def answer_logits(self, input_ids: Any, attention_mask: Any, decoder_input_ids: Any) -> Any:
-        """[B, T, V] of the answer's tokens, the last of which is read after the key-value cache."""
+        """Return the logits [B, T, V] of the answer's tokens; the last one is read with the key-value cache."""
         given = {"attention_mask": attention_mask, _STATES: self._encoded(input_ids, attention_mask)}
         if decoder_input_ids.shape[1] == 1:
             return self.run("decoder", {**given, "decoder_input_ids": decoder_input_ids})[0]
@@ -100,7 +101,7 @@ class Graphs:
         return self.run("encoder", {"input_ids": input_ids, "attention_mask": attention_mask})[0]
 
     def written(self, ids: list[int], max_new_tokens: int) -> list[int]:
-        """What comes after a text, or in answer to it: always the likeliest token, up to one that ends texts."""
+        """Return the tokens generated by greedy decoding, without the stop token."""
         read = np.array([ids], dtype=np.int64)
         mask = np.ones_like(read)
         if self.has_encoder:
@@ -133,7 +134,7 @@ _STATES = "encoder_outputs.last_hidden_state"
 
 
 def _cache_name(name: str) -> str:
-    """Of a part of the key-value cache, the same of inputs and outputs; empty for anything else."""
+    """Return the name that a cache tensor has as input and as output, or an empty text for other tensors."""
     first, _, rest = name.partition(".")
     if first in ("input", "output"):
         return rest
@@ -142,13 +143,13 @@ def _cache_name(name: str) -> str:
 
 
 def _empty(entry: Any, rows: int) -> Any:
-    """A part of a cache that holds nothing: [rows, heads, 0, size of a head], or a count of what was read."""
+    """Return an empty cache tensor: [rows, heads, 0, head size], or a count of the tokens read so far."""
     sizes = [int(size) if str(size).isdigit() else 0 for size in entry.shape]
     return np.zeros([rows, *sizes[1:]] if sizes else [], np.float32 if "float" in entry.type else np.int64)
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The tokenizer of an export, which makes the same tokens as transformers does with that folder."""
+    """Return the tokenizer of an export, which gives the same tokens as transformers does."""
     from tokenizers import Tokenizer
 
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
@@ -159,8 +160,9 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strategy: str = "longest_first") -> Any:
-    """The tokens of a text or of two. What a model reads as a whole is cut where training cut it, with `stride` into
-    windows that share so many tokens; what a decoder goes on with is not cut."""
+    """Return the tokens of one or two texts, truncated as in training; the prompt of a decoder is not truncated.
+
+    With `stride` the rest follows in windows that overlap by so many tokens."""
     tokenizer.no_truncation()
     if graphs.has_encoder or "Classification" in graphs.kind or graphs.marks_answers:
         side = graphs.reading.get("truncation_side", "right")
@@ -170,14 +172,14 @@ def encoded(graphs: Graphs, tokenizer: Any, *texts: str, stride: int = 0, strate
 
 
 def inputs(graphs: Graphs, encoding: Any) -> Arrays:
-    """`input_ids`, `attention_mask` and, where training had them, `token_type_ids`: int64 [1, T] each."""
+    """Return `input_ids`, `attention_mask` and, if training used them, `token_type_ids`: int64 [1, T] each."""
     values = {"input_ids": encoding.ids, "attention_mask": encoding.attention_mask, "token_type_ids": encoding.type_ids}
     names = ("input_ids", "attention_mask", *graphs.reading.get("model_input_names", ()))
     return {name: np.array([row], dtype=np.int64) for name, row in values.items() if name in names}
 
 
 def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) -> str:
-    """What the model makes of a text: `joy 0.93, anger 0.04`, words with their tags, or what it writes."""
+    """Return the answer for a text: label probabilities (`joy 0.93, anger 0.04`), tagged words, or generated text."""
     first, tab, second = text.partition("\t")
     if "TokenClassification" in graphs.kind:
         return " ".join(f"{word}/{tag}" for word, tag in tagged(graphs, tokenizer, re.findall(r"\w+|[^\w\s]", text)))
@@ -198,8 +200,8 @@ def answer(graphs: Graphs, tokenizer: Any, text: str, max_new_tokens: int = 60) 
 
 
 def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
-    """The likeliest answer to a question in the windows of a context; empty where none is likelier, if that was
-    learnt."""
+    """Return the most likely answer in the context; empty if the model was trained on questions without an answer
+    and finds none."""
     config, length = graphs.config, graphs.reading["model_max_length"]
     most_tokens = config.get("max_answer_length", 30)
     tokenizer.no_truncation()
@@ -221,7 +223,7 @@ def marked(graphs: Graphs, tokenizer: Any, question: str, context: str) -> str:
 
 
 def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, str]]:
-    """Words with their tags, each that of its first token; `?` for a word without a token."""
+    """Return words with their tags, taken from the first token of each word; `?` for a word without a token."""
     tokenizer.no_truncation()
     encoding = tokenizer.encode(words, is_pretokenized=True)
     tags: dict[int, str] = {}
@@ -233,9 +235,9 @@ def tagged(graphs: Graphs, tokenizer: Any, words: list[str]) -> list[tuple[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Answers from the ONNX graphs of this folder.")
-    parser.add_argument("texts", nargs="+", metavar="TEXT")
-    parser.add_argument("--max-new-tokens", type=int)
+    parser = argparse.ArgumentParser(description="Run the ONNX model in this folder on one or more texts.")
+    parser.add_argument("texts", nargs="+", metavar="TEXT", help="separate the two texts of a pair with a tab")
+    parser.add_argument("--max-new-tokens", type=int, help="maximum length of a generated text, in tokens")
     asked = parser.parse_args()
     folder = Path(__file__).parent
     graphs, tokenizer = Graphs(folder), read_tokenizer(folder)

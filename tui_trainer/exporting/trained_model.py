@@ -38,7 +38,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.tuning.some_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
-_NOTHING_LEFT = "its checkpoints are gone as well, so nothing can write it again"
+_NOTHING_LEFT = "its checkpoints are gone as well, so it cannot be written again"
 
 
 def weights_of(run: RunFolder) -> Path:
@@ -49,8 +49,8 @@ def weights_of(run: RunFolder) -> Path:
     if checkpoint is None:
         if finish_of(run):
             return final_model(run)
-        hint = f"`tui-trainer resume {shell_word(run.name)}` trains it"
-        raise FolderError("this run has no model yet, and no checkpoint", where=run.name, hint=hint)
+        hint = f"train it with `tui-trainer resume {shell_word(run.name)}`"
+        raise FolderError("this run has no model and no checkpoint yet", where=run.name, hint=hint)
     return _as_the_final(run, checkpoint)[0] if finish_of(run) else checkpoint.path
 
 
@@ -59,12 +59,12 @@ def _as_the_final(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
     FolderError."""
     best = best_step(newest.path) if plan_of(run).config.evaluation.early_stopping_patience else 0
     if best in (0, newest.step):
-        return newest.path, f"{newest.path.name}, its last step"
+        return newest.path, f"{newest.path.name} (last step)"
     folder = newest.path.with_name(f"step-{best}")
     if damage := damage_of(folder, best):
-        words = f"{newest.path.name}, its last step, as the better {folder.name} is damaged: {damage}"
+        words = f"{newest.path.name} (last step), because the better {folder.name} is damaged: {damage}"
         return newest.path, words
-    return folder, f"{folder.name}, its best evaluation"
+    return folder, f"{folder.name} (best evaluation)"
 
 
 def final_model(run: RunFolder) -> Path:
@@ -72,14 +72,14 @@ def final_model(run: RunFolder) -> Path:
     finished = finish_of(run)
     if not run.model.is_dir():
         if finished is None:
-            hint = f"`tui-trainer resume {shell_word(run.name)}` goes on with it"
+            hint = f"resume it with `tui-trainer resume {shell_word(run.name)}`"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
         raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_written_again(run))
     if not any(run.model.glob("*.safetensors")):
-        message = f"there are no weights in its folder `{run.model.name}`"
+        message = f"its folder `{run.model.name}` contains no weights"
         raise FolderError(message, where=run.name, hint=_moved_away(run))
     if finished and (changed := _changed_files(run, finished)):
-        message = f"{one_line(', '.join(changed), 200)} in its folder `{run.model.name}` is not what the run wrote"
+        message = f"its folder `{run.model.name}` has changed since the run: {one_line(', '.join(changed), 200)}"
         raise FolderError(message, where=run.name, hint=f"put it back, or {_moved_away(run)}")
     return run.model
 
@@ -118,20 +118,20 @@ def model_again(run: RunFolder) -> str:
         raise FolderError(str(error), where=run.name) from None
     if newest is None:
         raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_NOTHING_LEFT)
-    words = f"the run is finished, and its folder `{run.model.name}` is gone: it is written again from"
+    words = f"the run is finished, but its folder `{run.model.name}` is gone. It is written again from"
     if newest.step < finished.step:
-        again = f"steps {newest.step + 1} to {finished.step} are trained again before"
-        return f"{words} {newest.path.name}, the newest whole checkpoint; {again}"
+        again = f"after training steps {newest.step + 1} to {finished.step} again"
+        return f"{words} {newest.path.name}, the latest intact checkpoint, {again}"
     return f"{words} {_as_the_final(run, newest)[1]}"
 
 
 def _written_again(run: RunFolder) -> str:
-    again = f"`tui-trainer resume {shell_word(run.name)}` writes it again from its checkpoints"
+    again = f"`tui-trainer resume {shell_word(run.name)}` writes it again from the checkpoints"
     return again if steps_saved(run.checkpoints) else _NOTHING_LEFT
 
 
 def _moved_away(run: RunFolder) -> str:
-    return f"move {one_line(str(run.model), 300)} away: {_written_again(run)}"
+    return f"move {one_line(str(run.model), 300)} out of the way: {_written_again(run)}"
 
 
 def adapter_base(source: Path) -> str:
@@ -147,8 +147,8 @@ def source_words(source: Path) -> str:
     """`model`, or `model, an adapter on /models/llama`. Raises FolderError for an adapter whose model is gone."""
     base = adapter_base(source)
     if base and Path(base).is_absolute() and not Path(base).is_dir():
-        hint = f"put the model back there, or write its place into {source / 'adapter_config.json'}"
-        raise FolderError(f"the adapter is for {base}, which is not there any more", where=source.name, hint=hint)
+        hint = f"put the model back there, or write its new path into {source / 'adapter_config.json'}"
+        raise FolderError(f"the base model of this adapter no longer exists: {base}", where=source.name, hint=hint)
     return f"{source.name}, an adapter on {base}" if base else source.name
 
 
@@ -164,7 +164,7 @@ def plan_of(run: RunFolder, notes: list[str] | None = None) -> Plan:
             if content is None:
                 raise
             plan = read_plan_file(content, notes, finished=True)
-            notes.append(f"plan.json is damaged or gone: its copy in {name} is read")
+            notes.append(f"plan.json is damaged or missing; its copy in {name} is used")
     except (OSError, ValueError, CheckpointError) as error:
         raise FolderError(f"the plan of this run cannot be read: {error}", where=run.name) from None
     return with_own_commit(plan)
@@ -235,9 +235,9 @@ class TrainedModel:
         try:
             facts = find_model(name, config.model.revision, head=self.head)
             if self.config.model.add_tokens:
-                return None, "the base model has no rows for the tokens that were added, and is not measured beside it"
+                return None, "the base model has no embeddings for the added tokens"
             if facts.adapter:
-                return None, "training began with an adapter on its model, which is not measured beside the result"
+                return None, "training began with an adapter, and evaluating that is not supported"
             folder = self.base or facts.folder
             if folder and not self.base and (problem := changed_base(self.plan, folder)):
                 return None, str(problem)
@@ -312,8 +312,8 @@ def base_of(folder: Path, head: Head, revision: str = "main") -> Path | None:
     name = adapter_base(folder)
     base = find_model(name, revision, head=head).folder if name else None
     if name and base is None:
-        hint = f"`tui-trainer download {name}` fetches it"
-        raise FolderError(f"the adapter is for {name}, which is not on this disk", where=folder.name, hint=hint)
+        hint = f"download it with `tui-trainer download {name}`"
+        raise FolderError(f"the base model of this adapter is not on this disk: {name}", where=folder.name, hint=hint)
     return base
 
 
@@ -370,7 +370,7 @@ def _with_trained_layers(trained: TrainedModel, folder: Path, build: Any, more: 
 
     began, reason = trained.began_with()
     if began is None:
-        raise FolderError(f"a checkpoint has the layers that train, and {reason}", where=folder.name)
+        raise FolderError(f"the checkpoint contains only the trained layers, and {reason}", where=folder.name)
     with reading(began):
         model = build.from_pretrained(began, config=config_in(trained, folder), ignore_mismatched_sizes=True, **more)
     with reading(folder):
@@ -406,4 +406,4 @@ def reading(folder: Path) -> Iterator[None]:
         yield
     except (OSError, ValueError, LookupError, TypeError, RuntimeError, SafetensorError) as error:
         reason = one_line(f"{type(error).__name__}: {error}", 200)
-        raise FolderError(f"what lies there cannot be loaded: {reason}", where=one_line(str(folder))) from error
+        raise FolderError(f"cannot be loaded: {reason}", where=one_line(str(folder))) from error

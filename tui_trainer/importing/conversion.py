@@ -15,8 +15,8 @@ from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, e
 from tui_trainer.terminal.safe_text import one_line
 
 _OFF = "off in the file"
-_NOT_READ = "it says nothing that is known here"
-_SAYS_MORE = "it is automatic, and another key is not"
+_NOT_READ = "its value is not understood"
+_SAYS_MORE = "it is automatic, and another key sets a value"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -117,7 +117,7 @@ class Conversion:
         beside: Path | None = None,
     ) -> None:
         self.given, self.folder, self.devices, self.beside = given, folder, devices, beside
-        self.text, self.goes_on = "", False
+        self.tool, self.text, self.goes_on = importer.name, "", False
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
@@ -164,7 +164,7 @@ class Conversion:
             self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
             return
         if key in self.values and not same(self.values[key], fitting):
-            self.leave(Why.DOES_NOT_FIT, f"{key} has another value already, from a key before", *names)
+            self.leave(Why.DOES_NOT_FIT, f"an earlier key has set {key} to another value", *names)
             return
         sources = {name: self.given[name] for name in names}
         self._read(*names)
@@ -204,12 +204,12 @@ class Conversion:
             elif rule := importer.rule(name):
                 self._apply(name, value, rule)
             elif name in conditional_names(importer.name):
-                self.leave(Why.ALWAYS, "so it is here", name)
+                self.leave(Why.ALWAYS, "this value changes nothing", name)
             elif name in importer.names:
                 self.leave(*((Why.NOT_NEEDED, _OFF) if off(value) else (Why.DOES_NOT_FIT, _NOT_READ)), name)
             else:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
-                hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no key of that name here"
+                hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no such key"
                 self.leave(Why.UNKNOWN, hint, name)
 
     def _read(self, *names: str) -> None:
@@ -276,17 +276,17 @@ def write_template(
         done.write(SETTING, ours[template], key, reason=reason)
     elif template in own and own[template].fullmatch(Path(model).name.lower()):
         more = f"; {reason}" if reason else ""
-        done.leave(Why.ALWAYS, f"it is the model's own chat template, which counts{more}", key)
+        done.leave(Why.ALWAYS, f"it is the model's own chat template, which is used{more}", key)
     else:
-        why = "is not that of this model" if template in own else "is none of those here, and may not be the model's"
-        hint = f"nearest: --without {key} for the model's own, or {SETTING}"
+        why = "is not that of this model" if template in own else "is not available, and may not be the model's own"
+        hint = f"nearest: --without {key} for the model's own, or set {SETTING}"
         done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
 
 
 def write_text(done: Conversion, text: str, *names: str) -> None:
     """Write a template that stands in the file itself into a file beside the result."""
     if done.beside is None:
-        done.leave(Why.REFUSED, "its text needs a file of its own: --to OUT.toml writes it beside OUT.toml", *names)
+        done.leave(Why.REFUSED, "its text needs a separate file: --to OUT.toml writes it next to OUT.toml", *names)
     else:
         done.text = text
-        done.write(SETTING, str(done.beside), *names, reason="its text, in a file beside this one")
+        done.write(SETTING, str(done.beside), *names, reason="its text, in a file next to this one")

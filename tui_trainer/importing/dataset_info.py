@@ -69,7 +69,7 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
         return str(HubPath(str(hub), str(entry.get("revision") or MAIN), inside))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
-        raise ValueError("it is neither a file nor a data set of the hub; give its file as data.path")
+        raise ValueError("it is neither a file nor a data set of the Hub; set data.path to its file")
     # In v1 the list lies in the folder of the data or beside it.
     steps = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
     return next((str(step / str(name)) for step in steps if (step / str(name)).exists()), str(steps[0] / str(name)))
@@ -80,18 +80,18 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
     form = str(entry.get("formatting") or entry.get("converter") or ("openai" if "path" in entry else "alpaca"))
     columns, tags = entry.get("columns") or {}, entry.get("tags") or {}
     if entry.get("ranking") is True or form == "pair" or any(columns.get(name) for name in _PREFERENCES):
-        raise ValueError("its rows are preferences, which no task learns from")
+        raise ValueError("its rows are preferences, which cannot be trained on")
     if media := [name for name in _MEDIA if columns.get(name)]:
-        raise ValueError(f"its rows have {', '.join(media)}, and models learn from texts")
+        raise ValueError(f"its rows have {', '.join(media)}, but models are trained on text")
     if columns.get("history"):
-        raise ValueError("earlier turns of a row are not read here; write them as messages")
+        raise ValueError("a column of earlier turns is not supported; write the turns as messages")
     if form not in ("alpaca", "sharegpt", "openai"):
-        raise ValueError(f"its formatting {one_line(form, 40)} is not read here: alpaca, sharegpt or openai")
+        raise ValueError(f"its formatting {one_line(form, 40)} is not supported; use alpaca, sharegpt or openai")
     for name in ("system", "tools"):
         if columns.get(name, name) != name:
-            raise ValueError(f"the column of {name} must have that name here, and not {one_line(columns[name], 40)}")
+            raise ValueError(f"the column of {name} must be called {name}, not {one_line(columns[name], 40)}")
     if (weight := entry.get("weight")) not in (None, 1):
-        raise ValueError(f"its weight {weight} is no number of times; data.weights says how often a row is learnt")
+        raise ValueError(f"its weight {weight} is not supported; set how often a row is used with data.weights")
     for name, setting in _PART.items():
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):
@@ -106,7 +106,7 @@ def _columns(columns: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any
         yield "data.text_column", named.get("prompt", "auto")
     elif named and named != _ALPACA:
         if "prompt" not in named or "response" not in named:
-            raise ValueError("a question and an answer are learnt here: columns needs prompt and response")
+            raise ValueError("columns must name both prompt and response")
         yield from ((_SETTINGS[name], column) for name, column in named.items())
 
 
@@ -116,7 +116,7 @@ def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterat
         yield "data.text_column", column
     for tag, usual in _FIELD_TAGS.items():
         if str(tags.get(tag, usual[0])) not in usual:
-            raise ValueError(f"{tag} must be {' or '.join(usual)} here, and not {one_line(str(tags[tag]), 40)}")
+            raise ValueError(f"{tag} must be {' or '.join(usual)} here, not {one_line(str(tags[tag]), 40)}")
     for tag, (usual_tag, role) in _ROLE_TAGS.items():
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:

@@ -141,10 +141,10 @@ NO_TRAINING = (
     Foreign("a generation_config.json", ("transformers_version eos_token_id !learning_rate",)),
     Foreign("a tokenizer_config.json", ("tokenizer_class !learning_rate",)),
     Foreign("a trainer_state.json", ("log_history global_step",)),
-    Foreign("a merge by mergekit", ("merge_method !learning_rate",)),
-    Foreign("a merge by LLaMA-Factory", ("export_dir !dataset !train_dataset !learning_rate",)),
+    Foreign("a mergekit merge config", ("merge_method !learning_rate",)),
+    Foreign("a LLaMA-Factory merge config", ("export_dir !dataset !train_dataset !learning_rate",)),
     Foreign(
-        "an inference by LLaMA-Factory",
+        "a LLaMA-Factory inference config",
         (
             "infer_backend !dataset !train_dataset !learning_rate",
             "adapter_name_or_path template !dataset !train_dataset !learning_rate !do_train=true",
@@ -153,7 +153,7 @@ NO_TRAINING = (
     ),
     Foreign("a pyproject.toml", ("project.name", "build-system.requires", "tool.*")),
     Foreign("a Cargo.toml", ("package.name package.edition", "package.name dependencies.*", "workspace.members")),
-    Foreign("a prediction", ("do_predict=true !do_train=true !stage=pt !learning_rate",)),
+    Foreign("a prediction config", ("do_predict=true !do_train=true !stage=pt !learning_rate",)),
 )
 
 
@@ -171,7 +171,7 @@ def find_importer(name: str) -> Importer:
     """The importer of that name. Raises ConfigError with the nearest name, or all of them."""
     if name not in all_importers():
         hint = name_hint(name, all_importers())
-        raise ConfigError(f"there is no kind of config {name[:60]!r}", hint=hint, where="--as")
+        raise ConfigError(f"unknown kind of config {name[:60]!r}", hint=hint, where="--as")
     return all_importers()[name]
 
 
@@ -182,31 +182,31 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     """
     all_kinds = ", ".join(all_importers())
     if foreign := foreign_title(raw):
-        hint = f"--as KIND reads it as one of {all_kinds}"
-        raise ConfigError(f"looks like a file of {foreign}, which is not read", where=where, hint=hint)
+        hint = f"use --as KIND to read it as one of {all_kinds}"
+        raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where, hint=hint)
     given = {importer.name: spread(importer, raw) for importer in all_importers().values()}
     importers = [(importer, given[importer.name]) for importer in all_importers().values()]
     scores = {one.name: (len(one.names & keys.keys()), len(one.spoken_for(keys))) for one, keys in importers}
     best = max(scores.values())
     first, *others = (all_importers()[name] for name, score in scores.items() if score == best)
     if best[0] == 0:
-        hint = f"name the kind with --as: {all_kinds}"
-        raise ConfigError(f"has no key that is known ({_listed(list(raw))})", where=where, hint=hint)
+        hint = f"choose the kind with --as: {all_kinds}"
+        raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=hint)
     if not any(_share(one, given[one.name]) > _LEAST_SHARE for one in (first, *others)):
         unknown = [name for name in given[first.name] if not first.counts(name)]
         known = f"{first.name}, the nearest, knows {best[0]} of {len(given[first.name])} keys"
-        message = f"is of a tool that is not read: {known}, and not {_listed(unknown)}"
-        hint = f"--as {first.name} reads what it knows; kinds: {all_kinds}"
+        message = f"is from an unsupported tool: {known}, but not {_listed(unknown)}"
+        hint = f"use --as {first.name} to read what it knows; kinds: {all_kinds}"
         raise ConfigError(message, where=where, hint=hint)
     if not others:
         own = ", ".join(first.spoken_for(given[first.name])[:_SHOWN_KEYS])
         reason = f"it knows {best[0]} of {len(given[first.name])} keys"
-        return first, reason + (f", {own} among them" if own else "")
+        return first, reason + (f", including {own}" if own else "")
     values = Conversion(first, given[first.name]).values
     names = ", ".join(other.name for other in others)
     if all(Conversion(other, given[other.name]).values == values for other in others):
-        return first, f"{names} would read it alike"
-    hint = f"name the kind with --as: {all_kinds}"
+        return first, f"{names} would give the same result"
+    hint = f"choose the kind with --as: {all_kinds}"
     raise ConfigError(f"could be {first.name}, {names}, which read it differently", where=where, hint=hint)
 
 
@@ -218,19 +218,19 @@ def foreign_title(raw: Mapping[str, Any]) -> str:
 def refuse_no_training(raw: Mapping[str, Any], where: str) -> None:
     """Raises ConfigError for a file that says nothing about training."""
     if title := _title(NO_TRAINING, raw):
-        hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in title else "give the file of a training"
-        raise ConfigError(f"is {title}, and says nothing about training", where=where, hint=hint)
+        hint = "name its folder: tui-trainer --model FOLDER" if "of a model" in title else "use a training config"
+        raise ConfigError(f"is {title}, not a training config", where=where, hint=hint)
 
 
 def refuse_toml(raw: Mapping[str, Any], where: str) -> NoReturn:
     """Raises ConfigError: TOML is this program's own, or of a tool that is not read."""
     if foreign := foreign_title(raw):
-        raise ConfigError(f"looks like a file of {foreign}, which is not read", where=where)
+        raise ConfigError(f"looks like a file of {foreign}, which is not supported", where=where)
     keys = [key for key, _ in _paths(raw)]
     settings = {name.lower() for name in all_settings()}
     if not any(key in settings or key in ("schema_version", "profile") for key in keys):
-        message = f"is TOML of another tool, which is not read ({_listed(list(raw))})"
-        raise ConfigError(message, where=where, hint="give a config in YAML or JSON")
+        message = f"is TOML of another tool, which is not supported ({_listed(list(raw))})"
+        raise ConfigError(message, where=where, hint="use a config in YAML or JSON")
     raise ConfigError("is TOML, which needs no import", where=where, hint=f"try `tui-trainer plan {where}`")
 
 
@@ -247,7 +247,7 @@ def spread(importer: Importer, raw: Mapping[str, Any]) -> dict[str, Any]:
         else:
             inside = {key: value}
         if twice := inside.keys() & found.keys():
-            raise ConfigError(f"the key {one_line(min(twice), 60)!r} stands there twice", hint="leave one of them out")
+            raise ConfigError(f"the key {one_line(min(twice), 60)!r} appears twice", hint="remove one of them")
         found |= inside
     return found
 

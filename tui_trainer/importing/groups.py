@@ -72,7 +72,7 @@ def batch(
             return
         reason = per_device(done.devices)
         if len(names) == 1 and m * a != (m if rows else a):
-            reason = f"{m} x {a}: the default there; {reason}"
+            reason = f"{m} x {a}, with the default of {done.tool}; {reason}"
         rows_of_all, both = m * a * (done.devices or 1), len(names) == 2
         done.write(EFFECTIVE, rows_of_all, *names, reason=reason, product=both, per_device=True)
 
@@ -80,10 +80,10 @@ def batch(
 
 
 def per_device(devices: int | None) -> str:
-    """How the rows of one device there became those behind a step."""
+    """Return how the batch size of one device became the effective batch size."""
     if devices is None:
-        return "of one device there; --processes N multiplies it by as many"
-    return f"of one device there, times {devices} devices"
+        return "per device; --processes N multiplies it by N"
+    return f"per device, times {devices} devices"
 
 
 def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
@@ -94,7 +94,7 @@ def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[
     found = [one for name in names if (one := done.first(name))]
     there, on = [name for name, _ in found], [name for name, value in found if value is True]
     if len(on) == 2:
-        done.leave(Why.DOES_NOT_FIT, "only one of the two can be on", *there)
+        done.leave(Why.DOES_NOT_FIT, "only one of them can be on", *there)
         return [], [], []
     return there, on, [value for _, value in found if not isinstance(value, bool)]
 
@@ -119,13 +119,13 @@ def _warmup(done: Conversion) -> None:
         return
     part = number(share[1])
     if count and not off(count[1]):
-        done.leave(Why.NOT_NEEDED, "warmup_steps wins over it", "warmup_ratio")
+        done.leave(Why.NOT_NEEDED, "warmup_steps takes precedence", "warmup_ratio")
     elif part is None or not 0 <= part < 1:
         done.leave(Why.DOES_NOT_FIT, "must be a share of all steps, at least 0, below 1", "warmup_ratio")
     else:
         done.write("training.warmup_steps", part, "warmup_ratio", reason="a share of all steps")
         if count:
-            done.leave(Why.NOT_NEEDED, "warmup_ratio says how many", "warmup_steps")
+            done.leave(Why.NOT_NEEDED, "set by warmup_ratio", "warmup_steps")
 
 
 _Arguments = Callable[[Conversion, dict[str, Any]], dict[str, Any]]
@@ -174,7 +174,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
     if share is None:
         floor, peak = number(rate), number(done.given.get("learning_rate"))
         if floor is None or not peak:
-            raise ValueError("min_lr is a share of learning_rate here, and needs both as numbers; min_lr_rate is one")
+            raise ValueError("min_lr becomes a share of learning_rate, so both must be numbers; or set min_lr_rate")
         share = floor / peak
     _refuse_arguments(arguments, num_cycles=0.5)
     return {_SCHEDULE: "cosine", _FLOOR: share}
@@ -186,14 +186,14 @@ def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]
     if decay is None:
         raise ValueError(f"needs num_decay_steps, a whole number, in {_SCHEDULE_ARGUMENTS}")
     if stable is None and has_stable_default:
-        raise ValueError("num_stable_steps, which is a third there, must leave num_decay_steps at the end of max_steps")
+        raise ValueError("num_stable_steps, a third by default, must be set so that the decay ends at max_steps")
     if stable is not None:
         warmup, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
         parts = [whole(warmup), whole(stable), decay]
         steps = [part for part in parts if part is not None]
         whole_run = len(steps) == len(parts) and sum(steps) == whole(done.given.get("max_steps"))
         if not whole_run or (off(warmup) and not off(share)):
-            raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must be max_steps together")
+            raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must add up to max_steps")
     values = {_SCHEDULE: "warmup_stable_decay", "training.num_decay_steps": decay}
     for name, key in (("decay_type", "training.decay_type"), ("min_lr_ratio", _FLOOR)):
         if name in arguments:
@@ -206,7 +206,7 @@ def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raises ValueError for arguments of a schedule that are not the usual ones."""
     if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         known = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}: here it is {known}, and nothing more is known")
+        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}; the only supported argument is {known}")
 
 
 def _early_stopping(done: Conversion) -> None:
@@ -218,11 +218,11 @@ def _early_stopping(done: Conversion) -> None:
     if off(switch[1]):
         if count:
             done.leave(Why.NOT_NEEDED, "early_stopping is off", patience)
-        done.write(key, 0, "early_stopping", reason="0 is off")
+        done.write(key, 0, "early_stopping", reason="0 means off")
     elif count:
         done.write(key, count[1], "early_stopping", patience)
     else:
-        reason = f"how many evaluations to wait is not said; set {key}"
+        reason = f"the number of evaluations to wait is missing; set {key}"
         done.leave(Why.NOT_SUPPORTED, reason, "early_stopping")
 
 
@@ -233,7 +233,7 @@ def _best_weights(done: Conversion) -> None:
         if any(not off(done.given.get(name)) for name in ("early_stopping_patience", "early_stopping_steps")):
             done.leave(Why.NOT_NEEDED, "early stopping keeps the best weights", found[0])
         else:
-            reason = "the best weights are kept, and so many evaluations without a better one stop no run"
+            reason = "keeps the best weights; a patience of this size never stops a run"
             done.write("evaluation.early_stopping_patience", _NEVER, found[0], reason=reason)
 
 
@@ -244,15 +244,13 @@ def _trackers(done: Conversion) -> None:
         return
     names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
     known = [name for name in names if name in tracker_names()]
-    here = f"the trackers here are {', '.join(tracker_names())}"
+    here = f"available trackers: {', '.join(tracker_names())}"
     if known:
         others = one_line(", ".join(name for name in names if name not in known), 80)
-        reason = f"{others} left out: {here}" if others else ""
+        reason = f"{others} ignored; {here}" if others else ""
         done.write("logging.report_to", ", ".join(known), found[0], reason=reason)
     elif off(found[1]) or names in (["none"], ["all"]):
-        done.leave(
-            Why.NOT_NEEDED, "the run's own journal is always written; logging.report_to names trackers", found[0]
-        )
+        done.leave(Why.NOT_NEEDED, "the run's journal is always written; set trackers with logging.report_to", found[0])
     else:
         done.leave(Why.NOT_SUPPORTED, here, found[0])
 
@@ -264,9 +262,9 @@ def own_files(*names: str) -> KeyGroup:
         model = next((done.given[name] for name in _MODELS if done.has(name)), None)
         for name in names:
             if (found := done.first(name)) and same(found[1], model):
-                done.leave(Why.NOT_NEEDED, "it is the model's own", name)
+                done.leave(Why.NOT_NEEDED, "it is the same as the model", name)
             elif found:
-                reason = "a model has the tokenizer and the config.json that lie beside its weights"
+                reason = "the tokenizer and config.json must be in the model's folder"
                 done.leave(Why.REFUSED, reason, name)
 
     return KeyGroup(names, read)
@@ -277,7 +275,7 @@ def usual_layers(*names: str) -> KeyGroup:
 
     def read(done: Conversion) -> None:
         if done.values.get(_METHOD) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(*names):
-            reason = "PEFT's choice for Llama, Qwen, Mistral, Gemma, OPT and their like; other models have other names"
+            reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; other models have other names"
             done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
     return KeyGroup((), read)
@@ -302,10 +300,10 @@ def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> K
             done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", name)
             return
         place = str(Path(paths[0]) / str(inside[1])) if inside else paths[0]
-        reason = "an adapter, which names its model itself"
+        reason = "an adapter, which names its base model"
         done.write(_MODEL, place, name, *(inside[:1] if inside else ()), reason=reason)
         if base:
-            done.leave(Why.NOT_NEEDED, "adapter_config.json of the adapter names its model", model)
+            done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model)
         done.goes_on = done.given.get(merge) is not True
         if not done.goes_on:
             done.write(_CONTINUES, "merge", merge)
@@ -316,7 +314,7 @@ def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> K
 def keep_adapter(done: Conversion) -> None:
     """Take back what an adapter that trains further has of its own."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
-        done.take_back(f"tuning.{key}", Why.NOT_NEEDED, "the adapter that trains further has its own")
+        done.take_back(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter has its own")
 
 
 # How people name versions of a model whose weights are no numbers of 16 or 32 bits.
@@ -331,7 +329,7 @@ def stored_as(model: str) -> str:
         told = find_model(model).config.get("quantization_config")
     except ConfigError:
         found = _STORED.search(Path(model).name.lower())
-        return f"{found[1].upper()} (its name says so)" if found else ""
+        return f"{found[1].upper()} (according to its name)" if found else ""
     return one_line(str(told.get("quant_method", "quantised")), 40) if isinstance(told, dict) else ""
 
 
@@ -348,10 +346,10 @@ def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: 
         numbers = [whole(one) for one in listed(found[1])]
         words = names_in(named[1]) if named and isinstance(named[1], str) else listed(named[1]) if named else []
         if done.given.get(all_linear) is True or not words or any(is_pattern(str(one)) for one in words):
-            why = f"the layers are told by {_TARGETS} = a regular expression: name {targets} one by one"
+            why = f"choosing layers needs a regular expression in {_TARGETS}: list {targets} one by one"
             done.leave(Why.REFUSED, why, name, *(pattern[:1] if pattern else ()))
         elif None in numbers or not numbers:
-            done.leave(Why.DOES_NOT_FIT, "must be numbers of layers", name)
+            done.leave(Why.DOES_NOT_FIT, "must be layer numbers", name)
         else:
             start = rf"(.*\.)?({'|'.join(map(str, listed(pattern[1])))})" if pattern else r"\D+"
             ends = "|".join(re.escape(str(one)) for one in words)
@@ -379,10 +377,10 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
         places = listed(done.values.get("data.path") or [])
         if len(places) != 1 or "," in places[0] or "[" in first:
             why = f"it is a number of rows of all data; {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
-            done.leave(Why.DOES_NOT_FIT, f"{why} hold out those of one data set, data.eval_fraction a share", name)
+            done.leave(Why.DOES_NOT_FIT, f"{why} hold out rows of one data set, data.eval_fraction a share", name)
             return
-        done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, where it takes random ones")
-        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without what is held out")
+        done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
+        done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without the held-out rows")
     elif given is not None:
         done.write("data.eval_fraction", given, name)
 
@@ -403,7 +401,7 @@ def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPO
     # axolotl takes a data set's name in place of its table.
     entries = [{"path": one} if isinstance(one, str) else one for one in (listed(found[1]) if found else [])]
     if not all(isinstance(one, dict) for one in entries):
-        done.leave(why, "not every entry says where its data is; data.path names files", name)
+        done.leave(why, "not every entry says where its data is; set data.path to the files", name)
         return []
     by_entry = [listed_places(one) for one in entries]
     if entries and all(by_entry):
@@ -411,7 +409,7 @@ def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPO
         done.write(key, places if len(places) > 1 else places[0], name)
     elif entries:
         which = "it does" if len(entries) == 1 else "one of its entries does"
-        done.leave(why, f"{which} not say where its data is; give a file or hub:owner/name as {key}", name)
+        done.leave(why, f"{which} not say where its data is; set {key} to a file or hub:owner/name", name)
     return entries
 
 
@@ -439,12 +437,12 @@ def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterabl
     """What ZeRO of a stage splits, and whether parts stay on the host; `of` is the file that says it, if another."""
     strategy, found = ZERO_STRATEGIES.get(whole(stage) or 0, ""), f"{of}: ZeRO {stage}" if of else f"ZeRO {stage}"
     if whole(stage) is None or not strategy:
-        done.leave(Why.DOES_NOT_FIT, f"ZeRO has the stages 0 to 3; {STRATEGY} says it here", name)
+        done.leave(Why.DOES_NOT_FIT, f"ZeRO has the stages 0 to 3; set {STRATEGY} instead", name)
         return
     devices = {str(device).lower() for device in offload_devices}
     done.write(STRATEGY, strategy, name, reason=found)
     if "cpu" in devices and strategy.startswith("deepspeed"):
-        done.write(OFFLOAD, True, name, reason=f"{of or 'parts stay on the host'}")
+        done.write(OFFLOAD, True, name, reason=f"{of or 'parts stay in host memory'}")
 
 
 def read_beside(
@@ -512,21 +510,21 @@ def cadence(
             done.write(key, 0, name, reason="only at the end")
         elif same(value, "epoch"):
             if count:
-                done.leave(Why.NOT_NEEDED, f"{name} says when", steps)
+                done.leave(Why.NOT_NEEDED, f"set by {name}", steps)
             share(done, name, 1)
         elif same(value, "steps") and count:
             done.write(key, count[1], steps, name)
         elif same(value, "steps"):
-            done.leave(Why.ALWAYS, f"how many is not said in the file; {key} says it here", name)
+            done.leave(Why.ALWAYS, f"the file does not say how many; set {key}", name)
         else:
-            done.leave(Why.NOT_SUPPORTED, "once in so many steps or in an epoch is", name)
+            done.leave(Why.NOT_SUPPORTED, "only a number of steps or once per epoch is supported", name)
 
     def share(done: Conversion, name: str, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
         if times is not None and times >= 0 and (number(done.given.get("max_steps")) or 0) > 0:
-            done.leave(Why.NOT_SUPPORTED, f"max_steps decides the length, so epochs are no measure; set {key}", name)
+            done.leave(Why.NOT_SUPPORTED, f"max_steps sets the length, so epochs cannot be converted; set {key}", name)
         else:
-            _write_share(done, key, name, times, total, f"{times:g} in each of {total:g} epochs" if times else "")
+            _write_share(done, key, name, times, total, f"{times:g} per epoch, {total:g} epochs" if times else "")
 
     return KeyGroup((*strategies, steps, *((per_epoch,) if per_epoch else ())), read)
 
@@ -540,7 +538,7 @@ def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epoc
         every = number(found[1])
         said = next((count for name in epochs if (count := number(done.given.get(name)))), None)
         total = said or epochs_default
-        what = f"every {every or 0:g} of {total:g} epochs{'' if said else ', as the recipe has it'}"
+        what = f"every {every or 0:g} of {total:g} epochs{'' if said else ' (of the recipe)'}"
         times = every if every is None or not every > 0 else 1 / every
         _write_share(done, key, found[0], times if total > 0 else None, total, what)
 
@@ -575,7 +573,7 @@ def method(
         named = done.first(adapter) if adapter else None
         wanted = next((ours for one, ours in (adapters or {}).items() if named and same(named[1], one)), "")
         if named and not wanted:
-            done.leave(Why.REFUSED, "the methods here are full, lora and qlora", adapter)
+            done.leave(Why.REFUSED, "the supported methods are full, lora and qlora", adapter)
             return
         bits = next((one for name in four_bit if (one := done.first(name)) and one[1] in (True, 4)), None)
         names = [adapter] if named else []
@@ -586,6 +584,6 @@ def method(
         elif done.has(*lora) and adapter not in done.given:
             done.write(_METHOD, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
         elif otherwise and done.has(*model):
-            done.write(_METHOD, otherwise, reason="what it does where the file says nothing else")
+            done.write(_METHOD, otherwise, reason=f"the default of {done.tool}")
 
     return KeyGroup((*((adapter,) if adapter else ()), *four_bit), read)

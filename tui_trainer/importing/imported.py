@@ -27,9 +27,9 @@ from tui_trainer.terminal.safe_text import one_line
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
 _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
-_ASKS_METHOD = f"{_NOT_IN_FILE}: whether all weights are trained or adapters; set tuning.method = full or lora"
-_ASKS_DATA = f"{_NOT_IN_FILE}: where the rows are that are learnt; set data.path"
-_ASKS_WEIGHTS = "name the version of the model in 16 bits (tuning.method = qlora loads it in 4 bits)"
+_ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
+_ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
+_ASKS_WEIGHTS = "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
 _MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
@@ -79,7 +79,7 @@ class Imported:
             lines += ["", *_wrapped(asked, _COMMENT_WIDTH, "# ")]
         if self.left_out:
             rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
-            lines += ["", "# Left out:", *rows]
+            lines += ["", "# Not imported:", *rows]
         return "\n".join(lines) + "\n"
 
     def report_lines(self, width: int) -> list[str]:
@@ -92,7 +92,8 @@ class Imported:
         where = one_line(str(self.path))
         lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
         lines += [*map(_rewrite_line, self.rewrites), *self.asks]
-        return [*lines, "left out:", *(f"  {_left_out_line(one)}" for one in self.left_out)] if self.left_out else lines
+        left_out = ["not imported:", *(f"  {_left_out_line(one)}" for one in self.left_out)]
+        return [*lines, *left_out] if self.left_out else lines
 
     def as_values(self) -> dict[str, Any]:
         """The same for programs: every value is one that JSON has."""
@@ -126,13 +127,13 @@ class Imported:
         where = str(self.path)
         if refused := [one for one in self.left_out if one.why in REFUSALS]:
             names = shlex.quote(",".join(dict.fromkeys(one.key for one in refused)))
-            hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, which is another run"
+            hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, but that is a different run"
             lines = (f"{_given(one)} {one.why}: {one.reason}" for one in refused)
             *problems, last = (Problem(message=line, where=where) for line in lines)
             raise ConfigError([*problems, replace(last, hint=hint)])
         if not self.rewrites:
             left_out = "; ".join(map(_left_out_line, self.left_out))
-            raise ConfigError(f"sets nothing that there is here: {left_out}", where=where)
+            raise ConfigError(f"contains no setting that can be imported: {left_out}", where=where)
 
 
 def import_file(
@@ -147,7 +148,7 @@ def import_file(
     refuse_no_training(raw, str(path))
     if path.suffix.lower() == ".toml":
         refuse_toml(raw, str(path))
-    importer, reason = (find_importer(kind), "as asked for") if kind else detect(raw, str(path))
+    importer, reason = (find_importer(kind), "as requested") if kind else detect(raw, str(path))
     given = spread(importer, raw)
     if strange := [name for name in without if name not in given]:
         message, hint = f"the file has no key {one_line(strange[0], _KEY_WIDTH)!r}", name_hint(strange[0], given)
@@ -157,7 +158,7 @@ def import_file(
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
-    unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="--without names it") for name in without]
+    unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
     found = Imported(
         path=path,
         importer=importer,
@@ -167,7 +168,7 @@ def import_file(
         template=done.text,
     )
     if devices and not any(one.per_device for one in found.rewrites):
-        raise ConfigError("has no batch of one device, which --processes multiplies", where=str(path))
+        raise ConfigError("has no per-device batch size that --processes could multiply", where=str(path))
     _check(found)
     return found
 
@@ -194,10 +195,10 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """The batch of packed rows with what differs: a step is so many documents here, so many filled rows there."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    more = "documents behind a step here, packed rows of several documents there"
+    more = "documents per step here, packed rows of several documents there"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        more += f", {tokens} tokens: for as many, set it to {tokens} / those of a document, which the plan shows"
+        more += f", {tokens} tokens: for as many, set it to {tokens} / tokens per document, shown in the plan"
     return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, more))))
 
 
@@ -207,7 +208,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     if imported.template:
         texts = {Path(imported.values[SETTING]): imported.template, **texts}
     if there := [place for place in texts if is_here(str(place)) and not force]:
-        raise ConfigError("exists already", where=str(there[0]), hint="--force writes over it")
+        raise ConfigError("already exists", where=str(there[0]), hint="use --force to overwrite it")
     for place, text in texts.items():
         try:
             place.write_text(text, encoding="utf-8")
@@ -236,7 +237,7 @@ def _check(imported: Imported) -> None:
         find_profile(profile, "recipes")
     for key, value in imported.values.items():
         if key not in found or not same(found[key], value):
-            problems.append(Problem(message=f"{_shown(value)} was not written as it is", where=where, key=key))
+            problems.append(Problem(message=f"{_shown(value)} could not be written unchanged", where=where, key=key))
     if problems:
         raise ConfigError(problems)
 

@@ -1,7 +1,7 @@
-"""What other tools learn by and tui-trainer does not: one list, for all of them.
+"""Features of other tools that tui-trainer does not have: one list, for all of them.
 
-A file that has it on is refused, because the rest of it would be another run. What comes to be learnt here is taken out
-of the list, and gets its row in the importers.
+A file that uses one is refused, because the rest of it would be another run. A feature that is added here is removed
+from the list, and gets its row in the importers.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +36,7 @@ class Missing:
 MISSING = (
     # What is learnt from.
     Missing(
-        "models learn from texts and answers here, not from preferences or rewards",
+        "models are trained on texts and answers, not on preferences or rewards",
         {
             _ARGUMENTS: """reward_funcs reward_weights reward_model reward_model_path reward_model_name_or_path
             num_generations num_ppo_epochs num_sample_generations""",
@@ -47,12 +47,12 @@ MISSING = (
         },
     ),
     Missing(
-        "models learn from texts and answers here, not from preferences or rewards; nearest: sft (chat) and pt "
+        "models are trained on texts and answers, not on preferences or rewards; nearest: sft (chat) and pt "
         "(causal_lm)",
         {"llama_factory": "stage=rm|ppo|dpo|kto|orpo|simpo|grpo"},
     ),
     Missing(
-        "models learn from texts, not from images, sounds or videos",
+        "models are trained on text, not on images, sound or video",
         {
             _ARGUMENTS: """image_column image_column_name image_folder image_processor_name vision_tower
             freeze_vision_tower freeze_vision_encoder finetune_vision_layers audio_column_name
@@ -66,11 +66,11 @@ MISSING = (
         },
     ),
     Missing(
-        "which parts of a row are learnt is said by task.loss_on, not by segments of the row",
+        "the trained parts of a row are set by task.loss_on, not by segments of the row",
         {"axolotl": "datasets.type=input_output"},
     ),
     Missing(
-        "the model stays, no other one teaches it",
+        "distillation from a teacher model is not supported",
         {
             _ARGUMENTS: """teacher_model teacher_model_path teacher_model_name teacher_model_name_or_path
             distillation_alpha distillation_temperature kd_alpha kd_trainer kd_temperature kd_ce_alpha""",
@@ -79,7 +79,7 @@ MISSING = (
         },
     ),
     Missing(
-        "tokens that are left out of a text are not learnt; nearest: causal_lm",
+        "filling in masked tokens is not supported; nearest: causal_lm",
         {
             _ARGUMENTS: """mlm mlm_probability mlm_prob whole_word_mask noise_density mean_noise_span_length fim_rate
             fim_spm_rate""",
@@ -87,12 +87,12 @@ MISSING = (
         },
     ),
     Missing(
-        "an answer competes with none as their scores are, and 20 candidates of a window count",
+        "'no answer' is compared without an offset, and with 20 candidates per window",
         {_ARGUMENTS: "null_score_diff_threshold n_best_size!=20"},
     ),
     # The loss.
     Missing(
-        "the loss is cross entropy",
+        "the loss is always cross entropy",
         {
             "llama_factory": "use_dft_loss use_asft_loss use_eaft_loss",
             "axolotl": "use_dft use_asft use_eaft eaft dft liger_use_token_scaling center_rewards_coefficient",
@@ -102,12 +102,12 @@ MISSING = (
         },
     ),
     Missing(
-        "noise on embeddings is training.neftune_noise_alpha here",
+        "set training.neftune_noise_alpha for noise on embeddings",
         {_ARGUMENTS: "neftune_alpha use_neftune"},
     ),
     # Which weights are trained, and from where.
     Missing(
-        "which layers train is tuning.trainable_layers here",
+        "set the layers to train with tuning.trainable_layers",
         {
             _ARGUMENTS: """freeze_layers freeze_backbone freeze_base freeze_encoder freeze_embeddings freeze_embeds
             freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers
@@ -117,14 +117,14 @@ MISSING = (
         },
     ),
     Missing(
-        "layers take turns in no training here (LISA, BAdam)",
+        "training layers in turn (LISA, BAdam) is not supported",
         {
             _ARGUMENTS: "lisa_n_layers lisa_step_interval lisa_layers_attribute lisa_activated_layers use_lisa",
             "llama_factory": "use_badam",
         },
     ),
     Missing(
-        "gradients are not projected (GaLore, APOLLO), and the optimizer of the file is none of those here",
+        "gradient projection (GaLore, APOLLO) and this optimizer are not supported",
         {
             _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*",
             "llama_factory": "use_galore use_apollo use_adam_mini",
@@ -132,7 +132,7 @@ MISSING = (
         },
     ),
     Missing(
-        "adapters begin as tuning.init_lora_weights says, without the data (no EVA, CorDA, LoftQ, LoRA-GA)",
+        "adapters are initialised by tuning.init_lora_weights, without the data (no EVA, CorDA, LoftQ, LoRA-GA)",
         {
             "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
             "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
@@ -140,15 +140,15 @@ MISSING = (
         },
     ),
     Missing(
-        "LoRA+ is tuning.loraplus_lr_ratio here",
+        "set tuning.loraplus_lr_ratio for LoRA+",
         {_ARGUMENTS: "lora_plus_lr_ratio use_loraplus loraplus_ratio"},
     ),
     Missing(
-        "adapters are merged at the end only (ReLoRA)",
+        "adapters are only merged at the end (no ReLoRA)",
         {_ARGUMENTS: "relora relora_steps relora_prune_ratio use_relora", "axolotl": "jagged_restart_steps"},
     ),
     Missing(
-        "every linear layer of a name gets a plain adapter of one rank and one scale, beside biases that stay",
+        "all layers of a name get a plain adapter of the same rank and scale, and biases are not trained",
         {
             "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
             use_qalora use_bdlora alora_invocation_tokens arrow_config
@@ -159,11 +159,11 @@ MISSING = (
         },
     ),
     Missing(
-        "an adapter goes on where model.model_name_or_path is its folder",
+        "to continue an adapter, set model.model_name_or_path to its folder",
         {"training_script transformers trl modelforge": "adapter_path peft_path"},
     ),
     Missing(
-        "weights are trained as numbers of 16 or 32 bits (no FP8, no quantization-aware training)",
+        "weights are trained in 16 or 32 bits (no FP8, no quantization-aware training)",
         {
             _ARGUMENTS: "qat use_qat quantization_aware_training", "llama_factory": "fp8",
             "axolotl": """quantize_during_training fp8 use_onebitllms model_quantization_config nvfp4_merge_aware
@@ -173,7 +173,7 @@ MISSING = (
     ),
     # The model.
     Missing(
-        "the model stays as its config.json has it",
+        "the architecture in config.json cannot be changed",
         {
             "llama_factory": "mixture_of_depths shift_attn",
             "axolotl": """rope_theta overrides_of_model_kwargs s2_attention scaling_softmax fix_untrained_tokens
@@ -183,7 +183,7 @@ MISSING = (
         },
     ),
     Missing(
-        "new tokens are model.add_tokens here; those that there are keep their text, their number and their row",
+        "set new tokens with model.add_tokens; the text, the id and the row of existing tokens cannot be changed",
         {
             "axolotl": "added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
             "llama_factory": "new_special_tokens_config",
@@ -191,7 +191,7 @@ MISSING = (
     ),
     # What is of none of these kinds.
     Missing(
-        "what code of its own changes is not known here",
+        "the effect of custom code is unknown",
         {"axolotl": f"plugins!={_PLUGINS} trainer_cls dense_mixer grokfast_alpha grokfast_lamb hatchery"},
     ),
 )  # fmt: skip

@@ -35,26 +35,26 @@ def read_foreign(path: Path) -> dict[str, Any]:
     where = str(path)
     if path.suffix.lower() in _PROSE:
         hint = "copy its keys and values into a YAML file"
-        raise ConfigError("is a program or a text, and not a config", where=where, hint=hint)
-    hint, inside = "give a config in YAML or JSON", path / _ADAPTER
+        raise ConfigError("is a program or a text, not a config", where=where, hint=hint)
+    hint, inside = "use a config in YAML or JSON", path / _ADAPTER
     with suppress(OSError):
-        hint = f"give {inside}" if inside.is_file() else hint
+        hint = f"use {inside}" if inside.is_file() else hint
     text = read_config(path, hint)
     if path.suffix.lower() == ".toml":
         return parse_toml(text, where)
     as_json = path.suffix.lower() in (".json", ".jsonc") or text.lstrip().startswith("{")
     if not as_json and len(text) > MAX_YAML_BYTES:
-        raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is no config file", where=where)
+        raise ConfigError(f"is larger than {MAX_YAML_BYTES // 1024} KiB, so it is not a config file", where=where)
     try:
         found = parse_json(text, where) if as_json else parse_yaml(text, where)
         _refuse_too_much(found, where)
     except RecursionError:
         raise ConfigError("is nested too deeply", where=where) from None
     if not isinstance(found, dict):
-        what = "is empty" if found is None else f"holds a {type(found).__name__}, not keys with values"
-        raise ConfigError(what, where=where, hint="give a config in YAML or JSON")
+        what = "is empty" if found is None else f"contains a {type(found).__name__}, not keys with values"
+        raise ConfigError(what, where=where, hint="use a config in YAML or JSON")
     if not found:
-        raise ConfigError("holds no keys", where=where)
+        raise ConfigError("contains no keys", where=where)
     return {str(key): value for key, value in found.items()}
 
 
@@ -76,7 +76,7 @@ def _once(pairs: list[tuple[str, Any]], where: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="leave one of them out")
+            raise ConfigError(f"has the key {one_line(key, 60)!r} twice", where=where, hint="remove one of them")
         found[key] = value
     return found
 
@@ -89,7 +89,7 @@ class _Loader(yaml.SafeLoader):  # type: ignore[misc]
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value != "<<":
                 if key.value in seen:
-                    reason = f"the key {one_line(key.value, 60)!r} stands there twice"
+                    reason = f"the key {one_line(key.value, 60)!r} appears twice"
                     raise yaml.MarkedYAMLError(problem=reason, problem_mark=key.start_mark)
                 seen.add(key.value)
         found: dict[Hashable, Any] = super().construct_mapping(node, deep)
@@ -121,9 +121,9 @@ def _refuse_too_much(value: Any, where: str) -> None:
         found, depth = waiting.pop()
         count += 1
         if count > MAX_VALUES:
-            raise ConfigError(f"holds more than {MAX_VALUES} values, so it is no config file", where=where)
+            raise ConfigError(f"contains more than {MAX_VALUES} values, so it is not a config file", where=where)
         if isinstance(found, int) and found.bit_length() > MAX_NUMBER_BITS:
-            raise ConfigError("holds a number of too many digits", where=where)
+            raise ConfigError("contains a number with too many digits", where=where)
         if depth > MAX_DEPTH:
             raise ConfigError("is nested too deeply", where=where)
         inner = found.values() if isinstance(found, dict) else found if isinstance(found, list | tuple | set) else ()

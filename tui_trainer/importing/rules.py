@@ -35,12 +35,12 @@ class Why(StrEnum):
     """
 
     REFUSED = "cannot be trained here"
-    DOES_NOT_FIT = "does not fit"
-    UNKNOWN = "is not known"
+    DOES_NOT_FIT = "is not valid"
+    UNKNOWN = "is unknown"
     NOT_SUPPORTED = "not supported"
-    AS_ASKED = "as asked"
+    AS_ASKED = "as requested"
     AUTOMATIC = "automatic here"
-    ALWAYS = "always so here"
+    ALWAYS = "same here"
     NOT_NEEDED = "not needed"
 
 
@@ -190,7 +190,7 @@ def _refuse_unwritable(key: str, text: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ValueError(f"{key} must be a text of whole characters") from None
+        raise ValueError(f"{key} must be valid Unicode text") from None
     if len(toml_text(text)) + len(key) + 8 > MAX_LINE_CHARACTERS:
         raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
 
@@ -221,7 +221,7 @@ def module_names(value: Any) -> Any:
     """Names of layers as one text, or a regular expression; `all` as `all-linear`."""
     names = listed(value)
     if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
-        raise ValueError("a list has names of layers; a regular expression is a text of its own")
+        raise ValueError("a list must contain layer names; give a regular expression as a single text")
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
 
 
@@ -268,7 +268,7 @@ def listed_places(one: Mapping[str, Any]) -> list[str]:
 def data_set_name(value: Any) -> Any:
     """The same where the name is never a file's: no name without its owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
-        raise ValueError("data sets of the hub are named with their owner here; set data.path to hub:owner/name")
+        raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
 
 
@@ -282,14 +282,14 @@ def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
     def task(value: Any) -> str:
         tasks = f"tasks: {', '.join(task_names())}"
         if not isinstance(value, str):
-            raise ValueError(f"no task; {tasks}")
+            raise ValueError(f"not a task; {tasks}")
         name = _plain(value)
         if name in known:
             return known[name]
         spelt = {**{_plain(task): task for task in task_names()}, **known}
         near = _NEAREST.get(name) or [f"{spelt[found]} ({found})" for found in get_close_matches(name, spelt, n=2)]
         nearest = f"nearest: {', '.join(near)}" if near else tasks
-        raise ValueError(f"no task here learns that; {nearest}")
+        raise ValueError(f"no matching task; {nearest}")
 
     return task
 

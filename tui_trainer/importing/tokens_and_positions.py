@@ -52,7 +52,7 @@ def changed_config(*names: str) -> KeyGroup:
         others = [key for key in fields if key not in (*inner, *routers)]
         if len(inner) > 1 or others:
             shown, settings = one_line(", ".join(map(str, others)), 60), f"{KEY} and {ROUTERS}"
-            done.leave(Why.REFUSED, f"the model stays as its config.json has it, but for {settings}: {shown}", name)
+            done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}: {shown}", name)
             return
         if inner:
             _write_rope(done, name, fields[inner[0]])
@@ -66,11 +66,11 @@ def _write_rope(done: Conversion, name: str, told: Mapping[str, Any]) -> None:
     kind = told.get("rope_type", told.get("type"))
     fields = {key: value for key, value in told.items() if key not in ("type", "rope_type") and value is not None}
     if kind in (None, "default") and not fields:
-        done.leave(Why.NOT_NEEDED, "the positions of the model stay", name)
+        done.leave(Why.NOT_NEEDED, "the positions of the model are unchanged", name)
     elif kind not in FIELDS:
-        done.leave(Why.REFUSED, f"the type {one_line(str(kind), 40)} is none of {', '.join(FIELDS)}", name)
+        done.leave(Why.REFUSED, f"the type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", name)
     elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
-        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is no field of it here", name)
+        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is not a field of it here", name)
     else:
         done.write(_TYPE, kind, name)
         for key, value in fields.items():
@@ -86,10 +86,10 @@ def rope_by_length(done: Conversion) -> None:
     name, kind, model = found[0], found[1], str(done.given.get("model_name_or_path") or "")
     length = whole(done.given.get("cutoff_len", _CUTOFF))
     if kind not in ("linear", "dynamic", "yarn", "llama3"):
-        done.leave(Why.REFUSED, "the type is none of linear, dynamic, yarn and llama3", name)
+        done.leave(Why.REFUSED, "the type is not one of linear, dynamic, yarn and llama3", name)
         return
     if kind == "dynamic":
-        why = "a row would be read by the longest that was read before, so that no run could be resumed exactly"
+        why = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"
         done.leave(Why.REFUSED, f"{why}; nearest: {_TYPE} = yarn", name)
         return
     try:
@@ -99,7 +99,7 @@ def rope_by_length(done: Conversion) -> None:
     before = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
     if not before or length is None:
         why = "its factor is cutoff_len / the positions of the model, which is not on this machine"
-        done.leave(Why.REFUSED, f"{why}; write {KEY} yourself", name)
+        done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", name)
     elif length <= before:
         done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {before:,} positions of the model", name)
     else:
@@ -137,12 +137,12 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: tuple[str,
             done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
             return
         if name in special and (other := [word for word in words if not is_chat_mark(word)]):
-            why = "special tokens are those written as <|name|> or by a chat template"
-            done.leave(Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is none; ordinary ones are {TOKENS}", name)
+            why = "special tokens are written as <|name|> or by a chat template"
+            done.leave(Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is not; set {TOKENS} for ordinary ones", name)
             return
         found += words
     if given:
         marks = [word for word in found if is_chat_mark(word)]
-        is_special = f"; {one_line(marks[0], 40)} and its like are special tokens" if marks else ""
-        reason = f"{_MEAN}; beside LoRA adapters these rows alone train{is_special}"
+        is_special = f"; tokens like {one_line(marks[0], 40)} are special tokens" if marks else ""
+        reason = f"{_MEAN}; with LoRA adapters, only these rows of the table are trained{is_special}"
         done.write(TOKENS, list(dict.fromkeys(found)), *given, reason=reason)

@@ -121,29 +121,29 @@ def _warmup_stable_decay(done: int, curve: LrCurve) -> float:
 
 LR_SCHEDULES: dict[str, ScheduleSpec] = {
     "cosine": ScheduleSpec(
-        label="cosine", help="down to training.min_lr_rate along half a cosine", decay=_cosine, has_floor=True
+        label="cosine", help="decays to training.min_lr_rate along half a cosine", decay=_cosine, has_floor=True
     ),
-    "linear": ScheduleSpec(label="linear", help="down to 0 in a straight line", decay=_linear),
+    "linear": ScheduleSpec(label="linear", help="decays linearly to 0", decay=_linear),
     "constant": ScheduleSpec(
-        label="constant", help="stays, without a warm-up", decay=_stay, warms_up=False, goes_down=False
+        label="constant", help="stays constant, without a warm-up", decay=_stay, warms_up=False, goes_down=False
     ),
     "constant_with_warmup": ScheduleSpec(
-        label="constant after a warm-up", help="stays after the warm-up", decay=_stay, goes_down=False
+        label="constant after a warm-up", help="stays constant after the warm-up", decay=_stay, goes_down=False
     ),
     "polynomial": ScheduleSpec(
         label="polynomial",
-        help=f"down to {POLYNOMIAL_END_RATE:g} in a straight line",
+        help=f"decays linearly to {POLYNOMIAL_END_RATE:g}",
         decay=_polynomial,
         end_rate=POLYNOMIAL_END_RATE,
     ),
     "inverse_sqrt": ScheduleSpec(
         label="inverse square root",
-        help="down with the root of the steps, with no end in view: for runs of any length",
+        help="decays with the inverse square root of the step, independent of the run's length",
         decay=_inverse_sqrt,
     ),
     "warmup_stable_decay": ScheduleSpec(
         label="warm-up, then stable, then decay",
-        help="stays after the warm-up, and goes down to training.min_lr_rate in the last training.num_decay_steps",
+        help="stays constant after the warm-up and decays to training.min_lr_rate in the last training.num_decay_steps",
         decay=_warmup_stable_decay,
         warms_up_from_floor=True,
         has_floor=True,

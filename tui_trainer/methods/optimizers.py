@@ -163,7 +163,7 @@ def _muon(groups: list[dict[str, Any]], lr: float, training: AdamSettings) -> Op
                 part.step()
 
     if not any(group.get(HIDDEN) and group["params"] for group in groups):
-        raise RunError(f"{MUON} is for matrices inside of layers, and none trains; {DEFAULT} trains what does")
+        raise RunError(f"{MUON} is for the weight matrices of layers, but none of them is trainable; use {DEFAULT}")
     return Muon()
 
 
@@ -193,7 +193,7 @@ def _begin_bitsandbytes(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
                 optimizer.init_state(group, parameter, group_index, index)
                 state: dict[str, Any] = optimizer.state[parameter]
                 return state
-    raise ValueError("the parameter is not one of this optimizer")
+    raise ValueError("the parameter does not belong to this optimizer")
 
 
 def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
@@ -252,29 +252,29 @@ _IN_4_BITS = 1 + 2 * 4 / 128
 OPTIMIZERS: dict[str, OptimizerSpec] = {
     DEFAULT: _OF_TORCH(
         label="fused AdamW",
-        help="AdamW as one kernel, two moments in fp32",
+        help="AdamW in one kernel, with two fp32 moments",
         build=_fused_adamw,
         aliases=("adamw", "adamw_hf", "adamw_apex_fused"),
         smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
-        cpu_note="on a CPU 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured when it was built)",
+        cpu_note="on a CPU: 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured during development)",
     ),
     "adamw_torch": _OF_TORCH(
         label="AdamW",
-        help="the same update, not fused: a pass over the weights for each operation",
+        help="the same update, not fused: one pass over the weights per operation",
         build=_adamw,
         smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
-        warning="the fused one makes the same update in one pass over the weights",
+        warning="the fused version computes the same update in one pass over the weights",
         # torch 2.15, `_multi_tensor_adam` in torch/optim/adam.py: the roots of all second moments are there at once.
         update_bytes=4.0,
         host_keys=frozenset({"step"}),
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",
-        help="one number for each row and column of a matrix instead of two for each weight",
+        help="one number per row and column of a matrix instead of two per weight",
         build=_adafactor,
         modules=("transformers.optimization",),
         learning_rates=ADAPTIVE,
-        learning_rate_reason="Adafactor takes AdamW's rates, its steps are not scaled by the weights",
+        learning_rate_reason="Adafactor uses AdamW's rates, because its steps are not scaled by the weights",
         factored_state=True,
         state_keys=frozenset({"step", "RMS", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_sq"}),
         needed_keys=frozenset({"step", "RMS"}),
@@ -282,15 +282,15 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     MUON: OptimizerSpec(
         label="Muon",
-        help="for matrices inside of layers, with one moment; AdamW for embeddings, heads, norms, biases and experts",
+        help="for weight matrices of layers, with one moment; AdamW for embeddings, heads, norms, biases and experts",
         build=_muon,
         learning_rates=ADAPTIVE,
-        learning_rate_reason="Muon's steps are scaled to the size of AdamW's, and take its rates",
+        learning_rate_reason="Muon uses AdamW's rates, because its steps are scaled to the same size",
         smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
-        cpu_note="each step multiplies every hidden matrix 15 times in bf16, which is slow on a CPU without bf16",
+        cpu_note="each step does 15 bf16 matrix products per weight matrix, which is slow on a CPU without bf16",
         state_bytes=8.0,
         hidden_state_bytes=4.0,
-        state_words="one moment of hidden matrices, two of the rest",
+        state_words="one moment for hidden matrices, two for the rest",
         state_keys=_MOMENTS | {"step", "momentum_buffer"},
         needed_keys=_MOMENTS | {"step"},
         hidden_keys=frozenset({"momentum_buffer"}),
@@ -298,45 +298,45 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     "sgd": OptimizerSpec(
         label="SGD",
-        help="without momentum: no state at all",
+        help="no momentum and no optimizer state",
         build=_sgd,
         learning_rates=PLAIN,
-        learning_rate_reason="SGD's steps are as long as the clipped gradient, however many weights share it",
+        learning_rate_reason="SGD's steps have the length of the clipped gradient, for any number of weights",
         # Transformers' gradients have heavy tails, for which one step size for all weights is too large or too small
         # (Zhang et al., "Why are Adaptive Methods Good for Attention Models?", arXiv:1912.03194).
-        warning="one step size for all weights suits no attention layer",
+        warning="one step size for all weights works poorly for attention layers",
         state_keys=frozenset({"momentum_buffer"}),
     ),
     "adamw_8bit": _OF_BITSANDBYTES(
-        label="AdamW in 8 bits",
-        help="AdamW with a byte for each moment",
+        label="8-bit AdamW",
+        help="AdamW with one byte per moment",
         build=_by_library("bitsandbytes.optim", "AdamW8bit"),
         state_bytes=_IN_8_BITS,
         aliases=("adamw_bnb_8bit",),
     ),
     "adamw_torch_8bit": _OF_TORCHAO(
-        label="torchao's AdamW in 8 bits",
-        help="AdamW with a byte for each moment, by torchao; its step is compiled",
+        label="torchao's 8-bit AdamW",
+        help="AdamW with one byte per moment, by torchao, with a compiled step",
         build=_by_library("torchao.optim", "AdamW8bit"),
         state_bytes=_IN_8_BITS,
         smaller=("adamw_torch_4bit", ADAFACTOR),
     ),
     "adamw_torch_4bit": _OF_TORCHAO(
-        label="torchao's AdamW in 4 bits",
-        help="the same with half a byte for each moment",
+        label="torchao's 4-bit AdamW",
+        help="AdamW with half a byte per moment, by torchao, with a compiled step",
         build=_by_library("torchao.optim", "AdamW4bit"),
         state_bytes=_IN_4_BITS,
         smaller=(ADAFACTOR,),
     ),
     "paged_adamw_8bit": _OF_BITSANDBYTES(
-        label="paged AdamW in 8 bits",
-        help="the same, and what the GPU has no room for goes to the host's memory",
+        label="paged 8-bit AdamW",
+        help="8-bit AdamW whose state moves to host memory when GPU memory is full",
         build=_by_library("bitsandbytes.optim", "PagedAdamW8bit"),
         state_bytes=_IN_8_BITS,
     ),
     "paged_adamw_32bit": _OF_BITSANDBYTES(
         label="paged AdamW",
-        help="AdamW in fp32; what the GPU has no room for goes to the host's memory",
+        help="fp32 AdamW whose state moves to host memory when GPU memory is full",
         build=_by_library("bitsandbytes.optim", "PagedAdamW32bit"),
         state_bytes=8.0,
         aliases=("paged_adamw",),

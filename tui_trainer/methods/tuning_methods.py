@@ -23,9 +23,12 @@ class TuningMethod:
 
 
 TUNING_METHODS: dict[str, TuningMethod] = {
-    "full": TuningMethod(label="all weights", help="all weights of the model are trained"),
-    "lora": TuningMethod(label="LoRA", help="LoRA adapters, the model's own weights are frozen", has_adapter=True),
+    "full": TuningMethod(label="all weights", help="trains all weights of the model"),
+    "lora": TuningMethod(label="LoRA", help="trains LoRA adapters; the model's weights are frozen", has_adapter=True),
     "qlora": TuningMethod(
-        label="QLoRA", help="LoRA, with frozen weights in 4 bits on a GPU", has_adapter=True, in_four_bits=True
+        label="QLoRA",
+        help="trains LoRA adapters on frozen 4-bit weights, on a GPU",
+        has_adapter=True,
+        in_four_bits=True,
     ),
 }

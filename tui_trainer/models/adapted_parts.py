@@ -91,8 +91,8 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
     try:
         found = answers.ask(question)
     except WorkerFailed as failure:
-        message = f"cannot be looked up in the model: {failure.reason or failure}"
-        raise ConfigError(Problem(message=message, key=key, hint="name linear layers, with commas")) from None
+        message = f"could not be looked up in the model: {failure.reason or failure}"
+        raise ConfigError(Problem(message=message, key=key, hint="list linear layers, separated by commas")) from None
     if "problems" in found:
         raise ConfigError([Problem(**problem) for problem in found["problems"]])
     uses = {linear.path: linear.uses for linear in shape.linears}
@@ -110,16 +110,16 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
 def _against_experts(tuning: TuningSection, parts: AdaptedParts) -> list[Problem]:
     """Settings that peft has for linear layers alone, or that were not tried with tensors of experts."""
     named = ", ".join(dict.fromkeys(one.path for one in parts.experts))
-    which = f"tensors with an adapter ({one_line(named, 120)})"
-    instead = f"name linear layers alone in {MODULES_KEY}, and leave {PARAMETERS_KEY} empty"
+    which = f"adapters on tensors ({one_line(named, 120)})"
+    instead = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
     found = []
     if tuning.lora_dropout:
-        message = f"is {tuning.lora_dropout:g}, and peft drops nothing of what goes into {which}"
+        message = f"is {tuning.lora_dropout:g}, but peft has no dropout for {which}"
         found.append(Problem(message=message, key="tuning.lora_dropout", hint=f"set it to 0, or {instead}"))
     if tuning.use_dora:
-        message = f"is true, and peft has no DoRA for {which}"
+        message = f"is true, but peft has no DoRA for {which}"
         found.append(Problem(message=message, key="tuning.use_dora", hint=f"set it to false, or {instead}"))
     if tuning.in_four_bits:
-        message = f"is {tuning.method}, which was not tried with {which}: they are not kept in 4 bits"
+        message = f"is {tuning.method}, which has not been tested with {which}: they are not quantised to 4 bits"
         found.append(Problem(message=message, key="tuning.method", hint=f'set it to "lora", or {instead}'))
     return found

@@ -97,8 +97,8 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     """Everything that keeps a run from starting with this adapter, or with none where one is asked to go on."""
     asked, adapter = config.tuning.continue_adapter, facts.adapter
     if adapter is None:
-        hint = "name the folder of an adapter or a run that trained one, or leave it at auto"
-        message = f'is "{asked}", but the model to start from is no adapter'
+        hint = "start from the folder of an adapter or from a run that trained one, or leave this at auto"
+        message = f'is "{asked}", but the model to start from is not an adapter'
         return [] if asked == "auto" else [Problem(message=message, key=KEY, hint=hint)]
     if facts.damage:  # `model_problems` reports it
         return []
@@ -109,8 +109,8 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
         return []
     if not config.tuning.has_adapter:
         message, hint = (
-            f"is {method}, which trains all weights: no adapter goes on",
-            f"set it to lora, or {KEY} to merge",
+            f"is {method}, which trains all weights and cannot continue an adapter",
+            f'set it to lora, or set {KEY} = "merge"',
         )
         return [Problem(message=message, key="tuning.method", hint=hint)]
     return [*_differences(facts, adapter, config)]
@@ -122,7 +122,7 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], folder: P
     if before == now:
         return
     told = ", ".join(before[:5]) + (", ..." if len(before) > 5 else "")
-    message = f"the adapter tells other labels apart ({one_line(told, 120)}) than the data has"
+    message = f"the labels of the adapter ({one_line(told, 120)}) differ from those of the data"
     hint = f"train on the same labels, or {_MERGES}, with a new head"
     raise ConfigError(Problem(message=message, key=KEY, where=one_line(str(folder)), hint=hint))
 
@@ -136,26 +136,26 @@ def _unusable(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[P
 
     if config.is_from_scratch:
         yield about(
-            "an adapter is for weights that are there, and random ones are asked for", 'set model.init = "pretrained"'
+            "an adapter needs pretrained weights, but random ones are requested", 'set model.init = "pretrained"'
         )
         return
     if config.model.provider != "transformers":
-        yield about(f"{config.model.provider} starts from whole models only", 'set model.provider = "transformers"')
+        yield about(f"{config.model.provider} can only start from a full model", 'set model.provider = "transformers"')
     kind = one_line(str(fields.get("peft_type")), 40)
     if kind.upper() != "LORA":
-        yield about(f"the adapter is of the kind {kind}, and only LoRA is gone on with", "merge it with peft first")
+        yield about(f"the adapter has the type {kind}, but only LoRA can be continued", "merge it with peft first")
     start = str(fields.get("init_lora_weights", True)).lower()
     if start not in _PLAIN_INITS:
-        message = f"the adapter was begun by {one_line(start, 40)}, which changes the weights of its model as well"
-        yield about(message, "save it as plain LoRA (path_initial_model_for_weight_conversion of peft)")
+        message = f"the adapter was initialised by {one_line(start, 40)}, which also changes its base model"
+        yield about(message, "convert it to plain LoRA (path_initial_model_for_weight_conversion of peft)")
     wanted, found = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
     if found and wanted and found != wanted:
         hint = "choose the task that it was trained for, or another model"
-        yield about(f"the adapter was trained for {one_line(str(found), 40)}, and this task needs {wanted}", hint)
+        yield about(f"the adapter was trained for {one_line(str(found), 40)}, but this task needs {wanted}", hint)
     known = trained_on(adapter.folder)
     if known and facts.folder and fingerprint(adapter.base, with_weights=True) != known:
-        message = f"the adapter was trained on other weights than those in {one_line(str(facts.folder), 200)}"
-        hint = "put the model back that its run began with, or write its place into adapter_config.json"
+        message = f"the adapter was not trained on the weights in {one_line(str(facts.folder), 200)}"
+        hint = "restore the model that its run started from, or write its path into adapter_config.json"
         yield about(message, hint)
 
 
@@ -172,16 +172,16 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
     odd += [] if "tuning.target_modules" in made else [name for name in _PATTERNS if adapter.fields.get(name)]
     odd += [] if ids_of_adapter(adapter.fields) is not None else [INDICES]
     for name in odd:
-        message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which no setting here says"
+        message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in made and not odd:
-        message = "the adapter is not on all layers of the names that it is for, which tuning.target_modules cannot say"
+        message = "the adapter is on only some layers of these names, which tuning.target_modules cannot express"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in made.items():
         asked = getattr(config.tuning, key.rpartition(".")[2])
         if key != "tuning.lora_dropout" and not _same(facts.shape, key, value, asked):
-            message = f"is {_shown(asked)}, but the adapter that goes on has {_shown(value)}"
-            yield Problem(message=message, key=key, hint=f"leave it out, or {_MERGES}")
+            message = f"is {_shown(asked)}, but the adapter to continue has {_shown(value)}"
+            yield Problem(message=message, key=key, hint=f"remove the setting, or {_MERGES}")
 
 
 def _shown(value: Any) -> str:

@@ -69,8 +69,8 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     if not asked or folder is None:
         return None
     if (pieces := pieces_of(folder, asked)) is None:
-        message = f"tokens are added to a {FAST_FILE}, which this model's tokenizer has not"
-        raise ConfigError(Problem(message=message, key=KEY, hint=f"write one: {tokenizer_command(folder)}"))
+        message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
+        raise ConfigError(Problem(message=message, key=KEY, hint=f"create one: {tokenizer_command(folder)}"))
     new = tuple(token for token in asked if pieces[token] != 1)
     first, now = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first + len(new)
@@ -151,16 +151,16 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     family, tuning = one_line(str(facts.config.get("model_type")), 80), config.tuning
     if has_towers(family):
         yield (
-            f"the tables of {family} belong to a model inside of another, and were never enlarged here",
-            "leave it out",
+            f"has not been tested with {family}, whose embedding belongs to a nested language model",
+            "remove it",
         )
     if tuning.trainable_layers:
-        yield "their rows would not train: tuning.trainable_layers freezes the embedding", "leave one of them out"
+        yield "the new rows would not train: tuning.trainable_layers freezes the embedding", "remove one of the two"
     if facts.adapter and goes_on:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (
-            f"the adapter that goes on has no rows for {shown}",
-            'leave it out, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
+            f"the adapter to continue has no rows for {shown}",
+            'remove it, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
         )
         return
     if not tuning.has_adapter:
@@ -169,18 +169,18 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     if facts.head == ENCODER_DECODER:
         hint = f'set tuning.method = "full", or {_SAVED_KEY} = "shared"'
         if not _saves_tables(shape, tuning):
-            yield "an encoder and a decoder share one table, of which LoRA does not train single rows here", hint
+            yield "LoRA cannot train single rows of an embedding that is shared by encoder and decoder", hint
         return
     names = names_in(tuning.modules_to_save)
     whole = saves_embedding(shape, tuning.modules_to_save), saves_head(shape, tuning.modules_to_save)
     if any(whole) and not _saves_tables(shape, tuning):
         yield (
-            f"their rows in the other table would not train beside {', '.join(names)}",
-            "name embedding and head in it",
+            f"the new rows of the other table would not be trained with {_SAVED_KEY} = {', '.join(names)}",
+            f"name embedding and head in {_SAVED_KEY}",
         )
     if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:
         yield (
-            "the head has a bias, which peft leaves out where single rows train",
+            "the head has a bias, which peft drops when it trains single rows",
             f"name embedding and head in {_SAVED_KEY}",
         )
 
@@ -189,12 +189,12 @@ def planned_words(added: AddedTokens | None, before: int) -> str:
     """What is planned, as a clause; empty where nothing is added."""
     if added is None:
         return ""
-    parts = [f"{len(added.new):,} of {KEY} are new"] if added.new else []
+    parts = [f"new tokens in {KEY}: {len(added.new):,}"] if added.new else []
     if added.rows > before:
         parts.append(f"the embedding grows from {before:,} to {added.rows:,} rows")
     if added.known:
         some = one_line(", ".join(added.known[:3]), 60) + (", ..." if len(added.known) > 3 else "")
-        parts.append(f"{len(added.known):,} {'is' if len(added.known) == 1 else 'are'} one token already ({some})")
+        parts.append(f"already in the vocabulary: {len(added.known):,} ({some})")
     return "; ".join(parts)
 
 
@@ -209,8 +209,8 @@ def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: 
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=is_chat_mark(token)) for token in added.new])
     given = tokenizer.convert_tokens_to_ids(list(added.new))
     if given != list(added.ids):
-        message = f"the tokenizer gives new tokens the numbers {one_line(str(given), 80)}, and {added.ids} are free"
-        raise bad_model(message, f"leave {KEY} out", str(folder))
+        message = f"the tokenizer gave the new tokens the ids {one_line(str(given), 80)} instead of {added.ids}"
+        raise bad_model(message, f"remove {KEY}", str(folder))
 
 
 def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:

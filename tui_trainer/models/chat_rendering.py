@@ -73,19 +73,19 @@ def template_text(wanted: str) -> str:
     if not is_file:
         near = difflib.get_close_matches(wanted, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
-        hint = f"{guess}known: {', '.join(template_names())}, or the path of a {_ENDING} file"
-        raise _problem(f"there is no chat template {one_line(wanted, 60)!r}", hint)
+        hint = f"{guess}known: {', '.join(template_names())}, or the path to a {_ENDING} file"
+        raise _problem(f"unknown chat template {one_line(wanted, 60)!r}", hint)
     try:
         with Path(wanted).expanduser().open("rb") as file:
             content = file.read(_LARGEST + 1)
         if len(content) > _LARGEST:
-            raise _problem(f"{one_line(wanted, 120)} is no chat template: it is larger than a megabyte", "name another")
+            raise _problem(f"{one_line(wanted, 120)} is too large for a chat template (over 1 MiB)", "choose another")
         return content.decode("utf-8")
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or "no home folder"
         raise _problem(f"{one_line(wanted, 120)} cannot be read: {reason}", _hint()) from None
     except UnicodeDecodeError:
-        raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "write it again as UTF-8") from None
+        raise _problem(f"{one_line(wanted, 120)} is not UTF-8", "save it as UTF-8") from None
 
 
 def stored_template(folder: Path) -> str:
@@ -117,7 +117,7 @@ def template_problems(wanted: str, folder: Path | None, family: str) -> list[Pro
 def no_template(model: str, family: str = "") -> ConfigError:
     """For a model whose tokenizer has no template, and none was named."""
     likely = _OF_FAMILY.get(family)
-    hint = f"{_hint()}; {likely} is what chat models of this family use" if likely else _hint()
+    hint = f"{_hint()}; chat models of this family use {likely}" if likely else _hint()
     return _problem("the tokenizer has no chat template", hint, one_line(model, 120))
 
 
@@ -411,8 +411,8 @@ class ConversationRenderer:
         """Raises DataError, without a place, for a conversation that the template does not take, does not write whole
         or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
-            message = f"the text holds {self._untold!r}, with which the chat template {self._template.name} ends a turn"
-            raise DataError(message, hint="it is no special token of the tokenizer, so the two cannot be told apart")
+            message = f"the text contains {self._untold!r}, which ends turns in the chat template {self._template.name}"
+            raise DataError(message, hint="it is not a special token, so it cannot be told apart from the end token")
         messages, spelt = self._broken(self._renamed(conversation.messages))
         tools, more = self._broken(list(conversation.tools))
         if self._loss_on == "all":
@@ -450,8 +450,8 @@ class ConversationRenderer:
         """What may be, of all that a text lacks. Raises DataError for the rest."""
         lost, left_out = unwritten_parts(text, messages, tools, answers)
         if lost:
-            hint = f"set {KEY} to one that does, such as chatml, or leave the row out"
-            raise DataError(f"the chat template {self._template.name} does not write {lost}", hint=hint)
+            hint = f"set {KEY} to one that includes it, such as chatml, or remove the row"
+            raise DataError(f"the chat template {self._template.name} omits {lost}", hint=hint)
         return tuple(left_out)
 
     def _learnt(self, spans: list[Span], messages: list[Any]) -> list[Span]:
@@ -463,8 +463,8 @@ class ConversationRenderer:
         if all(learnt):
             return spans
         if len(learnt) != len(spans):
-            message = f"an answer is left out, and the chat template {self._template.name} does not mark each one"
-            raise DataError(message, hint=f"set {KEY} to another, such as chatml, or leave the row out")
+            message = f"a turn has weight 0, but the chat template {self._template.name} does not mark each turn"
+            raise DataError(message, hint=f"set {KEY} to another, such as chatml, or remove the row")
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
@@ -513,7 +513,7 @@ class ConversationRenderer:
         answers = [place for place, message in enumerate(messages) if message["role"] == "assistant"]
         if answers and answers[0] == 0:
             raise DataError(
-                "the conversation begins with an answer", hint="give the question before it, or leave the row out"
+                "the conversation begins with an assistant turn", hint="add a user turn before it, or remove the row"
             )
         spans = []
         for place in answers[-1:] if self._loss_on == "completion" else answers:
@@ -527,16 +527,16 @@ class ConversationRenderer:
 
     def _not_nested(self, number: int, before: str, until: str, text: str, *, last_is_clear: bool) -> DataError:
         if until.startswith(before):
-            what, shorter, longer = f"writes answer {number} otherwise once the conversation goes on", until, text
+            what, shorter, longer = f"changes assistant turn {number} when the conversation continues", until, text
         else:
-            what = f"writes otherwise what stands before answer {number} once it is given"
+            what = f"changes the text before assistant turn {number} when that turn is added"
             shorter, longer = before, until
         pairs = enumerate(zip(shorter, longer, strict=False))
         at = next((place for place, (one, other) in pairs if one != other), min(len(shorter), len(longer)))
         texts = (part[max(0, at - _SHOWN // 2) : at + _SHOWN // 2].replace(_SIGN, "") for part in (shorter, longer))
         shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
-        message = f"the chat template {self._template.name} {what} ({shown}), so its tokens cannot be told"
-        way = 'task.loss_on = "completion" to learn the last answer only, or ' if last_is_clear else ""
+        message = f"the chat template {self._template.name} {what} ({shown}), so the tokens of the turn are unknown"
+        way = 'task.loss_on = "completion" to train on the last turn only, or ' if last_is_clear else ""
         return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
@@ -562,13 +562,13 @@ class ConversationRenderer:
             texts, spans = limited(render)
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
-            message = f"the chat template {self._template.name} does not end: {seconds} s went into one conversation"
-            hint = f"take the loop out of it, or set {KEY} to another, such as chatml"
+            message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
+            hint = f"remove the endless loop from it, or set {KEY} to another, such as chatml"
             raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
             number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
             name = f"{self._template.name}, line {number}," if number else self._template.name
-            message = f"the chat template {name} does not take this conversation: {one_line(reason, 160)}"
+            message = f"the chat template {name} rejects this conversation: {one_line(reason, 160)}"
             hint = f"change the conversation, or choose another {KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
@@ -581,7 +581,7 @@ class ConversationRenderer:
             nonlocal count
             if isinstance(part, str):
                 if _SIGN in part:
-                    raise DataError("the text holds U+FDD0, which is no character", hint="leave the row out")
+                    raise DataError("the text contains U+FDD0, which is not a character", hint="remove the row")
                 text, found = self._controls.subn(lambda match: match[0][0] + _SIGN + match[0][1:], part)
                 count += found
                 return text
@@ -600,7 +600,7 @@ class ConversationRenderer:
             problem = error.problems[0]
             raise ConfigError(Problem(message=problem.message, key=KEY, hint=problem.hint)) from None
         if _PROBE not in text:
-            message = f"the chat template {self._template.name} leaves out what the assistant says"
+            message = f"the chat template {self._template.name} omits the text of the assistant"
             raise ConfigError(Problem(message=message, key=KEY, hint="choose another, such as chatml"))
         tail = text.rpartition(_PROBE)[2]
         begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
@@ -615,8 +615,8 @@ def _refuse_powers(template: ChatTemplate) -> None:
         for text in filter(None, (template.text, template.for_tools)):
             for line, kind, word in Environment().lex(text):
                 if (kind, word) == ("operator", "**"):
-                    message = f"the chat template {template.name}, line {line}, raises a number to a power"
-                    hint = f"that may never end, and no conversation needs it: set {KEY} to another, such as chatml"
+                    message = f"the chat template {template.name}, line {line}, uses the operator **"
+                    hint = f"powers may take forever and are not allowed: set {KEY} to another, such as chatml"
                     raise ConfigError(Problem(message=message, key=KEY, hint=hint))
 
 

@@ -50,7 +50,7 @@ class ConfigFields:
         if found is not None:
             return found
         if default is None:
-            raise bad_model(f"config.json has no {name}", hint="it is damaged, or of a kind that is no decoder")
+            raise bad_model(f"config.json has no {name}", hint="the file is damaged, or the model is not a decoder")
         return default
 
     def optional(self, name: str) -> int | None:
@@ -84,12 +84,12 @@ class ConfigFields:
 
 _LARGEST_CONFIG = 16 * 1024 * 1024
 _CLASSIFIERS = {
-    "ForSequenceClassification": "a classifier of texts",
-    "ForTokenClassification": "a classifier of tokens",
-    "ForQuestionAnswering": "a finder of answers",
-    "ForMultipleChoice": "a chooser among answers",
-    "ForImageClassification": "a classifier of images",
-    "ForSpeechSeq2Seq": "a transcriber of speech",
+    "ForSequenceClassification": "a text classifier",
+    "ForTokenClassification": "a token classifier",
+    "ForQuestionAnswering": "a question answering model",
+    "ForMultipleChoice": "a multiple choice model",
+    "ForImageClassification": "an image classifier",
+    "ForSpeechSeq2Seq": "a speech recognition model",
 }
 
 
@@ -115,11 +115,11 @@ def read_config(folder: Path) -> dict[str, Any]:
         return config
     where = str(folder)
     if any(folder.glob("*.gguf")):
-        hint = "take the version of the model with config.json and .safetensors files"
-        raise bad_model("the folder holds .gguf files only, the form of llama.cpp, which is not trained", hint, where)
+        hint = "use the version of the model with config.json and .safetensors files"
+        raise bad_model("the folder has only .gguf files (llama.cpp), which cannot be trained", hint, where)
     if nested := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
-        raise bad_model("the folder has no config.json", f"its folders have: {one_line(', '.join(nested))}", where)
-    raise bad_model("the folder has no config.json", "give the folder that transformers saved a model in", where)
+        raise bad_model("the folder has no config.json", f"subfolders with one: {one_line(', '.join(nested))}", where)
+    raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)
 
 
 def architecture_of(config: Mapping[str, Any]) -> str:
@@ -138,35 +138,35 @@ def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | 
     if head == CAUSAL:
         what, hint = _no_decoder(config, name), instead(model_type)
     if what:
-        hint = "; ".join(filter(None, ("take a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
-        raise bad_model(f"{name or model_type} is {what}, and does not continue a text", hint, where)
+        hint = "; ".join(filter(None, ("choose a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
+        raise bad_model(f"{name or model_type} is {what}, which does not continue a text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):
         raise bad_model(lack_of(model_type, head), instead(model_type), where)
 
 
 def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head | None) -> None:
     """Raises ConfigError for a model that reads other things beside text, unless it is one that is trained on text."""
-    what = "a model of several kinds of input (images or sound beside text)"
+    what = "a multimodal model (images or sound as well as text)"
     if not has_towers(config.get("model_type")):
-        hint = f"on text these are trained: {', '.join(TRAINED_ON_TEXT)}; or take a model that reads text only"
-        why = NOT_TRAINED.get(str(config.get("model_type")), "of a kind that is not trained here")
+        hint = f"these can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
+        why = NOT_TRAINED.get(str(config.get("model_type")), "this type cannot be trained here")
         raise bad_model(f"{name} is {what}, and {why}", hint, where)
     if other := _no_decoder(config, name):
-        raise bad_model(f"{name} is {other}, and does not continue a text", "take the whole model", where)
+        raise bad_model(f"{name} is {other}, which does not continue a text", "use the full model", where)
     if head not in (None, CAUSAL):
-        hint = "set task.type to causal_lm or chat, or take a model that reads text only"
-        raise bad_model(f"{name} is {what}, which learns to continue texts and nothing else here", hint, where)
+        hint = "set task.type to causal_lm or chat, or choose a text-only model"
+        raise bad_model(f"{name} is {what}, which can only be trained to continue text", hint, where)
 
 
 def _no_decoder(config: Mapping[str, Any], name: str) -> str:
     """What a model is that does not continue texts; empty for one that does."""
     if config.get("is_encoder_decoder"):
-        return "a sequence-to-sequence model, an encoder with a decoder"
+        return "an encoder-decoder model"
     for ending, what in _CLASSIFIERS.items():
         if name.endswith(ending):
             return what
     if name.endswith("ForMaskedLM"):
-        return "an encoder, which fills gaps"
+        return "a masked language model"
     if config.get("model_type") in ENCODERS and not config.get("is_decoder"):
         return "an encoder"
     return ""
@@ -194,8 +194,8 @@ def fp16_problems(config: Config, model_type: str) -> list[Problem]:
     """fp16 that was asked for, of a model that overflows in it."""
     if model_type not in OVERFLOWS_IN_FP16:
         return []
-    message = f"{model_type} overflows in fp16: numbers inside it pass 65,504"
-    hint = "set it to auto: bf16 where the card has it, else fp32"
+    message = f"{model_type} overflows in fp16: its activations exceed 65,504"
+    hint = "set it to auto: bf16 if the GPU supports it, else fp32"
     asked = {
         "training.mixed_precision": config.training.mixed_precision == "fp16",
         "model.dtype": config.model.dtype == "float16",

@@ -126,14 +126,14 @@ def find_model(
     if entry:
         return _catalogued(entry, asked)
     near = nearest_folder(name)
-    hint = f"did you mean the folder ./{near}? Else {remedies(name)}" if near else remedies(name)
+    hint = f"did you mean the folder ./{near}? Otherwise {remedies(name)}" if near else remedies(name)
     raise bad_model(f"the model {name} is not on this machine", hint=hint)
 
 
 def require_folder(facts: ModelFacts) -> Path:
     """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
     if facts.folder is None:
-        raise bad_model(f"the model {facts.name} can be planned, but it is not on this machine", remedies(facts.name))
+        raise bad_model(f"the model {facts.name} can be planned, but is not on this machine", remedies(facts.name))
     return facts.folder
 
 
@@ -180,7 +180,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
     told, where = fields.get("base_model_name_or_path"), str(folder)
     if not isinstance(told, str) or not told:
         hint = f"write it into {ADAPTER_FILE} as base_model_name_or_path"
-        raise bad_model("the adapter does not say which model it is for", hint, where)
+        raise bad_model("the adapter does not name its base model", hint, where)
     revision = fields.get("revision")
     more = {"revision": revision if isinstance(revision, str) else asked["revision"]}
     try:
@@ -191,7 +191,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
             replace(one, message=f"{words}: {one.message}", where=where) for one in error.problems
         ) from None
     if base.adapter:
-        raise bad_model("the adapter is for another adapter", "merge that one into its model first", where)
+        raise bad_model("the base of this adapter is another adapter", "merge that one into its base first", where)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
     # Beside an adapter where the model that it is for knows no such labels, tokens or positions.
@@ -200,7 +200,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
     generation = read_json(folder / "generation_config.json") or {}
     damage: tuple[Problem, ...] = ()
     if not (folder / ADAPTER_WEIGHTS).is_file():
-        hint = "copy the adapter again; peft saves one in .bin anew"
+        hint = "copy the adapter again; to convert a .bin adapter, save it again with peft"
         damage = (Problem(message=f"the adapter has no {ADAPTER_WEIGHTS}", key=MODEL_KEY, where=where, hint=hint),)
     else:
         try:

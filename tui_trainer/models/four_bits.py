@@ -105,8 +105,8 @@ def refuse_poisoned_files(folder: Path) -> None:
 
     for name, tensor in stored_tensors(folder):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            message = f"{one_line(name, 120)} holds numbers that are not finite"
-            hint = "the file with the weights is damaged, or the model was spoilt in training: take another copy"
+            message = f"{one_line(name, 120)} contains values that are not finite"
+            hint = "the weights file is damaged, or the model diverged in training: use another copy"
             raise ConfigError(Problem(message=message, where=str(folder), key="model.model_name_or_path", hint=hint))
 
 

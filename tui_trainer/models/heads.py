@@ -152,7 +152,7 @@ def instead(model_type: str) -> str:
 def lack_of(model_type: str, head: Head) -> str:
     """The sentence about a kind of model that has no such head."""
     if head == "question_answering" and model_type in _RENAMED_FOR_QUESTIONS:
-        return f"the question answering head of {model_type} in transformers does not take the published weights"
+        return f"transformers cannot load published weights into the question answering head of {model_type}"
     return f"{model_type} has no {_WORDS.get(head, head.replace('_', ' '))} head"
 
 

@@ -212,21 +212,23 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
     ]
     for names in (missing, sorted(others)):
         if wrong := [name for name in names if name not in may_be_new]:
-            what = "is not in the files"
+            what = "is missing from the files"
             if wrong[0] in others:
                 stored, wanted = others[wrong[0]]
-                what = f"has the shape {list(stored)} in the files and {list(wanted)} by config.json"
+                what = f"has the shape {list(stored)} in the files, but {list(wanted)} in config.json"
             hint = "copy the model again, config.json and weights together"
-            raise bad_model(f"the weights do not fit the config: {_first_of(wrong, ', and')} {what}", hint, str(folder))
+            raise bad_model(
+                f"the weights do not fit config.json: {_first_of(wrong, ', and')} {what}", hint, str(folder)
+            )
     if not may_be_new:
         return ""
     may_be_new.sort(key=lambda name: (name.startswith(body), name.endswith(".bias"), name))
-    words = f"{_first_of(may_be_new)} {'start' if len(may_be_new) > 1 else 'starts'} from scratch"
+    words = f"{_first_of(may_be_new)} {'are' if len(may_be_new) > 1 else 'is'} newly initialised"
     had = {
         stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
     }
     if had:
-        words += f": the model in {one_line(str(folder))} tells {had.pop()} labels apart, this task {model.num_labels}"
+        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, this task {model.num_labels}"
     return words
 
 
@@ -290,8 +292,8 @@ def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> st
             # transformers draws no weight that it has read.
             parameter._is_hf_initialized = False
         model._init_weights(module)
-    told = ", ".join(had[:5]) + (", ..." if len(had) > 5 else "")
-    return f"{one_line(', '.join(names), 120)} starts from scratch: the model was for the labels {one_line(told, 120)}"
+    told = one_line(", ".join(had[:5]) + (", ..." if len(had) > 5 else ""), 120)
+    return f"{one_line(', '.join(names), 120)} is newly initialised: the model was trained for the labels {told}"
 
 
 def load_config(
@@ -373,8 +375,8 @@ def _cannot_load(error: Exception, folder: Path, model: ModelSection) -> ConfigE
     """What transformers could not do, in words that say what to do about it."""
     text = str(error)
     if isinstance(error, pickle.UnpicklingError):
-        hint = "take the version of the model with .safetensors files"
-        return bad_model("a file with weights holds more than tensors and is not loaded", hint, str(folder))
+        hint = "use the version of the model with .safetensors files"
+        return bad_model("a weight file contains more than tensors and is not loaded", hint, str(folder))
     if "does not recognize this architecture" in text:
         kind = (read_json(folder / "config.json") or {}).get("model_type")
         message = f"this version of transformers does not know the architecture {one_line(str(kind), 80)}"

@@ -28,12 +28,12 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     """Everything that keeps a run from starting, all at once. With `init = "scratch"` weights and tokenizer of the
     folder do not matter."""
     if facts.folder is None:
-        what = f"the model {facts.name} can be planned, but it is not on this machine"
+        what = f"the model {facts.name} can be planned, but is not on this machine"
         return [Problem(message=what, key=MODEL_KEY, hint=remedies(facts.name))]
     found: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:
-        hint = "read its .py files, then set model.trust_remote_code = true; the code can do all that you can"
-        found.append(_about(facts, "the model wants to run Python code that comes with it (auto_map)", hint))
+        hint = "read its .py files, then set model.trust_remote_code = true; the code runs with all your permissions"
+        found.append(_about(facts, "the model needs to run its own Python code (auto_map)", hint))
     if init == "pretrained":
         found += facts.damage
         found += [] if facts.damage else _weight_problems(facts, facts.folder)
@@ -53,9 +53,9 @@ def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Proble
     if not marks or not missing:
         return []
     names = " and ".join(missing)
-    what = f"the tokenizer marks each text with its language, and tokenizer_config.json does not name {names}"
+    what = f"the tokenizer marks each text with its language, but tokenizer_config.json does not set {names}"
     example = ", ".join(f'"{name}": "{code}"' for name, code in (("src_lang", "eng_Latn"), ("tgt_lang", "fra_Latn")))
-    hint = f"take a folder whose tokenizer_config.json has them, by the tokenizer's own names: {example}"
+    hint = f"use a folder whose tokenizer_config.json sets them, with the tokenizer's own codes: {example}"
     return [_about(facts, what, hint)]
 
 
@@ -74,7 +74,7 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
     limit = shape.max_position_embeddings
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
-    what = f"{max_length} is above {limit}, the positions that this {shape.model_type} model has learnt"
+    what = f"{max_length} is above {limit}, the number of positions that this {shape.model_type} model has learned"
     hint = f"set data.max_length = {limit} or less; only rotary positions reach further (model.rope_scaling)"
     return [Problem(message=what, key="data.max_length", hint=hint)]
 
@@ -85,8 +85,8 @@ def length_warning(shape: ModelShape, max_length: int) -> str:
     if limit is None or shape.learned_positions or max_length <= limit:
         return ""
     return (
-        f"data.max_length = {max_length} is beyond the {limit} tokens that the model was made for; "
-        f"model.rope_scaling with a factor of {-(-max_length // limit)} reaches as far"
+        f"data.max_length = {max_length} exceeds the {limit} tokens that the model was made for; "
+        f"set model.rope_scaling with a factor of {-(-max_length // limit)} to extend its context"
     )
 
 
@@ -97,25 +97,25 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
         others = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
         seen = f" (only {one_line(', '.join(others))})" if others else ""
         hint = f"copy model.safetensors, or the shards with their index, into it, or {_SCRATCH}"
-        yield _about(facts, f"the folder has a config.json and no weights{seen}", hint)
+        yield _about(facts, f"the folder has a config.json but no weights{seen}", hint)
     elif facts.weights == "bin":
         yield from _pickle_problems(facts, folder)
     elif "quantization_config" in facts.config:
         told = facts.config["quantization_config"]
         method = one_line(str(told.get("quant_method", "")), 40) if isinstance(told, dict) else ""
         what = f"the weights are stored quantised ({method or 'of unknown kind'}), which cannot be trained"
-        yield _about(facts, what, "take the version of the model in 16 bits")
+        yield _about(facts, what, "use the 16-bit version of the model")
     elif not facts.headers:
-        yield _about(facts, "the files with weights hold no tensors", "copy or download the model again")
+        yield _about(facts, "the weight files contain no tensors", "copy or download the model again")
     else:
         for what in misfits(facts.stored_shape, facts.headers):
-            yield _about(facts, what, "take config.json and weights of the same model")
+            yield _about(facts, what, "use config.json and weights of the same model")
 
 
 def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     for name in facts.weight_files:
         if not (folder / name).is_file():
-            yield _about(facts, f"the file with weights {one_line(name, 80)} is missing", "copy the model again")
+            yield _about(facts, f"the weight file {one_line(name, 80)} is missing", "copy the model again")
             continue
         try:
             calls = foreign_calls(folder / name)
@@ -123,10 +123,10 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
             yield _about(facts, f"{name} is damaged: {error}", "copy the model again")
             continue
         if calls:
-            what = f"{name} holds more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
+            what = f"{name} contains more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
             command = unsafe_conversion_command(folder, facts.weight_files)
-            hint = "take the version with .safetensors files, or, if you trust its author with all that you can do, "
-            yield _about(facts, what, f"{hint}convert this one, which runs its code: {command}")
+            hint = "use the version with .safetensors files, or, if you trust its author with all your permissions, "
+            yield _about(facts, what, f"{hint}convert this file, which runs its code: {command}")
 
 
 def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
@@ -142,8 +142,8 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     own = facts.adapter.config.get("vocab_size") if facts.adapter else None
     rows = own if isinstance(own, int) else embedding_rows(facts.stored_shape, facts.headers)
     if told and rows and told.rows > rows:
-        what = f"the tokenizer has {told.rows} tokens and the embedding {rows} rows: the last tokens have no vector"
-        yield _about(facts, what, "take the tokenizer of the same model, or save the model with a resized embedding")
+        what = f"the tokenizer has {told.rows} tokens but the embedding {rows} rows: the last tokens have no vector"
+        yield _about(facts, what, "use the tokenizer of the same model, or save the model with a resized embedding")
 
 
 def _about(facts: ModelFacts, message: str, hint: str) -> Problem:

@@ -84,24 +84,22 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return []
     family = one_line(str(stored.get("model_type")), 80)
 
-    def about(message: str, hint: str = "leave the table out") -> list[Problem]:
+    def about(message: str, hint: str = "remove the table") -> list[Problem]:
         return [Problem(message=message, key=TYPE_KEY, hint=hint)]
 
     if section.rope_type == _BY_BATCH:
-        message = (
-            "with dynamic a row is read by the longest that was read before, so that no run could be resumed exactly"
-        )
+        message = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"
         return about(message, 'set it to "yarn"')
     if config.is_from_scratch:
-        return about("a model from random weights learns the positions of data.max_length at once")
+        return about("a model that is trained from scratch learns all positions of data.max_length without scaling")
     if has_towers(family):
-        return about(f"the positions of {family} count images as well, and were never changed here")
+        return about(f"the positions of {family} also count images, and scaling them has not been tested")
     if not ConfigFields(stored).optional(POSITIONS):
         return about(f"config.json does not say how many positions this {family} model was made for")
     own, asked = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
     if own not in (_NONE, asked):
         message = f"is {asked}, but the model was trained with the type {one_line(own, 40)}"
-        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or leave the table out")
+        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or remove the table")
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:
@@ -109,7 +107,7 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
     if not types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
     if types != [asked]:
-        return about(f"the layers of this {family} model have positions of their own ({', '.join(types)})")
+        return about(f"the layers of this {family} model use their own position types ({', '.join(types)})")
     return []
 
 
@@ -131,7 +129,7 @@ def _refuse_other_pairs(module: Any) -> None:
     for name in ("short_factor", "long_factor"):
         factors, pairs = parameters.get(name), module.inv_freq.shape[-1]
         if factors is not None and len(factors) != pairs:
-            raise ValueError(f"{name} has {len(factors)} numbers, and a head {pairs} pairs of dimensions")
+            raise ValueError(f"{name} has {len(factors)} factors, but a head has {pairs} pairs of dimensions")
 
 
 def _field_problems(section: RopeScalingSection) -> list[Problem]:
@@ -139,25 +137,23 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
     asked, kind = _asked(section), section.rope_type
     if kind == _NONE:
         return [
-            Problem(
-                message=f"is set, but {TYPE_KEY} = {_NONE} reads nothing", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}"
-            )
+            Problem(message=f"is set, but {TYPE_KEY} = {_NONE} ignores it", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
             for name in asked
             if name != "rope_type"
         ]
     needs, takes = FIELDS[kind]
     found = [
-        Problem(message=f"{kind} needs it", key=f"{KEY}.{name}", hint=f"set it, or {TYPE_KEY} to another")
+        Problem(message=f"is required by {kind}", key=f"{KEY}.{name}", hint=f"set it, or change {TYPE_KEY}")
         for name in needs
         if name not in asked
     ]
     if 0 < section.factor < 1:
         found.append(
-            Problem(message="is below 1, and rows become longer by it", key=f"{KEY}.factor", hint="set it to 2")
+            Problem(message="is below 1, but scaling makes the context longer", key=f"{KEY}.factor", hint="set it to 2")
         )
     readers = {name: [one for one, fields in FIELDS.items() if name in (*fields[0], *fields[1])] for name in asked}
     found += [
-        Problem(message=f"{kind} does not read it", key=f"{KEY}.{name}", hint=f"leave it out: {', '.join(types)} does")
+        Problem(message=f"is not used by {kind}", key=f"{KEY}.{name}", hint=f"remove it; used by: {', '.join(types)}")
         for name, types in readers.items()
         if name not in (*_EVERY_TYPE, *needs, *takes)
     ]

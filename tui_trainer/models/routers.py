@@ -40,8 +40,8 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     try:
         found = answers.ask({"config": deciding_fields(config)})
     except WorkerFailed as failure:
-        message = f"cannot be looked up in the model: {failure.reason or failure}"
-        hint = "set it to 0: routers then have no loss"
+        message = f"could not be looked up in the model: {failure.reason or failure}"
+        hint = "set it to 0 to train without a router loss"
         raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
     return Routers(**found) if found else None
 

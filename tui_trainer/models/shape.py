@@ -88,7 +88,7 @@ def scratch_problems(scratch: ScratchSection, head: Head) -> list[Problem]:
     if head == CAUSAL or scratch.key_value_heads == scratch.num_attention_heads:
         return []
     kind = "BERT" if head in CLASSIFYING else "T5"
-    message = f"a model of {kind}'s form has as many heads of keys as of queries"
+    message = f"a {kind} model has as many key-value heads as attention heads"
     return [Problem(message=message, key=key, hint='set it to "auto"')]
 
 
@@ -160,10 +160,10 @@ def shape_of(
     """
     fields, model_type = ConfigFields(config), ConfigFields(config).model_type
     if isinstance(config.get("text_config"), Mapping) and not has_towers(model_type):
-        hint = "take a model that reads text only"
+        hint = "choose a text-only model"
         raise bad_model(f"{model_type or 'the model'} is built from several models (text and others)", hint)
     if not model_type:
-        raise bad_model("config.json has no model_type", hint="it is not the config of a model of transformers")
+        raise bad_model("config.json has no model_type", hint="it is not the config of a transformers model")
     classes = (labels or stored_labels(config)) if head in CLASSIFYING else 0
     counted: dict[str, Any] = {}
     if has_towers(model_type):

@@ -34,13 +34,13 @@ def match_targets(
         return (target_modules,)
     problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))] + problems
     if not names_in(target_modules) and not target_parameters:
-        problems.append(Problem(message="no layer is named", key=_TARGETS_KEY, hint='"all-linear" names all of them'))
+        problems.append(Problem(message="names no layer", key=_TARGETS_KEY, hint='"all-linear" selects all of them'))
     # A layer that would be adapted and trained as a whole at once.
     paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
     saved = _named_modules(shape, names_in(modules_to_save))
     if not problems and (both := next((entry.name for entry in saved if entry.path in paths), "")):
-        hint = f"leave it out of {_SAVED_KEY}, or name the targets one by one without it"
-        problems.append(Problem(message=f"{both} gets an adapter as well", key=_SAVED_KEY, hint=hint))
+        hint = f"remove it from {_SAVED_KEY}, or list the targets one by one without it"
+        problems.append(Problem(message=f"{both} also gets an adapter", key=_SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)
     names: dict[str, None] = {}
@@ -149,8 +149,8 @@ def _target_problem(shape: ModelShape, name: str) -> Problem | None:
         return None
     whole = [entry.name for entry in _modules(shape) if _names(name, entry.path)]
     if whole:
-        what = f"{one_line(name, 80)} is no linear layer inside the model and gets no adapter"
-        return Problem(message=what, key=_TARGETS_KEY, hint=f"to train it as a whole, name it in {_SAVED_KEY}")
+        what = f"{one_line(name, 80)} is not a linear layer inside the model and gets no adapter"
+        return Problem(message=what, key=_TARGETS_KEY, hint=f"to train it as a whole, add it to {_SAVED_KEY}")
     return _unknown(name, linear_names(shape), _TARGETS_KEY, "linear layers")
 
 
@@ -165,5 +165,5 @@ def _unknown(name: str, known: tuple[str, ...], key: str, kind: str) -> Problem:
     near = get_close_matches(name.rpartition(".")[2], known, n=2, cutoff=0.6)
     nearest = f"did you mean {' or '.join(near)}? " if near else ""
     listed = one_line(", ".join(known), 300)
-    what = f"no module of the model is called {one_line(name, 80)}"
+    what = f"the model has no module called {one_line(name, 80)}"
     return Problem(message=what, key=key, hint=f"{nearest}{kind} of the model: {listed}")

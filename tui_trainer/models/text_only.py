@@ -37,8 +37,8 @@ def text_facts(facts: ModelFacts) -> ModelFacts:
     adapter."""
     kind = facts.config.get("model_type")
     if not has_towers(kind) or facts.adapter:
-        what = "an adapter on a model with towers" if facts.adapter else f"{kind}, which reads text only"
-        raise ConfigError(Problem(message=f"is true, and {facts.name} is {what}", key=KEY, hint="set it to false"))
+        what = "an adapter on a multimodal model" if facts.adapter else f"{kind}, which reads only text"
+        raise ConfigError(Problem(message=f"is true, but {facts.name} is {what}", key=KEY, hint="set it to false"))
     counted = count_model(facts.config, CAUSAL, 0, 0)
     towers = counted["towers"]
     headers = {_text_name(name): one for name, one in (facts.headers or {}).items() if not is_of_tower(name, towers)}

@@ -329,8 +329,8 @@ def _refuse_controls(tokenizer: Any, pieces: Sequence[_Piece], ids: Sequence[Seq
     for piece, part in zip(pieces, ids, strict=True):
         if piece.is_text and (made := controls.intersection(part)):
             token = tokenizer.convert_ids_to_tokens(min(made))
-            message = f"the text spells {token!r}, and this tokenizer makes a token that steers the conversation of it"
-            raise DataError(message, hint="take it out of the data, or choose another task.chat_template")
+            message = f"the text contains {token!r}, which this tokenizer reads as a control token of the conversation"
+            raise DataError(message, hint="remove it from the data, or choose another task.chat_template")
 
 
 def _ids(tokenizer: Any, texts: Sequence[str], *, is_text: bool = False) -> list[list[int]]:

@@ -292,28 +292,28 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
         return None
     copy = "copy tokenizer.json and tokenizer_config.json of the same model into it"
     if found := sorted((has & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
-        return f"the tokenizer is a file of tiktoken only ({one_line(found[0], 40)}), without special tokens", copy
+        return f"the tokenizer is only a tiktoken file ({one_line(found[0], 40)}), without special tokens", copy
     name = next((name for name in _SENTENCEPIECE if name in has), "")
     if not name:
         return None
     with (folder / name).open("rb") as content:
         head = content.read(64)
     if head.startswith(b"version https://git-lfs"):
-        return f"{name} is a pointer of Git LFS, and not the tokenizer itself", "fetch it: git lfs pull"
+        return f"{name} is a Git LFS pointer, not the tokenizer itself", "run git lfs pull"
     if _TIKTOKEN.match(head):
-        return f"the tokenizer is a file of tiktoken only ({name}), without special tokens", copy
+        return f"the tokenizer is only a tiktoken file ({name}), without special tokens", copy
     if not head.startswith(_PROTOBUF):
-        return f"{name} is damaged: it is no SentencePiece file", "copy it again"
+        return f"{name} is damaged: it is not a SentencePiece file", "copy it again"
     # With a vocabulary beside it, as Marian has it, the package itself makes the tokens, and no tokenizer.json can.
     is_slow = "vocab.json" in has
     needed = ("sentencepiece",) if is_slow else ("sentencepiece", "protobuf")
     if not (missing := [package for package in needed if not _is_here(package)]):
         return None
     lack = "the package" if len(missing) == 1 else "the packages"
-    what = f"the tokenizer is a SentencePiece file ({name}), and {lack} {' and '.join(missing)} to read it "
+    what = f"the tokenizer is a SentencePiece file ({name}), but {lack} {' and '.join(missing)} for reading it "
     what += "is not installed" if len(missing) == 1 else "are not installed"
     install = f"uv pip install {' '.join(missing)}"
-    return what, install if is_slow else f"write its tokenizer.json once: {install} && {tokenizer_command(folder)}"
+    return what, install if is_slow else f"create its tokenizer.json once: {install} && {tokenizer_command(folder)}"
 
 
 def _is_here(package: str) -> bool:

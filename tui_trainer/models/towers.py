@@ -135,9 +135,9 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
     from tui_trainer.config.editing import toml_text
 
     settings: dict[str, tuple[object, tuple[object, ...]]] = {}
-    why = f"was not tried with {model_type}, a model with towers for images"
+    why = f"has not been tested with {model_type}, a model with vision towers"
     if config.model.text_only:
-        why = "does not go with model.text_only = true: the text model is in no folder before it is trained"
+        why = "does not work with model.text_only = true: the text model is not in a folder before training"
         settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "tuning.method": (config.tuning.method, ("full",)),
@@ -146,8 +146,8 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
             "model.rope_scaling.rope_type": (config.model.rope_scaling.rope_type, ("default",)),
         }
     if not has_towers(model_type) and config.model.towers != "host":
-        message = f"is {toml_text(config.model.towers)}, and {model_type or 'the model'} has no towers for images"
-        yield Problem(message=message, key="model.towers", hint="leave it out")
+        message = f"is {toml_text(config.model.towers)}, but {model_type or 'the model'} has no vision towers"
+        yield Problem(message=message, key="model.towers", hint="remove it")
     if has_towers(model_type):
         settings = {
             "model.init": (config.model.init, ("pretrained",)),

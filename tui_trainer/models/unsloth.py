@@ -80,8 +80,8 @@ def environment_problems(config: Config) -> list[Problem]:
     """That it has no environment here, or one of another version of this program."""
     if not is_asked(config) or version_here():
         return []
-    message = f"{NAME} is not installed, or for another version of this program: it has an environment of its own"
-    return [Problem(message=message, key=KEY, where=str(environment_folder()), hint=f"{INSTALL} makes it")]
+    message = f"{NAME}, which has its own environment, is not installed for this version of the program"
+    return [Problem(message=message, key=KEY, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
 
 
 def python_of(config: Config) -> str:

@@ -11,13 +11,13 @@ from tui_trainer.exporting.trained_model import TrainedModel
 
 class Adapter(Format):
     name = "adapter"
-    title = "adapter, for peft"
+    title = "adapter for peft"
     libraries: tuple[str, ...] = ("peft",)
     against_towers = ""
     allowed = Tolerance(logits=1e-6, loss=1e-6)
 
     def refusal(self, trained: TrainedModel) -> str:
-        return "" if trained.base else "this run trained all weights: there is no adapter"
+        return "" if trained.base else "this run trained all weights, so it has no adapter"
 
     def needed_bytes(self, trained: TrainedModel) -> int:
         return sum(path.stat().st_size for path in trained.folder.iterdir())

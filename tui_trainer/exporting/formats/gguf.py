@@ -28,18 +28,18 @@ _GET = "`git clone --depth 1 https://github.com/ggml-org/llama.cpp ~/llama.cpp`"
 
 class Gguf(Format):
     name = "gguf"
-    title = "GGUF, for llama.cpp"
+    title = "GGUF for llama.cpp"
     libraries: tuple[str, ...] = ("gguf", "sentencepiece")
     against_towers = (
-        "llama.cpp has towers for images in a second file (mmproj), which is neither written nor measured here: "
-        "train with model.text_only = true to have the language model alone"
+        "llama.cpp keeps vision towers in a second file (mmproj), which is neither written nor measured here: "
+        "to export the language model alone, train with model.text_only = true"
     )
 
     def refusal(self, trained: TrainedModel) -> str:
         if trained.head in CLASSIFYING:
-            return "llama.cpp has no classifiers"
+            return "llama.cpp does not support classifiers"
         if _converter() is None:
-            return f"llama.cpp's converter is not on this machine: {_GET}, or name its folder in LLAMA_CPP_DIR"
+            return f"llama.cpp's converter was not found: run {_GET}, or set LLAMA_CPP_DIR to its folder"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:
@@ -62,7 +62,7 @@ class Gguf(Format):
             found = subprocess.run([*command, "--outtype", kind], capture_output=True, text=True, errors="replace")
         if found.returncode or not (folder / FILE).is_file():
             last = (found.stderr.strip() or f"exit code {found.returncode}").splitlines()[-1]
-            raise RunError(f"llama.cpp's converter: {one_line(last, 300)}")
+            raise RunError(f"llama.cpp's converter failed: {one_line(last, 300)}")
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()

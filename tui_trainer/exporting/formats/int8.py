@@ -14,12 +14,12 @@ from tui_trainer.models.loading import save_tokenizer
 
 class Int8(Format):
     name = "int8"
-    title = "int8, for CPUs, by torchao"
+    title = "int8 for CPUs (torchao)"
     libraries: tuple[str, ...] = ("torchao",)
     allowed = Tolerance(logits=0.25, loss=0.05)
     against_towers = (
-        "towers for images would be quantised with the rest, and nothing here measures what that does to images: "
-        "train with model.text_only = true to have the language model alone"
+        "the vision towers would be quantised as well, and the effect on images is not measured: "
+        "to export the language model alone, train with model.text_only = true"
     )
 
     def needed_bytes(self, trained: TrainedModel) -> int:
@@ -44,8 +44,8 @@ class Int8(Format):
             )
         if not any(type(parameter).__name__ == "Int8Tensor" for parameter in model.parameters()):
             kind = model.config.model_type
-            hint = "onnx-int8 does them"
-            raise InputError(f"torchao has nothing to quantise in a model of type {kind}: no linear layers", hint=hint)
+            hint = "use the format onnx-int8 instead"
+            raise InputError(f"a model of type {kind} has no linear layers that torchao can quantise", hint=hint)
         model.save_pretrained(folder)
         save_tokenizer(load_tokenizer(trained), folder)
 

@@ -27,12 +27,12 @@ from tui_trainer.models.towers import keep_processor
 
 class Merged(Format):
     name = "merged"
-    title = "whole model, adapter merged"
+    title = "full model, adapter merged"
     libraries: tuple[str, ...] = ("peft",)
     against_towers = ""
 
     def refusal(self, trained: TrainedModel) -> str:
-        return "" if trained.base else "this run trained all weights, and its folder `model` is a whole model already"
+        return "" if trained.base else "this run trained all weights, so its folder `model` is already a full model"
 
     def tolerance(self, trained: TrainedModel) -> Tolerance:
         # The sum is rounded to the type that the weights are kept in: bf16 has 8 bits.
@@ -44,8 +44,8 @@ class Merged(Format):
         result = _MergedTensors(_adapted_without_weights(trained), trained.base)
         missing = [name for name in result.names if name not in result.facts and name not in result.own]
         if missing or result.adapts_experts:
-            why = f"{missing[0]} has another name in the files of the base model" if missing else "experts are adapted"
-            tell(f"{why}: it is loaded whole", 0, None, "")
+            why = f"{missing[0]} has another name in the base model's files" if missing else "experts are adapted"
+            tell(f"loading the whole model, because {why}", 0, None, "")
             trained.load(merge=True).save_pretrained(folder, max_shard_size=shards.SHARD_BYTES)
         else:
             if trained.writes:

@@ -27,11 +27,11 @@ _LEAST_TRANSFORMERS = "5.23"  # the first with ExportedModel; quantizers are the
 
 class Onnx(Format):
     name = "onnx"
-    title = "ONNX, for ONNX Runtime"
+    title = "ONNX for ONNX Runtime"
     libraries: tuple[str, ...] = ("onnx", "onnxscript", "onnxruntime")
     against_towers = (
-        "the graph that is written here reads text, and towers for images would be no part of it: "
-        "train with model.text_only = true to have the language model alone"
+        "the exported graph reads text only and would not contain the vision towers: "
+        "to export the language model alone, train with model.text_only = true"
     )
 
     def refusal(self, trained: TrainedModel) -> str:
@@ -39,7 +39,7 @@ class Onnx(Format):
 
         if Version(found := version("transformers")) < Version(_LEAST_TRANSFORMERS):
             newer = f"`uv pip install 'transformers>={_LEAST_TRANSFORMERS}'`"
-            return f"transformers {found} has no exporter of whole models: {newer}"
+            return f"transformers {found} cannot export whole models; install a newer version with {newer}"
         return ""
 
     def needed_bytes(self, trained: TrainedModel) -> int:

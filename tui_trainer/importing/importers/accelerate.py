@@ -30,7 +30,7 @@ _REPLICAS = (
     "parallelism_config.parallelism_config_dp_replicate_size", "parallelism_config.parallelism_config_dp_shard_size",
 )  # fmt: skip
 _WHOLE = "each process computes whole layers; distributed.strategy splits their weights"
-_SCRIPT = Automatic("the script beside it says it")
+_SCRIPT = Automatic("set by the training script")
 _NO = {False: "no", "NO": "no"}
 
 
@@ -42,7 +42,7 @@ def _processes(done: Conversion) -> None:
     nodes = whole(machines[1]) if machines else 1
     total = whole(count[1])
     if not nodes or not total or total % nodes:
-        done.leave(Why.DOES_NOT_FIT, "must be as many on each of its machines", count[0])
+        done.leave(Why.DOES_NOT_FIT, "must be divisible by num_machines", count[0])
         return
     names = [count[0], *(machines[:1] if machines and nodes > 1 else ())]
     done.write("distributed.processes", total // nodes, *names, reason="on each machine" if nodes > 1 else "")
@@ -68,9 +68,9 @@ def _strategy(done: Conversion) -> None:
     elif kind.startswith("MULTI_"):
         done.write(STRATEGY, "ddp", name, reason="each device has the whole model")
     elif kind in ("MPS", "XLA", "TPU"):
-        done.leave(Why.NOT_SUPPORTED, "training is on NVIDIA GPUs or a CPU", name)
+        done.leave(Why.NOT_SUPPORTED, "training runs on NVIDIA GPUs or a CPU", name)
     else:
-        done.leave(Why.REFUSED, "a model is split by FSDP or DeepSpeed here", name)
+        done.leave(Why.REFUSED, "only FSDP and DeepSpeed can split a model", name)
 
 
 def _fsdp(done: Conversion, name: str) -> None:
@@ -86,13 +86,13 @@ def _deepspeed(done: Conversion, name: str) -> None:
     stage, file = done.first(_ZERO), done.first(_ZERO_FILE)
     if stage:
         write_zero(done, _ZERO, stage[1], [done.given.get(device) for device in _OFFLOAD_DEVICES])
-        done.leave(Why.NOT_NEEDED, "zero_stage says it", name)
+        done.leave(Why.NOT_NEEDED, "set by zero_stage", name)
     elif file and (path := file_near(done.folder, str(file[1]))):
         read_beside(done, _ZERO_FILE, path, "deepspeed")
-        done.leave(Why.NOT_NEEDED, f"{path.name} says what is split", name)
+        done.leave(Why.NOT_NEEDED, f"set by {path.name}", name)
     elif file:
-        done.leave(Why.REFUSED, f"{file[1]} is not near, which says what is split", _ZERO_FILE)
-        done.leave(Why.NOT_NEEDED, "the file says what is split", name)
+        done.leave(Why.REFUSED, f"the file {file[1]}, which says what is split, was not found", _ZERO_FILE)
+        done.leave(Why.NOT_NEEDED, "set by the file", name)
     else:
         write_zero(done, name, _USUAL_STAGE, ())
 
@@ -105,48 +105,48 @@ IMPORTER = Importer(
     rdzv_backend same_network downcast_bf16 enable_cpu_affinity mixed_precision gpu_ids""",
     tables=(
         {
-            "distributed_type": Refused("distributed.strategy says it here"),
+            "distributed_type": Refused("set distributed.strategy instead"),
             "num_processes": "distributed.processes",
-            "num_machines": Same((1,), "one machine", "num_processes says how many there are on all machines"),
+            "num_machines": Same((1,), "one machine", "set by num_processes for all machines"),
             "mixed_precision": To(
-                "training.mixed_precision", values={**_NO, "fp8": Refused("numbers of 8 bits are not computed with")}
+                "training.mixed_precision", values={**_NO, "fp8": Refused("8-bit training is not supported")}
             ),
             "fp16": To("training.mixed_precision", values={True: "fp16", False: "no"}),
-            " ".join(_ADDRESS): NotNeeded("it is where several machines meet"),
+            " ".join(_ADDRESS): NotNeeded("it is only needed on several machines"),
             "machine_rank": NotNeeded("tui-trainer is started on each machine"),
             "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
-            "compute_environment": Same(("LOCAL_MACHINE",), "this machine", "training is on this machine", Why.REFUSED),
-            "gpu_ids": Automatic("the freest cards; --gpu chooses"),
+            "compute_environment": Same(("LOCAL_MACHINE",), *("training runs on this machine",) * 2, Why.REFUSED),
+            "gpu_ids": Automatic("the GPUs with the most free memory are used; choose with --gpu"),
             "enable_cpu_affinity debug": hf.OTHER_TOOL,
-            "downcast_bf16 tpu_* command_file commands": NotNeeded("training is on an NVIDIA GPU or a CPU"),
+            "downcast_bf16 tpu_* command_file commands": NotNeeded("training runs on an NVIDIA GPU or a CPU"),
             "use_cpu": Off("`--gpu none` trains on the CPU"),
             "dynamo_backend dynamo_config.dynamo_backend": To(
                 "training.torch_compile",
                 values={"no": False, "INDUCTOR": True},
-                otherwise=NotSupported("inductor compiles here"),
+                otherwise=NotSupported("only the inductor backend is supported"),
             ),
             "dynamo_config.dynamo_mode": To(
                 "training.torch_compile_mode",
                 values={"max-autotune": "max-autotune-no-cudagraphs"},
             ),
-            "dynamo_config.*": Automatic("inductor compiles"),
+            "dynamo_config.*": Automatic("the inductor backend is used"),
             hf.OFFLOADS: To("distributed.cpu_offload", values={False: NotNeeded("off in the file")}),
             " ".join(hf.RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
-            " ".join(_SHARDING): Automatic("distributed.strategy says it"),
-            "fsdp_* fsdp_config.*": Automatic("each layer is split, with its own gradients and optimizer state"),
-            _ZERO: NotNeeded("distributed_type says that DeepSpeed is off"),
-            " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it goes with the stage", "no part is kept on a disk"),
+            " ".join(_SHARDING): Automatic("set by distributed.strategy"),
+            "fsdp_* fsdp_config.*": Automatic("each layer is split together with its gradients and optimizer state"),
+            _ZERO: NotNeeded("DeepSpeed is off in distributed_type"),
+            " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it follows the stage", "disks are not supported"),
             "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
             f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,
             "deepspeed_config.deepspeed_moe_layer_cls_names": hf.OTHER_TOOL,
             "deepspeed_config.*": hf.OTHER_TOOL,
-            "fp8_* fp8_config.*": NotNeeded("mixed_precision says whether numbers of 8 bits are computed with"),
+            "fp8_* fp8_config.*": NotNeeded("mixed_precision decides whether fp8 is used"),
             "ipex_*": hf.OTHER_TOOL,
-            " ".join(_REPLICAS): NotNeeded("num_processes says how many there are"),
+            " ".join(_REPLICAS): NotNeeded("set by num_processes"),
             "parallelism_config.*_size": Same((1,), _WHOLE, _WHOLE, Why.REFUSED),
-            "parallelism_config.*": NotNeeded("its sizes say whether layers are shared"),
+            "parallelism_config.*": NotNeeded("its sizes decide whether layers are split"),
             "megatron_* parallelism_* *_config *_config.*": Refused(_WHOLE),
         },
     ),

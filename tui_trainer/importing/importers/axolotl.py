@@ -64,13 +64,13 @@ from tui_trainer.terminal.safe_text import one_line
 _CONVERSATIONS = ("chat_template", "sharegpt")
 # Of one data set: where it is, and what changes none of its rows.
 _SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote_code preprocess_shards".split())
-_KERNEL = Automatic("the kernel is chosen where none is asked for")
+_KERNEL = Automatic("the kernel is chosen automatically")
 # schemas/enums.py. Sage computes with 8 bits, and is no kernel of transformers.
-_KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("attention in 8 bits is not trained with")}
+_KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("8-bit attention is not supported in training")}
 _MEASURED = Off("the held-out loss is measured")
 _OFF = NotNeeded("off")
-_OF_ANOTHER = NotNeeded("it belongs to a method that is not switched on")
-_OWN_ROWS = "each process computes whole layers of its own rows; distributed.strategy = fsdp splits their weights"
+_OF_ANOTHER = NotNeeded("it belongs to a method that is not enabled")
+_OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
 # Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
 _TEMPLATES = {
     "chatml": "chatml", "gemma": "gemma", "gemma3": "gemma", "llama3": "llama3", "phi_3": "phi3", "phi_35": "phi3",
@@ -92,7 +92,7 @@ def _sources(done: Conversion) -> None:
         if name != "test_datasets":
             _task(done, name, entries, read)
         if name == "pretraining_dataset":
-            done.write("data.streaming", True, name, reason="it reads such data while it trains")
+            done.write("data.streaming", True, name, reason="axolotl streams such data")
 
 
 def _length(done: Conversion) -> None:
@@ -102,15 +102,15 @@ def _length(done: Conversion) -> None:
     if not found:
         return
     reason = {
-        "truncate": "longer rows lose their end",
-        "raise": "longer rows lose their end here, and end the run there",
-    }.get(excess, "longer rows lose their end here, and are left out there")
+        "truncate": "longer rows are truncated",
+        "raise": "longer rows are truncated; axolotl stops the run",
+    }.get(excess, "longer rows are truncated; axolotl drops them")
     if done.values.get("task.type") == "causal_lm":
-        reason = "a longer text makes several rows"
+        reason = "a longer text is split into several rows"
         if done.has("pretraining_dataset"):
             packs = done.given.get("sample_packing") is True
-            there = "rows that share up to 256 tokens" if packs else "one, which loses its end"
-            reason += f" here, and there {there}"
+            there = "makes rows that overlap by up to 256 tokens" if packs else "truncates it"
+            reason += f"; axolotl {there}"
     done.write("data.max_length", found[1], found[0], reason=reason)
 
 
@@ -118,11 +118,11 @@ def _usual_warmup(done: Conversion) -> None:
     """3 % of all steps where the file says no warm-up, and no more than 100 (core/builders/base.py)."""
     if not done.has("base_model") or done.given.get("warmup_steps", done.given.get("warmup_ratio")) is not None:
         return
-    reason, steps = "its default: 3 % of all steps, 100 at the most", whole(done.given.get("max_steps"))
+    reason, steps = "axolotl's default: 3 % of all steps, at most 100", whole(done.given.get("max_steps"))
     if steps and steps > 0:
         done.write(_WARMUP, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
     else:
-        more = f"a run of {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps or more takes {_WARMUP} = {_MOST_WARMUP}"
+        more = f"from {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps on, set {_WARMUP} = {_MOST_WARMUP}"
         done.write(_WARMUP, _WARMUP_SHARE, reason=f"{reason}: {more}")
 
 
@@ -133,7 +133,7 @@ def _merged_order(done: Conversion) -> None:
     """Its sampler draws rows by chance whatever the order of the data is; what it streams it reads in order."""
     found = done.first("shuffle_merged_datasets")
     if found and not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
-        done.leave(Why.ALWAYS, "rows come in a new order in each epoch, there too", found[0])
+        done.leave(Why.ALWAYS, "rows are shuffled in each epoch, there too", found[0])
 
 
 def _is_conversation(form: str) -> bool:
@@ -157,30 +157,30 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
                 done.write("data.text_column", column, name)
     elif forms != ["None"]:
         other = [form for form in forms if form != "completion" and not _is_conversation(form)]
-        shown = one_line(", ".join("of its own" if form.startswith("{") else form for form in other or forms), 60)
-        why = f"no task here reads the type {shown}; nearest: chat_template (chat) and completion (causal_lm)"
-        done.leave(Why.REFUSED, why if other else f"one run learns one task, and the types are {shown}", name)
+        shown = one_line(", ".join("a custom type" if form.startswith("{") else form for form in other or forms), 60)
+        why = f"the type {shown} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
+        done.leave(Why.REFUSED, why if other else f"a run has one task, but the types are {shown}", name)
         read |= {"type"}
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
-        done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows and turns are learnt", name)
+        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change which rows and turns are trained", name)
 
 
 def _conversations(done: Conversion, name: str, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
     """How turns are found and written, and which are learnt; the keys that say what is so here."""
     templates = list(dict.fromkeys("alpaca" if one.get("type") == "alpaca" else _template(one) for one in entries))
     if len(templates) > 1:
-        shown = one_line(", ".join(template or "that of the run" for template in templates), 60)
-        done.leave(Why.REFUSED, f"a run has one chat template, and its data sets have several: {shown}", name)
+        shown = one_line(", ".join(template or "the run's" for template in templates), 60)
+        done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {shown}", name)
     elif forms == ["alpaca"]:
-        done.write(SETTING, "alpaca", name, reason="type alpaca; an input stands below its instruction, no heading")
+        done.write(SETTING, "alpaca", name, reason="type alpaca; an input follows its instruction, without a heading")
     elif templates != [""]:
         _write_template(done, name, one_line(templates[0], 40), "of the data set")
     elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
-        done.leave(Why.REFUSED, "how sharegpt's turns are written went with its version; name a chat_template", name)
+        done.leave(Why.REFUSED, "the format of sharegpt depends on the axolotl version; set a chat_template", name)
     if templates != [""] and done.first("chat_template"):
-        done.leave(Why.NOT_NEEDED, "the data set says how rows are written", "chat_template")
+        done.leave(Why.NOT_NEEDED, "the data set sets the chat template", "chat_template")
     read = {"chat_template", "conversation"}
     columns = {str(one.get("field_messages") or "messages") for one in entries}
     if len(columns) == 1:
@@ -215,7 +215,7 @@ def _template_of_run(done: Conversion) -> None:
     if not named and not own:
         return
     if done.values.get("task.type") == "causal_lm":
-        done.leave(Why.NOT_NEEDED, "texts are learnt as they are", *(one[0] for one in (named, own) if one))
+        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", *(one[0] for one in (named, own) if one))
     elif own and (not named or named[1] == "jinja"):
         names = [one[0] for one in (named, own) if one]
         if not str(own[1]).endswith((".jinja", ".jinja2", ".j2")):
@@ -223,11 +223,11 @@ def _template_of_run(done: Conversion) -> None:
         elif path := file_near(done.folder, str(own[1])):
             done.write(SETTING, str(path), *names)
         else:
-            done.leave(Why.REFUSED, "the file is not near", *names)
+            done.leave(Why.REFUSED, "the file was not found", *names)
     elif named:
         _write_template(done, "chat_template", one_line(str(named[1]), 40))
         if own:
-            done.leave(Why.NOT_NEEDED, "chat_template says how rows are written", own[0])
+            done.leave(Why.NOT_NEEDED, "chat_template takes precedence", own[0])
 
 
 def _tokens(done: Conversion) -> None:
@@ -242,12 +242,12 @@ def _tokens(done: Conversion) -> None:
         added = named.pop("additional_special_tokens", None)
         if named:
             others = one_line(", ".join(named), 60)
-            why = f"the tokenizer stays as it is, and not with another {others}; leave out those that are its own"
+            why = f"the tokenizer's {others} cannot be changed; remove those that it already has"
             done.leave(Why.REFUSED, why, found[0])
         elif added:
             given[found[0]] = added
         else:
-            done.leave(Why.NOT_NEEDED, "padding is never learnt", found[0])
+            done.leave(Why.NOT_NEEDED, "padding is excluded from the loss", found[0])
     write_tokens(done, given, special=("special_tokens",))
 
 
@@ -282,7 +282,7 @@ def _batch_of_all(done: Conversion) -> None:
         done.write(EFFECTIVE, rows[1], rows[0])
         for name in ("micro_batch_size", "gradient_accumulation_steps"):
             if done.first(name):
-                done.leave(Why.NOT_NEEDED, "batch_size says the rows behind a step", name)
+                done.leave(Why.NOT_NEEDED, "batch_size sets the rows per step", name)
 
 
 def _split(done: Conversion) -> None:
@@ -312,7 +312,7 @@ def _all_layers(done: Conversion) -> None:
     if found and found[1] is True:
         done.write("tuning.target_modules", "all-linear", "lora_target_linear")
         if done.first("lora_target_modules"):
-            done.leave(Why.NOT_NEEDED, "lora_target_linear takes all layers", "lora_target_modules")
+            done.leave(Why.NOT_NEEDED, "lora_target_linear selects all layers", "lora_target_modules")
 
 
 def _floor(done: Conversion) -> None:
@@ -325,11 +325,11 @@ def _floor(done: Conversion) -> None:
         if same(done.given.get("lr_scheduler") or "cosine", "cosine"):
             if number(found[1]) == 1:
                 names = [one[0] for one in (done.first("lr_scheduler"), found) if one]
-                done.write("training.lr_scheduler_type", "constant_with_warmup", *names, reason="it never falls")
+                done.write("training.lr_scheduler_type", "constant_with_warmup", *names, reason="the rate never decays")
             else:
                 done.write("training.min_lr_rate", found[1], found[0])
         else:
-            done.leave(Why.NOT_NEEDED, "it is the floor of the schedule cosine only", found[0])
+            done.leave(Why.NOT_NEEDED, "it only applies to the cosine schedule", found[0])
 
 
 def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) -> KeyGroup:
@@ -341,12 +341,12 @@ def _pattern_of_names(value: Any) -> str:
     (utils/freeze.py)."""
     patterns = [str(one) for one in listed(value)]
     if any(_RANGE.search(one) for one in patterns):
-        raise ValueError("rows of a matrix do not train apart; a pattern without [ ] behind it is taken")
+        raise ValueError("single rows of a matrix cannot be trained; use a pattern without [ ] at its end")
     pattern = "|".join(f"^(?:{_POINT.sub(_LITERAL, one)})" for one in patterns)
     try:
         re.compile(pattern)
     except re.error as error:
-        raise ValueError(f"it is no regular expression: {error}") from None
+        raise ValueError(f"it is not a regular expression: {error}") from None
     return pattern
 
 
@@ -372,29 +372,29 @@ IMPORTER = Importer(
             "reinit_weights": To("model.init", values={True: "scratch", False: "pretrained"}),
             # schemas/model.py
             "special_tokens": Off("must be a table", Why.DOES_NOT_FIT),
-            "model_type type_of_model cls_model_config": Automatic("the model's own config.json says it"),
-            "tokenizer_type tokenizer_use_fast tokenizer_legacy": Automatic("the tokenizer is the model's own"),
+            "model_type type_of_model cls_model_config": Automatic("determined by the model's config.json"),
+            "tokenizer_type tokenizer_use_fast tokenizer_legacy": Automatic("the model's own tokenizer is used"),
             "tokenizer_save_jinja_files": Always("the template is saved with the model"),
             "model_quantization_config_kwargs": _OF_ANOTHER,
             "experimental_skip_move_to_device": hf.OTHER_TOOL,
             "unfrozen_parameters": To("tuning.trainable_layers", convert=_pattern_of_names),
             # schemas/peft.py
-            "lora_target_linear": Off("tuning.target_modules names the layers"),
-            "lora_fan_in_fan_out": Automatic("the layer's own class says it"),
+            "lora_target_linear": Off("set the layers with tuning.target_modules"),
+            "lora_fan_in_fan_out": Automatic("determined by the class of the layer"),
             "peft_target_parameters": "tuning.target_parameters",
             "peft_use_rslora": "tuning.use_rslora",
             "peft_use_dora": "tuning.use_dora",
             "peft_init_lora_weights": hf.INIT,
             "peft_autocast_adapter_dtype": Same((True,), *("adapters are stored in fp32",) * 2),
-            "lora_on_cpu": Off("an adapter is where its layer is"),
-            "load_in_8bit": Refused("weights in 8 bits are not trained on; 16 bits or 4 are"),
-            "gptq": Refused("weights in 4 bits are those of bitsandbytes"),
+            "lora_on_cpu": Off("an adapter is on the device of its layer"),
+            "load_in_8bit": Refused("training on 8-bit weights is not supported; 16-bit and 4-bit weights are"),
+            "gptq": Refused("4-bit weights are only supported with bitsandbytes"),
             "bnb_config_kwargs.bnb_4bit_quant_type": "quantization.bnb_4bit_quant_type",
             "bnb_config_kwargs.bnb_4bit_use_double_quant": "quantization.bnb_4bit_use_double_quant",
             "bnb_config_kwargs.bnb_4bit_compute_dtype": hf.FOUR_BITS["bnb_4bit_compute_dtype"],
-            "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("weights in 4 bits are stored as bytes"),
+            "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("4-bit weights are stored as bytes"),
             "bnb_config_kwargs.llm_int8_*": _OF_ANOTHER,
-            "qlora_sharded_model_loading merge_lora merge_method": NotNeeded("adapters are merged by an export"),
+            "qlora_sharded_model_loading merge_lora merge_method": NotNeeded("adapters are merged by exporting"),
             "loraplus_lr_embedding relora_cpu_offload relora_prune_method": _OF_ANOTHER,
             "jagged_restart_warmup_steps jagged_restart_anneal_steps": _OF_ANOTHER,
             # schemas/training.py
@@ -402,60 +402,60 @@ IMPORTER = Importer(
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
             "optimizer": hf.OPTIMIZER,
-            "optim_args": Refused("optimizers take the arguments of [training] only"),
+            "optim_args": Refused("optimizers only take the arguments in [training]"),
             "lr_scheduler": hf.SCHEDULER,
             "cosine_constant_lr_ratio lr_div_factor lr_quadratic_warmup": Refused(
-                "a schedule has the floor cosine_min_lr_ratio and no other argument"
+                "cosine_min_lr_ratio is the only argument of a schedule"
             ),
             "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
             # Rows: schemas/config.py, and schemas/datasets.py above.
-            "excess_length_strategy": Automatic("what becomes of longer rows stands at data.max_length"),
-            "eval_sequence_len": Off("held-out rows have the same length"),
-            "min_sample_len": Refused("short rows are learnt too"),
+            "excess_length_strategy": Automatic("see data.max_length for what happens to longer rows"),
+            "eval_sequence_len": Off("held-out rows have the same maximum length"),
+            "min_sample_len": Refused("short rows are trained on as well"),
             "sample_packing": hf.PACKING,
             """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est
             sample_packing_mp_start_method multipack_real_batches batch_flattening streaming_multipack_buffer_size
             pretrain_multipack_buffer_size""": Automatic("rows are packed as they fit"),
-            "eval_sample_packing": Automatic("held-out rows are packed as the others are"),
-            "pretrain_multipack_attn": Same((True,), *("documents in one row do not see each other here",) * 2),
+            "eval_sample_packing": Automatic("held-out rows are packed like the others"),
+            "pretrain_multipack_attn": Same((True,), *("packed documents do not attend to each other here",) * 2),
             "pretraining_sample_concatenation": hf.PACKING,
-            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest of a batch, or packed"),
-            "curriculum_sampling": Refused("rows come in a new order in each epoch"),
-            "shuffle_merged_datasets": Same((True,), *("rows of a stream come in a new order here",) * 2, Why.REFUSED),
-            "shuffle_before_merging_datasets": Always("rows come in a new order in each epoch"),
-            "dataset_shard_num dataset_shard_idx": Refused("data.split or data.max_rows says which rows are learnt"),
+            "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest in a batch, or packed"),
+            "curriculum_sampling": Refused("rows are shuffled in each epoch"),
+            "shuffle_merged_datasets": Same((True,), *("streamed rows are shuffled here",) * 2, Why.REFUSED),
+            "shuffle_before_merging_datasets": Always("rows are shuffled in each epoch"),
+            "dataset_shard_num dataset_shard_idx": Refused("choose rows with data.split or data.max_rows"),
             "pose_split_on_token_ids pose_max_context_len pose_num_chunks": _OF_ANOTHER,
             "val_set_size": "data.eval_fraction",
             "dataset_prepared_path num_dataset_shards_to_save dataset_keep_in_memory": hf.CACHED,
             "is_preprocess preprocess_iterable push_dataset_to_hub": hf.CACHED,
             "dataset_processes dataset_num_proc": "data.num_proc",
             "dataset_exact_deduplication": "data.dedup",
-            "skip_prepare_dataset": Refused("rows are read as texts, not as tokens"),
+            "skip_prepare_dataset": Refused("rows must be texts, not tokens"),
             "streaming": "data.streaming",
-            "datasets": NotSupported("data.path names files and folders"),
+            "datasets": NotSupported("set data.path to files or folders"),
             "hf_use_auth_token": NotNeeded("HF_TOKEN is read from the environment"),
             "chat_template chat_template_jinja": Off("must be a name", Why.DOES_NOT_FIT),
-            "chat_template_kwargs": Refused("a chat template takes no arguments"),
-            "eot_tokens": Automatic("the end of a turn is learnt with it"),
-            "default_system_message": Refused("the data's own system messages count"),
+            "chat_template_kwargs": Refused("arguments of a chat template are not supported"),
+            "eot_tokens": Automatic("the stop token of a turn is trained with the turn"),
+            "default_system_message": Refused("the system messages of the data are used"),
             "train_on_inputs": hf.LOSS_ON_ALL,
             # How it computes.
             "gradient_checkpointing": To(
                 "training.gradient_checkpointing", values={"offload": True, "offload_disk": True, "unsloth": True}
             ),
             "selective_checkpointing layer_offloading activation_offloading": Off(
-                "activations stay on the GPU; training.gradient_checkpointing saves them"
+                "activations stay on the GPU; training.gradient_checkpointing saves memory"
             ),
-            "torch_compile": To("training.torch_compile", values={"auto": Automatic("off where nothing is said")}),
-            "torch_compile_options": Automatic("torch_compile_mode decides it"),
+            "torch_compile": To("training.torch_compile", values={"auto": Automatic("off by default")}),
+            "torch_compile_options": Automatic("set by torch_compile_mode"),
             "attn_implementation": To("model.attn_implementation", values=_KERNELS),
             "float16": To("model.dtype", values={True: "float16", False: _OFF}),
             "bfloat16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "float32": To("model.dtype", values={True: "float32", False: _OFF}),
-            "tf32": To("training.tf32", values={"auto": Automatic("on where the GPU has it")}),
-            "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("weights of one model have one dtype"),
-            "resize_token_embeddings_to_32x": Automatic("tables that grow have a multiple of 64 rows"),
+            "tf32": To("training.tf32", values={"auto": Automatic("on if the GPU supports it")}),
+            "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("all weights of a model have one dtype"),
+            "resize_token_embeddings_to_32x": Automatic("embeddings grow to a multiple of 64 rows"),
             "mean_resizing_embeddings": Automatic("new rows start at the mean of the others"),
             "flash_attention": To("model.attn_implementation", values={True: "flash_attention_2"}, otherwise=_KERNEL),
             "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_KERNEL),
@@ -469,14 +469,14 @@ IMPORTER = Importer(
             lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm
             liger_swiglu liger_glu_activation liger_cross_entropy liger_fused_linear_cross_entropy expert_backend
             moe_grouped_backend use_scattermoe use_sonicmoe""": hf.OWN_KERNELS,
-            "plugins": Automatic("they change how it computes or reports, and nothing that is learnt"),
+            "plugins": Automatic("they change how axolotl computes or reports, not what is trained"),
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
             "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
-            "quantization": NotNeeded("it is about a finished model"),
+            "quantization": NotNeeded("it applies to a finished model"),
             "kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
             "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
-            "gc_collect_steps": Automatic("garbage is collected where memory is short"),
-            "max_memory gpu_memory_limit": Automatic("the plan says what fits"),
+            "gc_collect_steps": Automatic("garbage is collected when memory is low"),
+            "max_memory gpu_memory_limit": Automatic("the plan determines what fits"),
             # Several devices.
             "dp_shard_size dp_replicate_size deepcompile ddp device": Off(hf.SEVERAL_PROCESSES),
             """tensor_parallel_size context_parallel_size sequence_parallel_degree
@@ -484,20 +484,20 @@ IMPORTER = Importer(
             "heads_k_stride ring_attn_func expert_parallel_*": NotNeeded(hf.SEVERAL_PROCESSES),
             "world_size use_ray ray_run_name ray_num_workers resources_per_worker": NotNeeded(hf.SEVERAL_PROCESSES),
             # What is watched and saved.
-            "strict": Always("an unknown setting is an error"),
+            "strict": Always("unknown settings are always an error"),
             "auto_resume_from_checkpoints": hf.RESUMED,
-            "save_first_step dynamic_checkpoint": Off("`tui-trainer ask RUN save` saves at once"),
-            "loss_watchdog_threshold": Off("a loss that is no number is shown, and nothing stops by itself"),
+            "save_first_step dynamic_checkpoint": Off("save at any time with `tui-trainer ask RUN save`"),
+            "loss_watchdog_threshold": Off("a NaN or infinite loss is reported, but does not stop the run"),
             "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
             "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split": _MEASURED,
             "eval_table_size eval_max_new_tokens lm_eval_*": _MEASURED,
             """generate_samples num_generation_samples generation_max_new_tokens generation_temperature generation_top_p
-            generation_top_k generation_prompt_ratio generation_do_sample""": Off("logging.sample_steps says it here"),
-            "use_tensorboard": Off("the run's own journal is always written"),
-            "profiler_steps profiler_steps_start": Off("the journal has the time of each step"),
+            generation_top_k generation_prompt_ratio generation_do_sample""": Off("set logging.sample_steps instead"),
+            "use_tensorboard": Off("the run's journal is always written"),
+            "profiler_steps profiler_steps_start": Off("the journal records the time of each step"),
             """use_wandb wandb_* use_mlflow mlflow_* hf_mlflow_log_artifacts use_comet comet_* use_swanlab swanlab_*
             use_trackio trackio_* use_otel_metrics otel_*""": hf.NOT_SENT,
-            "gradio_*": NotNeeded("`tui-trainer generate RUN` tries a model"),
+            "gradio_*": NotNeeded("try a model with `tui-trainer generate RUN`"),
             "include_tkps axolotl_config_path is_*_derived_model total_*_tokens": hf.OTHER_TOOL,
             # Preferences, which `rl` and `reward_model` switch on.
             "trl vllm ebft dpo_* orpo_alpha simpo_gamma cpo_alpha rpo_alpha kto_* rl_beta max_prompt_len": _OF_ANOTHER,

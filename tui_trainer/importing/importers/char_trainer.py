@@ -11,12 +11,12 @@ _DATA: Table = {
     "num_workers": THREADS,
     "prefetch_factor pin_memory": "dataloader.*",
     "persistent_workers": LIVING_THREADS,
-    "dataset": NotNeeded("its name is no file; data.path names the text"),
+    "dataset": NotNeeded("its name is not a file; set data.path to the text"),
 }
 
 
 def _start_from_recipe(done: Conversion) -> None:
-    done.write("profile", "char-lm", reason="the recipe of this trainer; what the file does not say comes from it")
+    done.write("profile", "char-lm", reason="the recipe for this trainer; it provides what the file does not set")
 
 
 IMPORTER = Importer(

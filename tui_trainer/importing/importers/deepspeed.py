@@ -10,12 +10,12 @@ from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OTHER_TOOL
 from tui_trainer.importing.rules import OPTIMIZERS, Automatic, NotNeeded, Off, Refused, Same, To, Why, number, whole
 
-_OF_THE_SCRIPT = Automatic("the script beside it says it")
+_OF_THE_SCRIPT = Automatic("set by the training script")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
 _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
-_DECAY, _BIAS = "weights decay apart from their gradients", "the first steps are not held back"
+_DECAY, _BIAS = "weight decay is decoupled from gradients", "the bias of the first steps is corrected"
 _MOST_LOGGING_STEPS = 10**6
-_SIZES = NotNeeded("what is sent at a time is reckoned from the model")
+_SIZES = NotNeeded("communication sizes are computed from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
 
@@ -39,11 +39,11 @@ def _offload(done: Conversion) -> None:
     if not on:
         return
     if stage in (2, 3):
-        weights = ", and so do parts of weights" if stage == 3 else ""
-        reason = f"gradients and the optimizer's state stay on the host{weights}"
+        weights = ", as do parts of the weights" if stage == 3 else ""
+        reason = f"gradients and optimizer state stay in host memory{weights}"
         done.write("distributed.cpu_offload", True, *on, reason=reason)
     else:
-        done.leave(Why.NOT_SUPPORTED, "only what ZeRO 2 or 3 splits stays on the host", *on)
+        done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *on)
 
 
 def _betas(done: Conversion) -> None:
@@ -62,7 +62,7 @@ def _learning_rate(done: Conversion) -> None:
         return
     done.write("training.learning_rate", peak[1], _PEAK)
     if lr and number(lr[1]) is not None:
-        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule counts", _LR)
+        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule takes precedence", _LR)
 
 
 def _logging_steps(value: Any) -> Any:
@@ -94,50 +94,50 @@ IMPORTER = Importer(
             "optimizer.params.torch_adam optimizer.params.fused": OTHER_TOOL,
             "optimizer.params.adam_w_mode": Same((True,), _DECAY, f"{_DECAY} here", Why.REFUSED),
             "optimizer.params.bias_correction": Same((True,), _BIAS, f"{_BIAS} here", Why.REFUSED),
-            "optimizer.params.*": Refused("optimizers take the arguments of [training] only"),
+            "optimizer.params.*": Refused("optimizers only take the arguments in [training]"),
             "optimizer.*": OTHER_TOOL,
             "scheduler.type": To(
                 "training.lr_scheduler_type",
-                "up in a line here, by a logarithm there unless it says linear",
+                "linear warm-up; DeepSpeed's is logarithmic unless it is set to linear",
                 values=_SCHEDULES,
             ),
             "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),
             _PEAK: _to("training.learning_rate"),
             "scheduler.params.warmup_min_lr": Same(
-                (0, "auto"), "the learning rate goes up from 0", "the learning rate goes up from 0 here", Why.REFUSED
+                (0, "auto"), "the warm-up starts at 0", "the warm-up starts at 0 here", Why.REFUSED
             ),
             "scheduler.params.warmup_type": Same(
                 ("linear",),
-                "the learning rate goes up in a line",
-                "the learning rate goes up in a line here",
+                "the warm-up is linear",
+                "the warm-up is linear here",
                 Why.REFUSED,
             ),
             "scheduler.params.total_num_steps": Same(
-                ("auto",), "a schedule ends with its run", "a schedule ends with its run here", Why.REFUSED
+                ("auto",), "a schedule ends with the run", "a schedule ends with the run here", Why.REFUSED
             ),
             "scheduler.params.cos_min_ratio": _to("training.min_lr_rate"),
-            "scheduler.*": Refused("the schedules take no other argument"),
+            "scheduler.*": Refused("schedules take no other argument"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
-                "2 and 3 by DeepSpeed, 1 by fsdp, which splits weights and gradients as well",
+                "2 and 3 use DeepSpeed, 1 uses fsdp, which also splits weights and gradients",
                 values=ZERO_STRATEGIES,
             ),
-            " ".join(_OFFLOADS): Off("parts stay on the cards or in the host's memory, none on a disk"),
+            " ".join(_OFFLOADS): Off("parts can be offloaded to host memory only, not to disk"),
             "zero_optimization.*": _SIZES,
-            "bf16.* fp16.*": Automatic("the loss scale of fp16 begins high and follows what overflows"),
+            "bf16.* fp16.*": Automatic("fp16 uses dynamic loss scaling"),
             "activation_checkpointing activation_checkpointing.*": Automatic(
-                "training.gradient_checkpointing keeps the inputs of layers only"
+                "training.gradient_checkpointing saves only the inputs of layers"
             ),
             "steps_per_print": To("logging.logging_steps", convert=_logging_steps),
-            "wall_clock_breakdown memory_breakdown dump_state": NotNeeded("every step is in the journal"),
+            "wall_clock_breakdown memory_breakdown dump_state": NotNeeded("every step is logged in the journal"),
             "flops_profiler* tensorboard* wandb* csv_monitor* comet* monitor_config* comms_logger*": NotNeeded(
-                "every step is in the journal"
+                "every step is logged in the journal"
             ),
-            "amp.*": Automatic("torch's own mixed precision"),
+            "amp.*": Automatic("torch's mixed precision is used"),
             """checkpoint* aio* data_types* comms_config* _comment* compile* disable_allgather
             seq_parallel_communication_data_type""": OTHER_TOOL,
             "amp.enabled": Same(
-                (False, "auto"), "torch's own mixed precision", "training.mixed_precision says it here"
+                (False, "auto"), "torch's mixed precision is used", "set training.mixed_precision instead"
             ),
             """zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients communication_data_type
             fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,

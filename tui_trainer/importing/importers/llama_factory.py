@@ -38,12 +38,11 @@ from tui_trainer.importing.tokens_and_positions import rope_by_length, tokens
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_NAMES_IN_ITS_LIST = "it is a name in a dataset_info.json that is not near"
-_WEIGHTS = "data.weights says how often"
+_NAMES_IN_ITS_LIST = "it is a name in a dataset_info.json that was not found"
 _OFF = NotNeeded("off")
-TRIED = NotNeeded("`tui-trainer generate RUN` tries a model")
-_OF_ANOTHER = NotNeeded("it belongs to a method that is not switched on")
-OWN_ROWS = "each process computes whole layers of its own rows; distributed.strategy splits weights"
+TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
+_OF_ANOTHER = NotNeeded("it belongs to a method that is not enabled")
+OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
 # The same text, whatever the rows are. Not its zephyr, which has a system message of its own, nor its mistral, which
 # has no space before [/INST]. Its alpaca and vicuna are these without the token that begins a text.
 _TEMPLATES = {
@@ -62,14 +61,14 @@ _THINKS = "qwen3"
 def _template(done: Conversion) -> None:
     found = done.first("template")
     if found and done.given.get("stage") == "pt":
-        done.leave(Why.NOT_NEEDED, "texts are learnt as they are", "template")
+        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", "template")
     elif found:
         name, model = str(found[1]), str(done.given.get("model_name_or_path"))
-        earlier = "turns before the last have no empty thought here" if name == _THINKS else ""
+        earlier = "earlier turns have no empty thinking block here" if name == _THINKS else ""
         write_template(done, "template", name, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=earlier)
         if name == _THINKS and done.first("enable_thinking"):
             why = Why.ALWAYS if done.given["enable_thinking"] is True else Why.REFUSED
-            done.leave(why, "an empty thought before an answer is learnt with it here", "enable_thinking")
+            done.leave(why, "an empty thinking block before an answer is trained with it here", "enable_thinking")
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -77,14 +76,14 @@ def _usual_alpha(done: Conversion) -> None:
     found = done.first("lora_rank")
     rank = whole(found[1]) if found else None
     if rank is not None and not done.has("lora_alpha"):
-        done.write("tuning.lora_alpha", 2 * rank, reason="twice lora_rank: what it does where lora_alpha is not said")
+        done.write("tuning.lora_alpha", 2 * rank, reason="twice lora_rank, LLaMA-Factory's default")
 
 
 def _neat_packing(done: Conversion) -> None:
     """It switches packing on, whatever `packing` says (hparams/data_args.py)."""
     if done.given.get("neat_packing") is True:
         names = [found[0] for name in ("packing", "neat_packing") if (found := done.first(name))]
-        done.write("data.packing", True, *names, reason="documents in one row never see each other here")
+        done.write("data.packing", True, *names, reason="packed documents never attend to each other here")
 
 
 def _pissa(done: Conversion) -> None:
@@ -104,7 +103,7 @@ def _some_layers(done: Conversion) -> None:
     named = done.first("finetuning_type")
     if not named or named[1] != "freeze":
         return
-    done.write("tuning.method", "full", named[0], reason="of some layers")
+    done.write("tuning.method", "full", named[0], reason="all weights of some layers")
     count, modules, extra = (done.first(name) for name in _FROZEN)
     number = whole(count[1]) if count else 2
     if number:
@@ -114,28 +113,28 @@ def _some_layers(done: Conversion) -> None:
         done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count[0])
     if modules:
         why = Why.ALWAYS if modules[1] in ("all", ["all"]) else Why.REFUSED
-        done.leave(why, f"layers train whole; {_BY_NAME}", modules[0])
+        done.leave(why, f"whole layers are trained; {_BY_NAME}", modules[0])
     if extra:
-        done.leave(Why.REFUSED, f"nothing beside the layers trains; {_BY_NAME}", extra[0])
+        done.leave(Why.REFUSED, f"only layers are trained; {_BY_NAME}", extra[0])
 
 
-_BY_NAME = "tuning.trainable_layers takes a regular expression for all that trains"
+_BY_NAME = "tuning.trainable_layers takes a regular expression for everything else"
 
 
 def _packing_of_texts(done: Conversion) -> None:
     """Texts fill whole rows unless `packing` says no (hparams/data_args.py)."""
     if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
-        done.write("data.packing", True, reason="what it does with stage pt")
+        done.write("data.packing", True, reason="the default for stage pt")
 
 
 def _length(done: Conversion) -> None:
     """What becomes of longer rows there: data/processor/pretrain.py and processor_utils.py."""
     if found := done.first("cutoff_len"):
-        reason = "longer rows lose their end here, and a part of each turn there"
+        reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
         if done.given.get("stage") == "pt":
             packs = done.values.get("data.packing") is True
-            there = "texts are cut into blocks one behind another" if packs else "it loses its end"
-            reason = f"a longer text makes several rows here, and there {there}"
+            there = "cuts all texts into blocks" if packs else "truncates it"
+            reason = f"a longer text is split into several rows; LLaMA-Factory {there}"
         done.write("data.max_length", found[1], found[0], reason=reason)
 
 
@@ -170,21 +169,21 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         found = read_list(path, names, texts=done.given.get("stage") == "pt")
         settings = dict(found[0].settings)
         if any(one.settings != settings for one in found):
-            raise ValueError("its data sets differ in columns, splits or rows, and a run has one of each")
+            raise ValueError("its data sets differ in columns, splits or rows, but a run has one of each")
         if not trained and set(settings) - {"data.split"}:
-            done.leave(Why.NOT_SUPPORTED, f"{', '.join(settings)} are those of data.path; give its file as {ours}", key)
+            done.leave(Why.NOT_SUPPORTED, f"{', '.join(settings)} come from data.path; set {ours} to its file", key)
             return
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), key)
         return
     places = [one.place for one in found]
-    done.write(ours, places if len(places) > 1 else places[0], key, reason=f"as {path.name} has it")
+    done.write(ours, places if len(places) > 1 else places[0], key, reason=f"from {path.name}")
     if not trained and "data.split" not in settings and all(place.startswith(HUB_PREFIX) for place in places):
-        done.write("data.eval_split", "train", key, reason="the split that it reads")
+        done.write("data.eval_split", "train", key, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
         names_read, reason = [key], path.name
         if setting == "data.max_rows":
-            reason = f"{path.name}; the first rows, where it takes random ones"
+            reason = f"{path.name}; the first rows, LLaMA-Factory takes random ones"
             limit = done.first("max_samples")
             if limit and whole(limit[1]) and whole(value):
                 value, names_read = min(whole(limit[1]) or 0, whole(value) or 0), [key, "max_samples"]
@@ -196,7 +195,7 @@ def _mixing(done: Conversion) -> None:
     """Sources that are drawn from by chance end at other rows than all of each."""
     found = done.first("mix_strategy")
     if found and found[1] != "concat":
-        reason = f"its data sets are mixed by chance; {_WEIGHTS} the rows of a source are used here"
+        reason = "its data sets are mixed randomly; set how often the rows of each are used with data.weights"
         done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
 
 
@@ -215,91 +214,91 @@ IMPORTER = Importer(
             "lora_rank": "tuning.r",
             "lora_target": hf.LAYERS,
             "additional_target": hf.WHOLE_LAYERS,
-            "create_new_adapter": Always("a new adapter is trained where none is started from"),
+            "create_new_adapter": Always("a new adapter is trained if none is given"),
             "adapter_folder": _OF_ANOTHER,
             "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules": _OF_ANOTHER,
             "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
             "loraplus_lr_embedding pissa_iter": _OF_ANOTHER,
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
-            "pissa_convert": Always("it is saved as LoRA for the weights as they were"),
+            "pissa_convert": Always("it is saved as LoRA for the original weights"),
             "pref_* dpo_label_smoothing kto_* simpo_gamma ppo_* ref_model* ld_alpha": _OF_ANOTHER,
             "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
             "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
-            "disable_shuffling": Refused("rows come in a new order in each epoch"),
+            "disable_shuffling": Refused("rows are shuffled in each epoch"),
             "moe_aux_loss_coef": "training.router_aux_loss_coef",
             "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
             "early_stopping_steps": "evaluation.early_stopping_patience",
             "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
             "compute_accuracy": Off("the held-out loss is measured"),
-            "plot_loss": Always("the loss is drawn while it falls"),
+            "plot_loss": Always("the loss curve is always shown"),
             "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
-            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("another trainer reads it"),
+            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it is for another trainer"),
             "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
             "use_swanlab swanlab_*": hf.NOT_SENT,
             # The model: hparams/model_args.py.
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
-            "use_fast_tokenizer": Same((True,), "the tokenizer is the fast one", "the tokenizer is the fast one here"),
-            "split_special_tokens": Refused("special tokens in a text are special"),
+            "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "the fast tokenizer is used here"),
+            "split_special_tokens": Refused("special tokens in a text are always read as such"),
             "init_special_tokens": Same(
                 ("noise_init",), "new rows start at the mean of the others, without noise",
-                "new rows start at the mean of the others, and not at descriptions", Why.REFUSED,
+                "new rows start at the mean of the others, not from descriptions", Why.REFUSED,
             ),
-            "resize_vocab": Automatic("the tables of a model grow where tokens are added"),
+            "resize_vocab": Automatic("embeddings grow when tokens are added"),
             "flash_attn": To("model.attn_implementation", values=KERNELS),
             "use_unsloth": To("model.provider", values={False: _OFF, True: "unsloth"}),
-            "use_unsloth_gc use_reentrant_gc": Automatic("checkpointing is never reentrant"),
+            "use_unsloth_gc use_reentrant_gc": Automatic("checkpointing is always non-reentrant"),
             "enable_liger_kernel": hf.LIGER,
             "use_v1_kernels": hf.OWN_KERNELS,
             "disable_gradient_checkpointing": To(
-                "training.gradient_checkpointing", "the other way round", values={True: False, False: True}
+                "training.gradient_checkpointing", "inverted", values={True: False, False: True}
             ),
-            "upcast_layernorm": Off("norms compute in fp32, and are stored as the model is"),
+            "upcast_layernorm": Off("norms are computed in fp32 and stored in the dtype of the model"),
             "upcast_lmhead_output": Always("the loss is computed in fp32"),
-            "use_kt": Refused("experts are trained as the model has them, on the GPU"),
+            "use_kt": Refused("experts are trained on the GPU, as the model defines them"),
             "kt_*": _OF_ANOTHER,
-            "quantization_bit": Refused("weights in 4 bits are trained beside, no others"),
+            "quantization_bit": Refused("of quantised weights, only 4-bit ones can be trained on"),
             "quantization_type": "quantization.bnb_4bit_quant_type",
             "double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quantization_method": Same(
-                ("bnb", "bitsandbytes"), "bitsandbytes keeps weights in 4 bits", "bitsandbytes keeps weights in 4 bits",
+                ("bnb", "bitsandbytes"), "4-bit weights use bitsandbytes", "4-bit weights need bitsandbytes",
                 Why.REFUSED,
             ),
             "quantization_device_map": hf.DEVICE,
             """image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
-            video_fps video_maxlen audio_sampling_rate""": NotNeeded("models learn from texts"),
+            video_fps video_maxlen audio_sampling_rate""": NotNeeded("models are trained on text"),
             "offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_*": TRIED,
-            "export_*": NotNeeded("it is about a finished model"),
+            "export_*": NotNeeded("it applies to a finished model"),
             "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
             "print_param_status": hf.OTHER_TOOL,
             # The data: hparams/data_args.py.
-            "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.path"),
-            "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; give the file itself as data.eval_path"),
-            "dataset_dir": NotNeeded("data.path says where the data is"),
+            "dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; set data.path to the file itself"),
+            "eval_dataset": NotSupported(f"{_NAMES_IN_ITS_LIST}; set data.eval_path to the file itself"),
+            "dataset_dir": NotNeeded("set by data.path"),
             "mix_strategy": Same(("concat",), "the rows of all sources are used"),
-            "interleave_probs": NotNeeded("mix_strategy says that the rows of all sources are used"),
+            "interleave_probs": NotNeeded("not used with this mix_strategy"),
             "template": Off("", Why.DOES_NOT_FIT),
-            "default_system": Refused("the data's own system messages count"),
-            "tool_format": Refused("task.chat_template says how tools are written"),
-            "enable_thinking": NotNeeded("the template has no thoughts of its own"),
-            "preserve_thinking": Refused("the template decides which thoughts are kept"),
+            "default_system": Refused("the system messages of the data are used"),
+            "tool_format": Refused("the format of tools is set by task.chat_template"),
+            "enable_thinking": NotNeeded("the template has no thinking blocks"),
+            "preserve_thinking": Refused("the template decides which thinking blocks are kept"),
             "train_on_prompt": hf.LOSS_ON_ALL,
-            "mask_history": Off("must be true or false, and not beside train_on_prompt", Why.DOES_NOT_FIT),
-            "ignore_pad_token_for_loss": Same((True,), *("padding is never learnt",) * 2, Why.REFUSED),
+            "mask_history": Off("must be true or false, and not combined with train_on_prompt", Why.DOES_NOT_FIT),
+            "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
             "packing": hf.PACKING,
-            "neat_packing": To("data.packing", values={False: NotNeeded("packing says whether rows are packed")}),
-            "max_samples": To("data.max_rows", "of each source"),
+            "neat_packing": To("data.packing", values={False: NotNeeded("set by packing")}),
+            "max_samples": To("data.max_rows", "per source"),
             "val_size": "data.eval_fraction",
             "eval_on_each_dataset": Off("one held-out loss is measured"),
             "eval_num_beams predict_with_generate sortish_sampler generation_*": TRIED,
             "streaming": "data.streaming",
-            "buffer_size": Automatic("rows come in a new order in each epoch"),
+            "buffer_size": Automatic("rows are shuffled in each epoch"),
             "preprocessing_num_workers": "data.num_proc",
-            "preprocessing_batch_size": Automatic("data is prepared in pieces of a fitting size"),
+            "preprocessing_batch_size": Automatic("the size is chosen automatically"),
             "overwrite_cache data_shared_file_system": hf.CACHED,
             "tokenized_path": hf.CACHED,
             # Its own arguments of training and of generation: hparams/training_args.py, generating_args.py.
             "fp8_backend fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
-            "enable_torch_profiler profiler_* profile_modules": Off("the journal has the time of each step"),
+            "enable_torch_profiler profiler_* profile_modules": Off("the journal records the time of each step"),
             "ray_* master_addr master_port": NotNeeded(hf.SEVERAL_PROCESSES),
             """do_sample temperature top_p top_k num_beams max_length max_new_tokens repetition_penalty length_penalty
             skip_special_tokens""": TRIED,

@@ -36,7 +36,7 @@ from tui_trainer.importing.rules import (
     whole,
 )
 
-_ONLY_SUPERVISED = Refused("models learn from texts and answers, not from preferences or rewards")
+_ONLY_SUPERVISED = Refused("models are trained on texts and answers, not on preferences or rewards")
 _LISTS = (".yaml", ".yml")
 
 
@@ -55,7 +55,7 @@ def _data(done: Conversion) -> None:
 def _answers(done: Conversion) -> None:
     """The command sft is not in the file."""
     if done.has("model"):
-        reason = "its command sft; a conversation is one row here, and there one for each of its answers"
+        reason = "the sft command; a conversation is one row here, one row per answer there"
         done.write("task.type", "chat", reason=reason)
 
 
@@ -70,7 +70,7 @@ def _batch_of_all(done: Conversion) -> None:
     if rows and whole(rows[1]):
         done.write(EFFECTIVE, rows[1], rows[0])
         if done.first("micro_batch_size"):
-            done.leave(Why.NOT_NEEDED, "global_batch_size says the rows behind a step", "micro_batch_size")
+            done.leave(Why.NOT_NEEDED, "global_batch_size sets the rows per step", "micro_batch_size")
 
 
 def _split(done: Conversion) -> None:
@@ -88,7 +88,7 @@ def _split(done: Conversion) -> None:
 def _four_bits(done: Conversion) -> None:
     """bitsandbytes loads 4 bits where no number is said."""
     if done.given.get("quant_config.name") == "bnb" and not done.has("quant_config.quantization_bit"):
-        done.write("tuning.method", "qlora", "quant_config.name", "peft_config.name", reason="4 bits, as none are said")
+        done.write("tuning.method", "qlora", "quant_config.name", "peft_config.name", reason="4 bits by default")
 
 
 IMPORTER = Importer(
@@ -103,9 +103,9 @@ IMPORTER = Importer(
             "trust_remote_code": "model.*",
             "flash_attn": To("model.attn_implementation", values=v0.KERNELS),
             "model_class": Same(
-                ("llm",), "the model writes texts", "models that write texts are trained by it here", Why.REFUSED
+                ("llm",), "the model generates text", "only models that generate text are supported", Why.REFUSED
             ),
-            "init_config": Automatic("weights go from the file to where they train"),
+            "init_config": Automatic("weights are loaded straight onto the training device"),
             "kernel_config": hf.OWN_KERNELS,
             # Adapters and 4 bits: plugins/model_plugins/peft.py, quantization.py.
             "peft_config.r": "tuning.r",
@@ -115,42 +115,42 @@ IMPORTER = Importer(
             "peft_config.use_rslora": "tuning.use_rslora",
             "peft_config.use_dora": "tuning.use_dora",
             "peft_config.modules_to_save": hf.WHOLE_LAYERS,
-            "peft_config.export_* peft_config.infer_dtype": NotNeeded("it is about a finished model"),
+            "peft_config.export_* peft_config.infer_dtype": NotNeeded("it applies to a finished model"),
             """peft_config.freeze_trainable_layers peft_config.freeze_trainable_modules
             peft_config.freeze_extra_modules peft_config.cast_trainable_params_to_fp32""": NotNeeded(
-                "it belongs to a method that is not switched on"
+                "it belongs to a method that is not enabled"
             ),
             "quant_config.name": Same(
-                ("bnb", "auto"), *("bitsandbytes keeps weights in 4 bits",) * 2, Why.REFUSED
+                ("bnb", "auto"), *("4-bit weights use bitsandbytes",) * 2, Why.REFUSED
             ),
-            "quant_config.quantization_bit": Refused("weights in 4 bits are trained beside, no others"),
+            "quant_config.quantization_bit": Refused("of quantised weights, only 4-bit ones can be trained on"),
             "quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
             "quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
             # config/data_args.py, config/training_args.py.
-            "train_dataset": NotSupported("it is a list that is not near; give the file itself as data.path"),
-            "eval_dataset": NotSupported("it is not read there either; data.eval_path is measured on here"),
+            "train_dataset": NotSupported("the list was not found; set data.path to the file itself"),
+            "eval_dataset": NotSupported("it is not read there either; set data.eval_path"),
             "output_dir": hf.ARGUMENTS["output_dir"],
-            "cutoff_len": To("data.max_length", "longer rows lose their end"),
+            "cutoff_len": To("data.max_length", "longer rows are truncated"),
             "learning_rate num_train_epochs max_grad_norm seed": "training.*",
             "max_steps": To("training.max_steps", values={-1: hf.NO_STEP_LIMIT, 0: hf.NO_STEP_LIMIT}),
             "full_determinism": "training.deterministic",
             "batching_strategy": Same(
-                ("normal", "padding_free"), "data.packing decides how rows lie in a batch",
-                "a step learns from a number of rows here, not of tokens", Why.REFUSED,
+                ("normal", "padding_free"), "set by data.packing",
+                "the batch size is a number of rows here, not of tokens", Why.REFUSED,
             ),
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
-            "optim_config": Refused("optimizers with arguments of their own are not read; nearest: adamw_torch, muon"),
-            "lr_scheduler_config": Refused("it has no schedules"),
+            "optim_config": Refused("optimizers with own arguments are not supported; nearest: adamw_torch, muon"),
+            "lr_scheduler_config": Refused("LLaMA-Factory v1 has no schedules"),
             "save_steps save_total_limit": "checkpoint.*",
-            "save_ckpt_as_hf": Always("weights are safetensors"),
+            "save_ckpt_as_hf": Always("weights are saved as safetensors"),
             "resume_from_checkpoint": hf.RESUMED,
             "logging_steps": "logging.*",
             "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha": _ONLY_SUPERVISED,
             # Several devices.
             "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
-            "dist_config.config_file dist_config.dcp_path": NotNeeded("it goes with the name"),
+            "dist_config.config_file dist_config.dcp_path": NotNeeded("it belongs to dist_config.name"),
             "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("off in the file")}),
             "dist_config.mixed_precision": "training.mixed_precision",
             "dist_config.*": Off(hf.SEVERAL_PROCESSES),

@@ -12,7 +12,7 @@ _TASKS = {
     "text-generation": "causal_lm", "summarization": "seq2seq", "summarisation": "seq2seq",
     "extractive-question-answering": "question_answering", "question-answering": "question_answering",
 }  # fmt: skip
-_OUR_PROVIDER = Always("models are built by Hugging Face's libraries")
+_OUR_PROVIDER = Always("models are built with Hugging Face libraries")
 
 IMPORTER = Importer(
     name="modelforge",
@@ -29,11 +29,11 @@ IMPORTER = Importer(
             "use_4bit": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],
             "use_nested_quant": "quantization.bnb_4bit_use_double_quant",
-            "max_seq_length": To("data.max_length", values={-1: Refused("data.max_length is a number")}),
+            "max_seq_length": To("data.max_length", values={-1: Refused("data.max_length must be a number of tokens")}),
             "eval_split": "data.eval_fraction",
             "device": hf.DEVICE,
             "packing": hf.PACKING,
-            "compute_specs": Automatic("a hardware profile is found for the card"),
+            "compute_specs": Automatic("a hardware profile is chosen for the GPU"),
         },
     ),
     groups=(

@@ -15,7 +15,7 @@ _TASKS = {
     "QUESTION_ANS": "question_answering",
     "SEQ_2_SEQ_LM": "seq2seq",
 }
-_PLAIN = "plain LoRA is trained"
+_PLAIN = "only plain LoRA is trained"
 # What PEFT itself writes for every classifier, whichever of the two the model has (peft/peft_model.py).
 _HEADS = ("classifier", "score")
 
@@ -25,7 +25,7 @@ def _heads(done: Conversion) -> None:
     found = done.first("modules_to_save")
     if not found or not isinstance(found[1], list) or not set(_HEADS) <= set(map(str, found[1])):
         return
-    reason = "a classifier's head, whatever its name, is always trained as a whole"
+    reason = "the head of a classifier is always fully trained, whatever its name"
     if others := [name for name in found[1] if name not in _HEADS]:
         done.write("tuning.modules_to_save", others, "modules_to_save", reason=reason)
     else:
@@ -48,9 +48,9 @@ IMPORTER = Importer(
             "target_modules": LAYERS,
             "target_parameters": "tuning.target_parameters",
             "modules_to_save": WHOLE_LAYERS,
-            "fan_in_fan_out": Automatic("the layer's own class says it"),
-            "inference_mode": NotNeeded("a run trains"),
-            "auto_mapping": Automatic("the model's own class says it"),
+            "fan_in_fan_out": Automatic("determined by the class of the layer"),
+            "inference_mode": NotNeeded("a run always trains"),
+            "auto_mapping": Automatic("determined by the class of the model"),
             "peft_version runtime_config": OTHER_TOOL,
             "*_config use_* alora_* velora_* kasa_*": Refused(_PLAIN),
             "megatron_core": OTHER_TOOL,

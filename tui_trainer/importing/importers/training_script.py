@@ -31,7 +31,7 @@ IMPORTER = Importer(
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_labels": Automatic("labels are counted in the data"),
             "device": hf.DEVICE,
-            "use_lora": Off("tuning.method says it here"),
+            "use_lora": Off("set tuning.method instead"),
             "use_4bit use_qlora": hf.FOUR_BITS["load_in_4bit"],
             "use_8bit": hf.FOUR_BITS["load_in_8bit"],
         },

@@ -37,20 +37,20 @@ from tui_trainer.importing.rules import (
 )  # fmt: skip
 from tui_trainer.importing.tokens_and_positions import rope_table
 
-SEVERAL_PROCESSES = "[distributed] says here how several processes train together"
+SEVERAL_PROCESSES = "[distributed] sets how several processes train together"
 NOT_SENT = NotNeeded("nothing is sent anywhere")
-OTHER_TOOL = NotNeeded("it concerns the other tool only")
-RESUMED = NotNeeded("`tui-trainer resume RUN` goes on with a run")
-NO_STEP_LIMIT = NotNeeded("the epochs decide")
-LIGER = To("model.kernels", "where liger-kernel is installed", values={True: "auto", False: "none"})
-OWN_KERNELS = Automatic("head and loss are computed in chunks; attention is torch's fused one")
-LIVING_THREADS = Automatic("the threads that make batches live as long as the run")
-CACHED = Automatic("prepared data is kept, and made anew when text, tokenizer or length change")
-NEW_ORDER = Always("rows come in a new order in each epoch")
+OTHER_TOOL = NotNeeded("it only concerns the other tool")
+RESUMED = NotNeeded("resume a run with `tui-trainer resume RUN`")
+NO_STEP_LIMIT = NotNeeded("the epochs set the length")
+LIGER = To("model.kernels", "used if liger-kernel is installed", values={True: "auto", False: "none"})
+OWN_KERNELS = Automatic("head and loss are computed in chunks; attention uses torch's fused kernels")
+LIVING_THREADS = Automatic("data loading threads live as long as the run")
+CACHED = Automatic("prepared data is cached, and prepared again when text, tokenizer or length change")
+NEW_ORDER = Always("rows are shuffled in each epoch")
 PREPARED = Off("data is prepared before the run")
-DEVICE = Automatic("the freest GPU, or the CPU where there is none; --gpu chooses")
-PACKING = To("data.packing", "documents in one row do not see each other here")
-THREADS = To("dataloader.num_workers", "threads here")
+DEVICE = Automatic("the GPU with the most free memory, or the CPU without one; choose with --gpu")
+PACKING = To("data.packing", "packed documents do not attend to each other here")
+THREADS = To("dataloader.num_workers", "threads, not processes")
 OPTIMIZER = To("training.optim", values=values.OPTIMIZERS)
 SCHEDULER = To("training.lr_scheduler_type", values=values.SCHEDULERS)
 LAYERS = To("tuning.target_modules", convert=values.module_names)
@@ -68,7 +68,7 @@ _STRATEGIES = {
     "ddp": {"no_shard", "false"},
 }
 LAYER_BY_LAYER = "layer by layer"
-_ON_THE_HOST = "weights, gradients and the optimizer's state stay on the host"
+_ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
 # How its own file, accelerate's and axolotl's name it.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
 fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
@@ -84,7 +84,7 @@ def _adafactor(done: Conversion) -> None:
     if found and found[1] is True:
         done.write("training.optim", "adafactor", "adafactor")
         if done.first("optim"):
-            done.leave(Why.NOT_NEEDED, "adafactor wins over it", "optim")
+            done.leave(Why.NOT_NEEDED, "adafactor takes precedence", "optim")
 
 
 def _blocks(done: Conversion) -> None:
@@ -92,7 +92,7 @@ def _blocks(done: Conversion) -> None:
     if found := done.first("block_size"):
         done.write("data.max_length", found[1], found[0])
         if not done.has("packing"):
-            done.write("data.packing", True, reason="block_size is a row that texts fill one after another")
+            done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
 
 
 def splits(given: Any) -> tuple[str, bool]:
@@ -111,7 +111,7 @@ def _strategy(given: Any) -> str:
 def _offload_of_accumulation(given: Any) -> bool:
     if isinstance(given, dict) and set(given) == {"use_cpu_offload"} and isinstance(given["use_cpu_offload"], bool):
         return given["use_cpu_offload"]
-    raise ValueError("accumulation takes no arguments but use_cpu_offload")
+    raise ValueError("the only supported argument of accumulation is use_cpu_offload")
 
 
 def _fsdp_offload(done: Conversion) -> None:
@@ -133,12 +133,12 @@ MODEL: Table = {
     "model_name_or_path attn_implementation trust_remote_code": "model.*",
     "model_revision": "model.revision",
     "dtype torch_dtype": To("model.dtype", values=values.DTYPES),
-    "low_cpu_mem_usage": Always("weights go from the file to where they train"),
-    "use_cache": Same((False,), "the cache of generation is off in training", "a cache has no use in training"),
+    "low_cpu_mem_usage": Always("weights are loaded straight onto the training device"),
+    "use_cache": Same((False,), "the key-value cache is off in training", "the key-value cache has no use in training"),
     "device_map": DEVICE,
-    "use_fast_tokenizer": Always("tokenizers are the fast ones where there is one"),
-    "ignore_mismatched_sizes": Automatic("a head for other labels is made anew"),
-    "cache_dir": NotNeeded("HF_HOME says where the cache is"),
+    "use_fast_tokenizer": Always("fast tokenizers are used if available"),
+    "ignore_mismatched_sizes": Automatic("a new head is created for other labels"),
+    "cache_dir": NotNeeded("set the cache folder with HF_HOME"),
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
 INIT = To("tuning.init_lora_weights", values={True: "default"})
@@ -151,11 +151,11 @@ LORA: Table = {
     "lora_modules_to_save": WHOLE_LAYERS,
 }
 FOUR_BITS: Table = {
-    "load_in_8bit": Refused("adapters are trained beside weights of 16 bits or 4, not of 8"),
-    "load_in_4bit": Refused("weights in 4 bits are not trained; adapters beside them are (qlora)"),
+    "load_in_8bit": Refused("adapters are trained on 16-bit or 4-bit weights, not on 8-bit ones"),
+    "load_in_4bit": Refused("on 4-bit weights, only adapters are trained (qlora)"),
     "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
     "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=values.DTYPES),
-    "bnb_4bit_quant_storage": Off("weights in 4 bits are stored as bytes"),
+    "bnb_4bit_quant_storage": Off("4-bit weights are stored as bytes"),
 }
 HUB_DATA: Table = {
     "dataset_name": To("data.path", convert=values.data_set_name),
@@ -170,21 +170,19 @@ SCRIPT_DATA: Table = {
     "dataset_config_name": CONFIGURATION,
     "max_source_length": "data.max_length",
     "streaming": "data.streaming",
-    "keep_linebreaks": Same((True,), "lines keep their ends", "lines keep their ends here", Why.REFUSED),
-    "test_file max_predict_samples": NotNeeded("`tui-trainer evaluate RUN` measures on other data"),
-    "task_name": Refused("GLUE's data is named by its place: data.path = hub:nyu-mll/glue, data.name its task"),
-    "val_max_target_length num_beams": NotSupported("it is about the answers of evaluations"),
-    "ignore_pad_token_for_loss": Same((True,), "padding is not learnt", "padding is not learnt here", Why.REFUSED),
-    "label_all_tokens": Same(
-        (False,), "a word's first token is tagged", "only a word's first token is tagged here", Why.REFUSED
-    ),
-    "resize_position_embeddings lang": Refused("the model stays as its files have it"),
-    "return_entity_level_metrics": Always("each entity is measured"),
+    "keep_linebreaks": Same((True,), "line breaks are kept", "line breaks are kept here", Why.REFUSED),
+    "test_file max_predict_samples": NotNeeded("evaluate on other data with `tui-trainer evaluate RUN`"),
+    "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to its task"),
+    "val_max_target_length num_beams": NotSupported("it applies to generation in evaluations"),
+    "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
+    "label_all_tokens": Same((False,), *("only the first token of a word is labelled",) * 2, Why.REFUSED),
+    "resize_position_embeddings lang": Refused("the model cannot be changed"),
+    "return_entity_level_metrics": Always("scores per entity are always computed"),
     "max_target_length source_prefix doc_stride max_answer_length": "task.*",
-    "version_2_with_negative": Automatic("rows without an answer decide whether none is learnt"),
-    "source_lang": Refused("src_lang in the model's tokenizer_config.json says it here"),
-    "target_lang": Refused("tgt_lang in the model's tokenizer_config.json says it here"),
-    "forced_bos_token": Automatic("answers begin as the tokenizer begins them"),
+    "version_2_with_negative": Automatic("determined by whether the data has rows without an answer"),
+    "source_lang": Refused("set src_lang in the model's tokenizer_config.json"),
+    "target_lang": Refused("set tgt_lang in the model's tokenizer_config.json"),
+    "forced_bos_token": Automatic("determined by the tokenizer"),
     "text_column_name text_column": "data.text_column",
     "label_column_name": "data.label_column",
     "summary_column": "data.target_column",
@@ -192,7 +190,7 @@ SCRIPT_DATA: Table = {
     "max_eval_samples": "evaluation.max_eval_rows",
     "preprocessing_num_workers": "data.num_proc",
     "overwrite_cache": CACHED,
-    "pad_to_max_length": Automatic("rows are padded to the longest of their batch, or packed"),
+    "pad_to_max_length": Automatic("rows are padded to the longest row of their batch, or packed"),
 }
 ARGUMENTS: Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
@@ -203,22 +201,22 @@ ARGUMENTS: Table = {
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
     "optim": OPTIMIZER,
-    "optim_args": Refused("optimizers take the arguments of [training] only"),
+    "optim_args": Refused("optimizers only take the arguments in [training]"),
     "optim_target_modules": Refused("one optimizer updates all trainable weights"),
-    "data_seed": Automatic("training.seed decides the order of the rows as well"),
+    "data_seed": Automatic("training.seed also sets the order of the rows"),
     "full_determinism": "training.deterministic",
-    "auto_find_batch_size": Automatic("the micro-batch is the largest that fits; the effective batch stays"),
-    "average_tokens_across_devices": Always("every token of a step counts the same"),
+    "auto_find_batch_size": Automatic("the largest micro-batch that fits is used; the effective batch size stays"),
+    "average_tokens_across_devices": Always("all tokens of a step have the same weight"),
     "gradient_accumulation_kwargs": To("distributed.cpu_offload", _ON_THE_HOST, convert=_offload_of_accumulation),
     # How it computes.
-    "bf16_full_eval fp16_full_eval": Automatic("evaluation computes as training does"),
-    "half_precision_backend fp16_backend fp16_opt_level": Always("torch's own mixed precision"),
+    "bf16_full_eval fp16_full_eval": Automatic("evaluation uses the precision of training"),
+    "half_precision_backend fp16_backend fp16_opt_level": Always("torch's mixed precision is used"),
     "gradient_checkpointing activation_checkpointing": "training.gradient_checkpointing",
-    "gradient_checkpointing_kwargs activation_checkpointing_kwargs": Automatic("checkpointing is never reentrant"),
+    "gradient_checkpointing_kwargs activation_checkpointing_kwargs": Automatic("checkpointing is always non-reentrant"),
     # Gradients are summed over several passes, which CUDA graphs write over.
     "torch_compile_mode": To("training.torch_compile_mode", values={"max-autotune": "max-autotune-no-cudagraphs"}),
-    "torch_compile_backend": Same(("inductor",), "inductor compiles", "inductor compiles here"),
-    "torchdynamo": Off("training.torch_compile says it here"),
+    "torch_compile_backend": Same(("inductor",), "inductor is used", "only inductor is supported"),
+    "torchdynamo": Off("set training.torch_compile instead"),
     "torch_empty_cache_steps": "training.empty_cache_steps",
     "use_liger_kernel": LIGER,
     "liger_kernel_config": OWN_KERNELS,
@@ -229,56 +227,56 @@ ARGUMENTS: Table = {
     "dataloader_prefetch_factor": "dataloader.prefetch_factor",
     "dataloader_pin_memory": "dataloader.pin_memory",
     "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
-    "dataloader_drop_last": Same((False,), "the last rows of an epoch are learnt", "every row is learnt in an epoch"),
-    "sortish_sampler": Off("data.group_by_length puts rows of a length together"),
-    "dataloader_in_order": Always("batches come in the order of the seed"),
-    "remove_unused_columns": Automatic("only the columns that are learnt are read"),
+    "dataloader_drop_last": Same((False,), "the last rows of an epoch are used", "every row is used in an epoch"),
+    "sortish_sampler": Off("set data.group_by_length to batch rows of similar length"),
+    "dataloader_in_order": Always("the seed sets the order of batches"),
+    "remove_unused_columns": Automatic("only the needed columns are read"),
     "use_cpu no_cuda": Off("`--gpu none` trains on the CPU"),
-    "use_mps_device": Off("training is on an NVIDIA GPU or a CPU"),
-    "use_ipex": Off("torch computes without extensions"),
+    "use_mps_device": Off("training runs on an NVIDIA GPU or a CPU"),
+    "use_ipex": Off("torch is used without extensions"),
     # Evaluation.
     "eval_steps early_stopping_patience early_stopping_threshold": "evaluation.*",
     "per_device_eval_batch_size per_gpu_eval_batch_size": "evaluation.per_device_eval_batch_size",
     "metric_for_best_model": To("evaluation.metric_for_best_model", convert=values.metric_name),
-    "greater_is_better": Automatic("it goes with the metric"),
-    "load_best_model_at_end": Off("the best weights are kept where evaluation.early_stopping_patience is above 0"),
-    "eval_delay": Off("evaluation begins with the first multiple of evaluation.eval_steps"),
-    "eval_on_start": Off("evaluation begins after the first steps"),
+    "greater_is_better": Automatic("determined by the metric"),
+    "load_best_model_at_end": Off("the best weights are kept if evaluation.early_stopping_patience is above 0"),
+    "eval_delay": Off("the first evaluation is at the first multiple of evaluation.eval_steps"),
+    "eval_on_start": Off("the first evaluation is after the first steps"),
     "eval_accumulation_steps prediction_loss_only": NotNeeded("an evaluation keeps sums, not outputs"),
-    "predict_with_generate": Automatic("evaluation.generate_rows answers are written where the task writes answers"),
+    "predict_with_generate": Automatic("tasks that generate text write evaluation.generate_rows answers"),
     "generation_max_length generation_num_beams generation_config": NotSupported(
-        "it is about the answers of evaluations"
+        "it applies to generation in evaluations"
     ),
-    "do_train": NotNeeded("the command says it"),
+    "do_train": NotNeeded("set by the command"),
     "do_eval": NotNeeded("held-out rows are always evaluated"),
-    "do_predict": Off("`tui-trainer generate RUN` tries a model"),
+    "do_predict": Off("try a model with `tui-trainer generate RUN`"),
     # Saving and logging.
-    "output_dir": To("output.runs_dir", "each run has a folder of its own in it"),
+    "output_dir": To("output.runs_dir", "each run has its own folder in it"),
     "run_name": "output.name",
-    "overwrite_output_dir": NotNeeded("each run has a folder of its own"),
+    "overwrite_output_dir": NotNeeded("each run has its own folder"),
     "resume_from_checkpoint": RESUMED,
     "save_steps save_total_limit": "checkpoint.*",
-    "save_safetensors": Same((True,), "weights are safetensors", "no pickle is written"),
-    "save_only_model": Off("a checkpoint holds all that an exact resume needs"),
+    "save_safetensors": Same((True,), "weights are saved as safetensors", "weights are only saved as safetensors"),
+    "save_only_model": Off("a checkpoint always contains everything for an exact resume"),
     "logging_steps": "logging.logging_steps",
-    "logging_strategy": Automatic("every step is in the journal; logging.logging_steps groups them"),
-    "logging_first_step": Always("every step is in the journal"),
-    "logging_nan_inf_filter": Always("a loss that is no number is shown as it is"),
-    "logging_dir": NotNeeded("the journal lies in the run's folder"),
+    "logging_strategy": Automatic("every step is logged in the journal; logging.logging_steps groups them"),
+    "logging_first_step": Always("every step is logged in the journal"),
+    "logging_nan_inf_filter": Always("a NaN or infinite loss is shown as it is"),
+    "logging_dir": NotNeeded("the journal is in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
-    "deepspeed": Off("its file is not near; distributed.strategy = deepspeed-2 or deepspeed-3 is what it says"),
+    "deepspeed": Off("its file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     "fsdp": To("distributed.strategy", LAYER_BY_LAYER, convert=_strategy),
     f"{OFFLOADS} use_cpu_offload": To(
         "distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}
     ),
     " ".join(RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
-    "fsdp_*": Automatic("each layer is split, with its own gradients and optimizer state"),
-    "local_rank ddp_*": NotNeeded("torchrun says it to each process"),
+    "fsdp_*": Automatic("each layer is split together with its gradients and optimizer state"),
+    "local_rank ddp_*": NotNeeded("torchrun sets it for each process"),
     "project trackio_*": NOT_SENT,
     "push_to_hub hub_*": Off(NOT_SENT.reason),
-    "debug": Off("there is no such mode"),
-    "tpu_*": NotNeeded("training is on an NVIDIA GPU or a CPU"),
-    "split_batches accelerator_config.split_batches": Refused("the batch is that of one device there, not of all"),
+    "debug": Off("not available"),
+    "tpu_*": NotNeeded("training runs on an NVIDIA GPU or a CPU"),
+    "split_batches accelerator_config.split_batches": Refused("the batch size must be per device, not for all devices"),
     # What only matters to the library itself.
     "log_* include_*": OTHER_TOOL,
     """disable_tqdm label_names past_index skip_memory_metrics ignore_data_skip accelerator_config* parallelism_config

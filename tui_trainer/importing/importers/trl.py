@@ -51,10 +51,10 @@ _USUAL_COLUMNS = frozenset("messages conversations prompt completion text".split
 _PAIR = frozenset(("prompt", "completion"))
 _LORA = ("lora_r", "lora_alpha", "lora_target_modules")
 # Its default: data without a split of that name would be refused.
-_TRAIN = Automatic("of data with splits, train is trained on")
-_BEST_FIT = "rows are filled by best fit"
-_SPECIAL_TOKENS, _END = "the tokenizer's own tokens frame a text", "an end token follows each text"
-_OWN_END = "the end of a text is the tokenizer's own token"
+_TRAIN = Automatic("the split train is used if the data has splits")
+_BEST_FIT = "rows are packed by best fit"
+_SPECIAL_TOKENS, _END = "texts get the tokenizer's own special tokens", "each text ends with an end token"
+_OWN_END = "texts end with the tokenizer's own end token"
 _HEAD_ROWS = 20
 # The files that it brings (trl/accelerate_configs/), for 8 processes each.
 _LAUNCHES = {
@@ -66,7 +66,7 @@ _LAUNCHED_PROCESSES = 8
 
 def _template_file(value: Any) -> Any:
     if not str(value).endswith(".jinja"):
-        raise ValueError("the template of another tokenizer; save it as a .jinja file")
+        raise ValueError("it is the template of another tokenizer; save it as a .jinja file")
     return value
 
 
@@ -77,13 +77,13 @@ def _launch(done: Conversion) -> None:
         read_beside(done, "accelerate_config", path, "accelerate")
     elif config and str(config[1]) in _LAUNCHES:
         if strategy := _LAUNCHES[str(config[1])]:
-            done.write(STRATEGY, strategy, "accelerate_config", reason="as the file of this name has it")
+            done.write(STRATEGY, strategy, "accelerate_config", reason="from TRL's config of this name")
             if not count:
-                done.write(PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="as the file has it")
+                done.write(PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="from that config")
         else:
             done.leave(Why.NOT_NEEDED, "one process has the whole model", "accelerate_config")
     if count and done.devices and done.devices != whole(count[1]):
-        done.leave(Why.AS_ASKED, "--processes says it", "num_processes")
+        done.leave(Why.AS_ASKED, "set by --processes", "num_processes")
     elif count:
         done.write(PROCESSES, count[1], "num_processes")
     if done.devices is None and PROCESSES in done.values:
@@ -92,7 +92,7 @@ def _launch(done: Conversion) -> None:
 
 def _no_cut(done: Conversion) -> None:
     if done.given.get("max_length", 0) is None:
-        done.leave(Why.DOES_NOT_FIT, "no row is cut there; set data.max_length to the longest row", "max_length")
+        done.leave(Why.DOES_NOT_FIT, "TRL truncates no rows then; set data.max_length to the longest row", "max_length")
 
 
 def _mixture(done: Conversion) -> None:
@@ -111,7 +111,7 @@ def _mixture(done: Conversion) -> None:
     unread = (str(key) for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(rest), 60)
-        done.leave(Why.REFUSED, f"not read of it: {names}; it could change which rows are learnt", "datasets")
+        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change which rows are trained", "datasets")
 
 
 def _handbook(done: Conversion) -> None:
@@ -146,14 +146,14 @@ def _handbook(done: Conversion) -> None:
     first = next(iter(parts.values()), [])
     configurations, shared = {name for name, _ in first}, any(len(some) > 1 for some in shares.values())
     if unread:
-        done.leave(Why.REFUSED, f"not read of it: {one_line(', '.join(unread), 60)}", *names)
+        done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread), 60)}", *names)
     elif len(configurations) != 1 or shared or any(some != first for some in parts.values()):
-        why = "a run has one configuration and the same splits of all its data sets, and these have several"
-        done.leave(Why.REFUSED, f"{why}; nearest: a file of all rows as data.path", *names)
+        why = "a run has one configuration and the same splits for all data sets, but these have several"
+        done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *names)
     else:
         done.write("data.path", [f"{HUB_PREFIX}{place}" for place in parts], *names)
         if any(some != {1} for some in shares.values()):
-            done.write("data.weights", [some.pop() for some in shares.values()], *names, reason="so much of each")
+            done.write("data.weights", [some.pop() for some in shares.values()], *names, reason="the share of each")
         for key, values, usual in (
             ("data.name", configurations, "default"), ("data.split", [split for _, split in first], "train"),
             ("data.eval_split", of_others, ""),
@@ -174,11 +174,11 @@ def _held_out(done: Conversion) -> None:
     measures = any(not off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
     if not measures or done.has("datasets"):
         if split:
-            done.leave(Why.NOT_NEEDED, "nothing is measured on it there", split[0])
+            done.leave(Why.NOT_NEEDED, "TRL does not evaluate on it", split[0])
     elif split:
         done.write("data.eval_split", split[1], split[0])
     elif done.has("dataset_name"):
-        done.write("data.eval_split", "test", reason="the split that it measures on")
+        done.write("data.eval_split", "test", reason="the split that TRL evaluates on")
 
 
 def _learnt(done: Conversion) -> None:
@@ -186,20 +186,18 @@ def _learnt(done: Conversion) -> None:
     names, on, _ = switches(done, "assistant_only_loss", "completion_only_loss")
     if on:
         done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
-        done.write("task.type", "chat", reason=f"{on[0]} is about turns")
+        done.write("task.type", "chat", reason=f"{on[0]} refers to turns")
     elif done.given.get("completion_only_loss") is False:
         done.write("task.loss_on", "all", *names)
     elif names or done.has("model_name_or_path"):
         columns = _columns_near(done)
         if columns >= _PAIR:
-            reason = (
-                "of rows with a prompt and a completion, it learns the completion; a chat template writes them here"
-            )
+            reason = "TRL trains only on the completion of such rows; a chat template formats them here"
             done.write("task.loss_on", "completion", *names, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
-            reason = 'it learns whole conversations; of rows with a prompt and a completion, "completion" alone'
-            done.write("task.loss_on", "all", *names, reason="it learns whole conversations" if columns else reason)
+            reason = 'TRL trains on whole conversations; set "completion" for rows with a prompt and a completion'
+            done.write("task.loss_on", "all", *names, reason="TRL trains on whole conversations" if columns else reason)
 
 
 def _template(done: Conversion) -> None:
@@ -211,14 +209,14 @@ def _framed_by_template(done: Conversion) -> None:
     """Conversations have the tokens of their template and no others, there too; a template is for conversations."""
     template = done.text or ""
     if done.has("chat_template", "chat_template_path"):
-        done.write("task.type", "chat", reason="it has a chat template")
+        done.write("task.type", "chat", reason="the file has a chat template")
     if done.values.get("task.type") != "chat":
         return
     for name in ("add_special_tokens", "append_concat_token"):
         if found := done.first(f"dataset_kwargs.{name}"):
-            done.leave(Why.ALWAYS, "a conversation has the tokens of its template", found[0])
+            done.leave(Why.ALWAYS, "a conversation only has the tokens of its template", found[0])
     if (end := done.first("eos_token")) and str(end[1]) in template:
-        done.leave(Why.ALWAYS, "the chat template writes it, and an answer ends with it", end[0])
+        done.leave(Why.ALWAYS, "the chat template writes it at the end of an answer", end[0])
 
 
 def _routers(done: Conversion) -> None:
@@ -226,7 +224,7 @@ def _routers(done: Conversion) -> None:
     on, weight = (done.first(f"{_INIT}{name}") for name in (OUTPUT, WEIGHT))
     names = [one[0] for one in (on, weight) if one]
     if names and done.has(WEIGHT):
-        done.leave(Why.NOT_NEEDED, f"{WEIGHT} counts before it", *names)
+        done.leave(Why.NOT_NEEDED, f"{WEIGHT} takes precedence", *names)
     elif on:
         write_routers(done, on[1], weight and weight[1], *names)
 
@@ -251,7 +249,7 @@ def _peft_is_said(done: Conversion) -> None:
     """Without its switch it trains all weights, whatever is said of adapters: a command line may set it."""
     found = done.first(*_LORA, "load_in_4bit")
     if found and not done.has("use_peft") and done.has("model_name_or_path"):
-        reason = "it trains all weights unless use_peft is true: say use_peft in the file"
+        reason = "TRL trains all weights unless use_peft is true: set use_peft in the file"
         done.leave(Why.REFUSED, reason, found[0])
 
 
@@ -267,51 +265,51 @@ IMPORTER = Importer(
         hf.ARGUMENTS, hf.MODEL, hf.LORA, hf.FOUR_BITS, hf.HUB_DATA, under("model_init_kwargs", hf.MODEL),
         {
             "max_length max_seq_length": To(
-                "data.max_length", "a longer row loses its end there; a longer text makes several rows here"
+                "data.max_length", "TRL truncates longer rows; a longer text is split into several rows here"
             ),
             "packing": hf.PACKING,
-            "eval_packing": Automatic("held-out rows are packed as the others are"),
+            "eval_packing": Automatic("held-out rows are packed like the others"),
             "packing_strategy": Same(
-                ("bfd", "ffd"), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is cut", Why.REFUSED
+                ("bfd", "ffd"), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is truncated", Why.REFUSED
             ),
             "num_of_sequences": Automatic(_BEST_FIT),
             "padding_free": Automatic("packed rows have no padding"),
-            "pad_to_multiple_of": Automatic("rows are padded to the longest of their batch"),
+            "pad_to_multiple_of": Automatic("rows are padded to the longest row of their batch"),
             "truncation_mode": Same(
                 ("keep_start",), "the start is kept", "the start of a long row is kept here", Why.REFUSED
             ),
             "shuffle_dataset": hf.NEW_ORDER,
             "dataset_text_field": "data.text_column",
             "dataset_num_proc": "data.num_proc",
-            "dataset_batch_size": Automatic("data is prepared in pieces of a fitting size"),
+            "dataset_batch_size": Automatic("the size is chosen automatically"),
             "dataset_kwargs.skip_prepare_dataset": Refused("data is always prepared"),
             "dataset_kwargs.add_special_tokens": Same(
                 (True,), _SPECIAL_TOKENS, f"{_SPECIAL_TOKENS} here", Why.REFUSED
             ),
             "dataset_kwargs.append_concat_token": Same((True,), _END, f"{_END} here", Why.REFUSED),
-            "dataset_kwargs*": Refused("how data is prepared stands in [data]"),
+            "dataset_kwargs*": Refused("set how data is prepared in [data]"),
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
             "dataset_streaming streaming": "data.streaming",
-            "datasets": Refused("data.path names files, folders and data sets of the hub"),
-            "dataset_mixture dataset_mixer": Refused("a list that names no data sets"),
-            "dataset_splits": NotNeeded("it goes with dataset_mixer"),
+            "datasets": Refused("set data.path to files, folders or data sets of the Hub"),
+            "dataset_mixture dataset_mixer": Refused("the list names no data sets"),
+            "dataset_splits": NotNeeded("it belongs to dataset_mixer"),
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
             "eos_token": Same(
                 ("<EOS_TOKEN>",), _OWN_END, f"{_OWN_END} here", Why.REFUSED
             ),
-            "pad_token": Off("padding never counts, so its token does not matter"),
+            "pad_token": Off("padding is excluded from the loss, so its token does not matter"),
             "model_init_kwargs.revision": "model.revision",
             "chars_per_token": Automatic("tokens are counted"),
-            "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves them"),
-            "lora_task_type": Same(("CAUSAL_LM",), "the task here", "TRL's SFT learns texts", Why.REFUSED),
+            "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves memory"),
+            "lora_task_type": Same(("CAUSAL_LM",), "the task here", "TRL's SFT trains causal models", Why.REFUSED),
             "use_liger": hf.LIGER,
-            "env*": NotNeeded("the command line says it"),
+            "env*": NotNeeded("set on the command line"),
             "ignore_bias_buffers": hf.OTHER_TOOL,
             "model_init_kwargs.use_kernels": hf.LIGER,
-            "accelerate_config": Refused("its file is not near; distributed.strategy says what it says"),
+            "accelerate_config": Refused("its file was not found; set distributed.strategy instead"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
-            "gradient_checkpointing_use_reentrant": Automatic("checkpointing is never reentrant"),
+            "gradient_checkpointing_use_reentrant": Automatic("checkpointing is always non-reentrant"),
         },
     ),
     groups=(

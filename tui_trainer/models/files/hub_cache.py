@@ -17,7 +17,7 @@ def local_folder(name: str) -> Path | None:
     Raises ConfigError for a file, and for what is neither a folder nor such a name.
     """
     if not name.strip() or "\0" in name:
-        raise bad_model("no model is named", hint="give a folder with a model, or its name on the hub")
+        raise bad_model("no model is set", hint="give a folder with a model, or its name on the hub")
     path = at_home(name)
     if is_there(path) and path.is_dir():
         return path.absolute()
@@ -26,7 +26,7 @@ def local_folder(name: str) -> Path | None:
     if not is_hub_name(name):
         near = nearest_folder(name)
         hint = f"did you mean {near}?" if near else "give a folder that holds a config.json"
-        raise bad_model(f"there is no folder {one_line(name, 120)}", hint=hint)
+        raise bad_model(f"the folder {one_line(name, 120)} does not exist", hint=hint)
     return None
 
 
@@ -41,7 +41,7 @@ def cached_snapshot(name: str, revision: str, environment: Mapping[str, str] = o
     be given as revision.
     """
     if not is_revision(revision):
-        raise bad_model(f"{one_line(revision, 80)!r} cannot be a revision", hint="a branch, a tag or a commit")
+        raise bad_model(f"{one_line(revision, 80)!r} is not a valid revision", hint="use a branch, a tag or a commit")
     if not repository_folder("models", name, environment).is_dir():  # importing huggingface_hub takes a second or more
         return None
     from huggingface_hub import try_to_load_from_cache

@@ -53,13 +53,13 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
     layers = layer_count(headers)
     if layers != (shape.stored_blocks or shape.layers):
         told = shape.stored_blocks or shape.layers
-        found.append(f"config.json says {told} layers, the weights have {layers}")
+        found.append(f"config.json specifies {told} layers, but the weights have {layers}")
     elif is_known:
         found += _linear_misfits(shape, headers)
         found += _norm_misfits(shape, headers)
     over_vocabulary = shape.head not in CLASSIFYING
     if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
-        found.append("the weights have no head (lm_head.weight), so that the model cannot continue a text")
+        found.append("the weights have no head (lm_head.weight), so the model cannot continue a text")
     return found
 
 
@@ -68,7 +68,7 @@ def _tower_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Ite
     for tower, wanted in shape.towers.items():
         own = (facts for name, facts in headers.items() if is_of_tower(name, {tower: 0}) and not is_buffer(name, facts))
         if (stored := sum(facts.parameters for facts in own)) < wanted:
-            yield f"the weights have {stored:,} numbers of {tower}, and by config.json {wanted:,}"
+            yield f"the weights have {stored:,} parameters of {tower}, but config.json specifies {wanted:,}"
 
 
 def embedding_rows(shape: ModelShape, headers: Mapping[str, TensorFacts] | None) -> int:
@@ -117,7 +117,7 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
             if not names and linear.count == 1:
                 continue  # with one layer, what stands beside the layers has as many
             if len(names) < linear.count:
-                yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing in the weights"
+                yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing from the weights"
             # GPT-2 stores its matrices the other way round.
             sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
             wrong = [name for name in names if headers[name].shape not in sizes]
@@ -137,12 +137,12 @@ def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iter
             if not any(f".{part.name}." in f".{name}" for name in weights):
                 yield f"the weights have no {part.path}.weight"
         elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
-            yield f"{part.count - found} of {part.count} {part.path}.weight are missing in the weights"
+            yield f"{part.count - found} of {part.count} {part.path}.weight are missing from the weights"
 
 
 def _differs(name: str, facts: TensorFacts, wanted: tuple[int, ...]) -> str:
     has, should = (" x ".join(map(str, size)) for size in (facts.shape, wanted))
-    return f"{one_line(name, 120)} is {has} and by config.json {should}"
+    return f"{one_line(name, 120)} has the shape {has}, but config.json specifies {should}"
 
 
 def foreign_calls(path: Path) -> tuple[str, ...]:
@@ -160,7 +160,7 @@ def foreign_calls(path: Path) -> tuple[str, ...]:
         with zipfile.ZipFile(path) as archive:
             inside = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
             if not inside or inside[0].file_size > _LARGEST_PICKLE:
-                raise ValueError("it holds no list of tensors")
+                raise ValueError("it contains no list of tensors")
             content = archive.read(inside[0])
     except (zipfile.BadZipFile, OSError, EOFError, NotImplementedError) as error:
         raise ValueError(str(error)) from None

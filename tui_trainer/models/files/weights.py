@@ -106,22 +106,22 @@ class _Damage(Exception):
 def _header(path: Path) -> tuple[int, dict[str, Any]]:
     """The bytes after the header, and the header."""
     if not stat.S_ISREG(path.stat().st_mode):
-        raise _Damage("is no file")
+        raise _Damage("is not a file")
     size = path.stat().st_size
     with path.open("rb") as file:
         length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
         if size < _LENGTH_BYTES or length < 2 or length > _LARGEST_HEADER:
             file.seek(0)
             is_pointer = file.read(64).startswith(b"version https://git-lfs")
-            pointer = "is a pointer of git-lfs and holds no weights: run `git lfs pull` in its folder"
-            raise _Damage(pointer if is_pointer else "is no safetensors file")
+            pointer = "is a Git LFS pointer without weights: run `git lfs pull` in its folder"
+            raise _Damage(pointer if is_pointer else "is not a safetensors file")
         if size < _LENGTH_BYTES + length:
-            raise _Damage(f"is cut short: {size} bytes, of which the header alone takes {_LENGTH_BYTES + length}")
+            raise _Damage(f"is truncated: it has {size} bytes, but the header alone takes {_LENGTH_BYTES + length}")
         text = file.read(length)
     try:
         header = json.loads(text)
     except (ValueError, RecursionError):
-        raise _Damage("is damaged: its header is no JSON") from None
+        raise _Damage("is damaged: its header is not JSON") from None
     if not isinstance(header, dict):
         raise _Damage("is damaged: its header lists no tensors")
     return size - _LENGTH_BYTES - length, header
@@ -136,9 +136,9 @@ def _tensors(header: Mapping[str, Any], data_bytes: int, file: str) -> dict[str,
         facts, last = _tensor(name, entry, file)
         found[name], end = facts, max(end, last)
     if end > data_bytes:
-        raise _Damage(f"is cut short: {end - data_bytes} of {end} bytes of weights are missing")
+        raise _Damage(f"is truncated: {end - data_bytes} of {end} bytes of weights are missing")
     if end < data_bytes:
-        raise _Damage(f"is damaged: {data_bytes - end} bytes more than its header says")
+        raise _Damage(f"is damaged: it has {data_bytes - end} bytes more than its header describes")
     return found
 
 
@@ -155,7 +155,7 @@ def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
         raise _Damage(f"is damaged: its header does not describe {one_line(name, 80)}")
     facts = TensorFacts(shape, dtype, file)
     if end < begin or (dtype in _BITS and end - begin != facts.size_bytes):
-        raise _Damage(f"is damaged: {one_line(name, 80)} does not take {end - begin} bytes")
+        raise _Damage(f"is damaged: the size of {one_line(name, 80)} is not {end - begin} bytes")
     return facts, end
 
 
@@ -168,7 +168,7 @@ def _shards(index: Path) -> dict[str, str]:
         names = {file if isinstance(file, str) else ".." for file in weight_map.values()}
         plain = all(Path(name).name == name and name not in ("", "..") and "\0" not in name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        raise _broken(index, "is no index of weights") from None
+        raise _broken(index, "is not a weight index") from None
     if not plain or not weight_map:
         raise _broken(index, "names files outside its folder" if weight_map else "lists no weights")
     return dict(weight_map)
@@ -179,7 +179,7 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Tenso
     found: dict[str, TensorFacts] = {}
     problems: list[Problem] = []
     if missing := [file for file in files if not (folder / file).exists()]:
-        what = f"{len(missing)} of {len(files)} files with weights are missing: {_some(missing)}"
+        what = f"{len(missing)} of {len(files)} weight files are missing: {_some(missing)}"
         problems.append(Problem(message=what, where=one_line(str(folder)), key=MODEL_KEY, hint=_AGAIN))
     for file in files:
         if file not in missing:
@@ -190,7 +190,7 @@ def _read_shards(folder: Path, weight_map: Mapping[str, str]) -> dict[str, Tenso
     if problems:
         raise ConfigError(problems)
     if absent := [name for name, file in weight_map.items() if found.get(name) is None or found[name].file != file]:
-        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not hold: {_some(absent)}")
+        raise _broken(folder / INDEX_FILE, f"lists tensors that its files do not contain: {_some(absent)}")
     return found
 
 

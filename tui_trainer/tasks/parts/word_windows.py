@@ -1,6 +1,6 @@
-"""Sentences that are longer than a model reads, in windows of whole words.
+"""Split sentences that are too long for a model into windows of whole words.
 
-An ONNX export has a copy of this file beside its graphs: it imports nothing of the package.
+An ONNX export contains a copy of this file, so it imports nothing from the package.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True, slots=True)
 class WordTokens:
-    """`firsts`: (place among the tokens, number of the word) for each word that has one."""
+    """One window. `firsts`: (position in the window, number of the word) for the first token of each word."""
 
     ids: list[int]
     firsts: list[tuple[int, int]]
@@ -17,10 +17,10 @@ class WordTokens:
 
 
 def windows_of(ids: list[int], word_ids: list[int | None], max_length: int) -> list[WordTokens]:
-    """Return windows of whole words with the special tokens around each, `max_length` tokens at the most.
+    """Return windows of whole words, each with the special tokens around it and at most `max_length` tokens.
 
-    Neighbours share about a quarter of their tokens; `firsts` of each has the words of which it holds more around them
-    than its neighbours. A word that alone is longer than a window is read up to there, and its window is `truncated`.
+    Neighbouring windows overlap by about a quarter. A word in an overlap is listed in the `firsts` of the window that
+    has more context around it. A single word that is longer than a window is cut, and its window is `truncated`.
     """
     starts = [at for at, word in enumerate(word_ids) if word is not None and word_ids[at - 1 : at] != [word]]
     if len(ids) <= max_length or not starts:
@@ -28,14 +28,14 @@ def windows_of(ids: list[int], word_ids: list[int | None], max_length: int) -> l
     end = next(at for at in range(len(ids), 0, -1) if word_ids[at - 1] is not None)
     before, behind = ids[: starts[0]], ids[end:]
     room, stops = max(max_length - len(before) - len(behind), 1), [*starts[1:], end]
-    cuts: list[tuple[int, int]] = []  # numbers of the first word and of the one behind the last
+    cuts: list[tuple[int, int]] = []  # the first word, and the one after the last
     first = 0
     while not cuts or cuts[-1][1] < len(starts):
         last = first + 1
         while last < len(starts) and stops[last] - starts[first] <= room:
             last += 1
         cuts.append((first, last))
-        # The next one begins about a quarter before this one ends, and holds at least one word more.
+        # The next window begins about a quarter before this one ends, and has at least one more word.
         shared = next((at for at in range(first + 1, last) if stops[last - 1] - starts[at] <= room // 4), last)
         fits = (at for at in range(shared, last) if last < len(starts) and stops[last] - starts[at] <= room)
         first = next(fits, last)
