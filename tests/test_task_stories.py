@@ -59,7 +59,7 @@ class Terminal:
         """Check that training refuses bad rows in one line that names the row and the way out."""
         _, errors = self.run("--no-ui", *words, code=2)
         # Slow preparations are announced before.
-        (message,) = [line for line in errors.splitlines() if not "still reading" in line]
+        (message,) = [line for line in errors.splitlines() if "still reading" not in line]
         assert sentence in message and "data.on_bad_rows=skip" in message, message
         assert not list(Path("runs").glob("*"))
 
