@@ -233,16 +233,23 @@ async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_wi
         typed(lambda text: text.replace("[data\n", "[data]\n"))
         await press("e")
         await screens.shows(f"line {rate}: training.learning_rat: unknown", f"line {broken + 4}: evaluation.eval_steps")
-        assert opened_with[-1].split("\n")[broken - 1].startswith("# tui-trainer:  is not valid TOML"), "above its line"
+        assert opened_with[-1].split("\n")[broken - 1].startswith("# tui-trainer: is not valid TOML"), "above its line"
         typed(lambda text: text)
         await press("e")
         await screens.shows(f"line {rate}: training.learning_rat: unknown", "edit again")
         marked = opened_with[-1].split("\n")
         assert (
+<<<<<<< ours
             marked[rate - 1].startswith("# tui-trainer:  training.learning_rat")
             and marked[rate] == "learning_rat = 2e-3"
+||||||| base
+            marked[rate - 1].startswith("# tui-trainer:  training.learning_rat") and marked[rate] == "learning_rat = 2e-3"
+=======
+            marked[rate - 1].startswith("# tui-trainer: training.learning_rat")
+            and marked[rate] == "learning_rat = 2e-3"
+>>>>>>> theirs
         )
-        assert sum(line.startswith("# not taken") for line in marked) == 2, "marks of before are gone"
+        assert sum(line.startswith("# tui-trainer:") for line in marked) == 2, "marks of before are gone"
         await press("escape")
         assert value(RATE) == 2e-3 and not screens.bench.document.can_undo, "nothing was taken"
         typed(lambda text: text.replace("rat = 2e-3", "rate = 0.5").replace('"often"', "0.25"))

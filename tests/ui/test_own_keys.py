@@ -99,7 +99,7 @@ async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_
 def test_a_mistake_in_the_file_is_reported_and_changes_no_key(subtests):
     for text, told in (
         ('"config.undoo" = "z"', "config.undo?"),
-        ('"nothing.like.it" = "z"', "there is no action nothing.like.it"),
+        ('"nothing.like.it" = "z"', "unknown action nothing.like.it"),
         ('"config.undo" = 5', "config.undo must be a key or a list of keys"),
         ('"config.undo" = []', "config.undo must be a key or a list of keys"),
         ('"config.undo" = ["z", 5]', "config.undo must be a key or a list of keys"),
@@ -172,7 +172,7 @@ async def test_the_first_screen_tells_what_is_wrong_with_the_keys_until_a_key_is
     async with open_canned(keymap=keymap) as screens:
         await screens.shows("1 of 2: keys.toml: unknown action config.undoo")
         await screens.press("down")
-        await screens.shows("processor", gone="there is no action")
+        await screens.shows("processor", gone="unknown action")
 
 
 def all_at_once(app: TrainerApp, *keys: str) -> None:

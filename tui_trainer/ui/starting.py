@@ -291,7 +291,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 
 def offer_detach(bench: Workbench) -> None:
-    rows: list[Row] = ["The run saves after this step and continues exactly in a background process."]
+    rows: list[Row] = ["The run saves after this step, then continues bit-identically in a background process."]
     rows.append("You can then quit or update this program or lose the terminal: the run needs neither.")
     rows.append(("`tui-trainer attach` shows it again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
