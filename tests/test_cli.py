@@ -137,7 +137,7 @@ def test_end_of_a_run_that_was_clearly_better_before_says_so():
         for step, loss in ((10, 1.0), (20, last)):
             state.apply(EvalDone(step=step, loss_sum=loss, tokens=1, loss=loss, seconds=1, scheduled=True, best=False))
         state.apply(RunFinished(step=20, reason="done", loss=0.5, eval_loss=last, seconds=9.0, model_path="model"))
-        warnings = [line for line in lines.end_lines(state, "run", "/runs/run") if "better before" in line]
+        warnings = [line for line in lines.end_lines(state, "run", "/runs/run") if "was better" in line]
         assert bool(warnings) == is_warned and all("step 10" in line for line in warnings)
 
 

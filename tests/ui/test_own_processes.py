@@ -98,7 +98,7 @@ TUNED = {
     ],
 }  # fmt: skip
 SIZES = {
-    "sentence": "64 rows a step are 1.30 times as fast", "patch": {ROWS: 64, RATE: 0.002}, "effective_batch_size": 32,
+    "sentence": "64 rows per step are 1.30 times as fast", "patch": {ROWS: 64, RATE: 0.002}, "effective_batch_size": 32,
     "sizes": [sized(32, 100.0), sized(64, 130.0), sized(128, 1, failed="out of memory", turns=0)],
 }  # fmt: skip
 SWITCHES = {
@@ -111,15 +111,15 @@ SWITCHES = {
 @in_event_loop
 async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_one_key(program):
     async with open_canned(size=(120, 45)) as screens:
-        program.says("tui-trainer: measuring as it is", "tui-trainer: 210 ms a step")
+        program.says("tui-trainer: measuring as it is", "tui-trainer: 210 ms/step")
         await screens.press("2")
         for key, command, result, words in (
             ("m", "tune", TUNED, ("1.62", "has no effect here", "other programs used 0.4", "a apply the fastest")),
-            ("M", "tune --effective", SIZES, ("64 rows a step are 1.30", "130.0 rows/s", "a apply the best size")),
+            ("M", "tune --effective", SIZES, ("64 rows per step are 1.30", "130.0 rows/s", "a apply the best size")),
             ("b", "bench train", SWITCHES, ("12 steps per turn", "bf16: no card here", "other programs used 1.5")),
         ):
             await screens.press(key)
-            await screens.ticks("measuring as it is", "210 ms a step", "c cancel")
+            await screens.ticks("measuring as it is", "210 ms/step", "c cancel")
             assert program.commands[-1].startswith(f"{command} --set")
             program.end(result)
             text = await screens.ticks(*words, gone="c cancel")

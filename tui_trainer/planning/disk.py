@@ -45,8 +45,8 @@ def run_bytes(
 
 
 def space_words(what: str, needed_bytes: float, free_bytes: float) -> str:
-    """`the run writes up to 3.0 GiB, 1.2 GiB is free`."""
-    return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} is free"
+    """`the run writes up to 3.0 GiB, 1.2 GiB are free`."""
+    return f"{what} {format_bytes(needed_bytes)}, {format_bytes(free_bytes)} are free"
 
 
 def _trained_bytes_each(setup: TrainingSetup) -> int:

@@ -379,7 +379,7 @@ def _host_shortage(context: Context) -> str:
     if needed is None or free is None or needed.value <= free:
         return ""
     wanted = f"the run needs {format_bytes(needed.value)} of host memory in addition to GPU memory"
-    return f"{wanted}, and {format_bytes(free)} is free"
+    return f"{wanted}, and {format_bytes(free)} are free"
 
 
 def _what_fits(context: Context) -> str:
