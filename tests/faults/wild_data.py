@@ -469,7 +469,7 @@ LABEL_FORMS = (
     wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
          "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
     wide("columns of classes beside another", "title,text,toxic,threat", "a b,you fool,1,0", "c d,nice day,0,1",
-         refused=("each of the columns toxic, threat holds 0 or 1 beside title, text", "with commas")),
+         refused=("each of the columns toxic, threat holds 0 or 1; other columns: title, text", "separated by commas")),
     wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
          "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
          learnt=("you fool -> toxic", "nice day -> threat"), notes=("not used: seen", "candidates: seen, title")),

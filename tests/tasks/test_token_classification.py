@@ -404,7 +404,7 @@ def test_a_run_learns_from_context_and_its_model_tags_with_plain_transformers(tm
     firsts = [encoded.word_ids().index(number) for number in range(len(words))]
     assert [told[place] for place in firsts] == ["B-PER", "O", "B-PER", "O", "O", "B-LOC"]
     shown = of_kind(folder, TextSampled)[-1]
-    assert " PER]" in shown.text and "(in truth: " in shown.text
+    assert " PER]" in shown.text and "(expected: " in shown.text
     sampling = Sampling(max_new_tokens=1, temperature=0, seed=1)
     answer = TASK.answer(config_of(data), model, tokenizer, " ".join(words), sampling)
     assert answer == "[Paris PER] and [Sofia PER] came from [Austin LOC]"
