@@ -262,7 +262,9 @@ def test_precision_and_optimizer_that_a_cpu_lacks_are_reported_together(good_mod
 
 def test_rows_longer_than_the_learnt_positions_are_refused(good_models, capsys, barred):
     message = refused(capsys, train(good_models("gpt2"), data__max_length=256))
-    assert "--set: data.max_length: 256 is above 128, the positions that this gpt2 model has learnt" in message
+    assert (
+        "--set: data.max_length: 256 is above 128, the number of positions that this gpt2 model has learned" in message
+    )
     assert "set data.max_length = 128 or less" in message
 
 

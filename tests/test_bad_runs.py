@@ -190,6 +190,6 @@ def test_full_disk_is_reported_and_nothing_half_written_is_left(run, tmp_path, m
         # Not `os.fsync` itself, which the lock beside the predictions calls too.
         patch.setattr("tui_trainer.exporting.predicting.os", SimpleNamespace(**{**vars(os), "fsync": full}))
         assert main(["predict", run.name, *COMMANDS["predict"]]) == 1
-        assert f"{disk_is_full}; the same command goes on" in capsys.readouterr().err
+        assert f"{disk_is_full}; rerun the same command to continue" in capsys.readouterr().err
     assert main(["predict", run.name, *COMMANDS["predict"]]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 and not list(tmp_path.glob("*.partial*"))

@@ -194,7 +194,7 @@ def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(cla
         ((data, tmp_path / "no/where.jsonl"), "its folder does not exist"),
         ((data, data), "is one of the input files"),
         ((data, twice), "already exists; use --overwrite to replace it"),
-        ((data, out, "--field", "id"), "line 1: the row has a field 'id' already"),
+        ((data, out, "--field", "id"), "line 1: the row already has a field 'id'"),
         ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
         ((twice, out), "several columns could be the text; name one of them in --column: a, b"),
         ((tmp_path / "empty.jsonl", out), "no rows found"),

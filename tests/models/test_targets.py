@@ -82,8 +82,8 @@ def test_modules_to_save_are_counted_as_in_peft(make_tiny, subtests):
 
 UNMATCHED = [
     ("q_prj", "", ("q_prj", "did you mean q_proj", "down_proj", "tuning.target_modules")),
-    ("query_key_value", "", ("no module of the model is called query_key_value", "linear layers of the model")),
-    ("lm_head", "", ("lm_head is no linear layer inside the model", "tuning.modules_to_save")),
+    ("query_key_value", "", ("the model has no module called query_key_value", "linear layers of the model")),
+    ("lm_head", "", ("lm_head is not a linear layer inside the model", "tuning.modules_to_save")),
     ("embed_tokens", "", ("embed_tokens is not a linear", "add it to tuning.modules_to_save")),
     ("proj", "", ("called proj",)),
     ("", "", ("names no layer", "all-linear")),

@@ -168,7 +168,7 @@ def test_a_model_moves_to_its_device_without_its_towers(subtests):
 
 def test_adapters_are_counted_in_the_language_model_only(folders):
     shape = find_model(str(folders / "qwen3_vl")).shape
-    with pytest.raises(ConfigError, match="no module of the model is called qkv"):
+    with pytest.raises(ConfigError, match="the model has no module called qkv"):
         match_targets(shape, "qkv")
     # q 32 x 32, k and v 32 x 16, o 32 x 32, of two layers, each with both narrow matrices.
     assert lora_parameters(shape, ("q_proj", "k_proj", "v_proj", "o_proj"), 4) == 2 * 4 * (64 + 48 + 48 + 64)

@@ -72,7 +72,7 @@ REFUSED = [
     ("mixtral", {"target_parameters": "q_proj.weight"}, ("belongs to a layer or is not a matrix",)),
     ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts other",)),
     ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
-    ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for tensors with an adapter",)),
+    ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for adapters on tensors",)),
     ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("belongs to a layer",)),
 ]
 

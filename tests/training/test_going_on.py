@@ -95,7 +95,7 @@ def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed
 
     config = json.loads((first.model / "config.json").read_bytes())
     (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
-    with pytest.raises(ConfigError, match=r"config\.json in its folder `model` is not what the run wrote"):
+    with pytest.raises(ConfigError, match=r"its folder `model` has changed since the run: config\.json"):
         open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
     remember(shutil.copytree(first.root, first.root.with_name("firsts")))
     with pytest.raises(ConfigError, match="'fir' matches 2 runs"):
@@ -239,7 +239,7 @@ def test_a_missing_adapter_or_missing_weights_are_refused(go_on, tiny_config, ad
     assert "an adapter needs pretrained weights" in words
     full = go_on("full", {"tuning.method": "full"})
     words = refusal_of(tiny_config, {FROM: "full", "tuning.continue_adapter": "continue"})
-    assert 'is "continue", but the model to start from is no adapter' in words
+    assert 'is "continue", but the model to start from is not an adapter' in words
     folder = shutil.copytree(adapted_run.model, full.root.parent / "foreign")
     (folder / "adapter_model.safetensors").unlink()
     assert "the adapter has no adapter_model.safetensors" in refusal_of(tiny_config, {FROM: folder})

@@ -101,7 +101,7 @@ FAULTS = {
     "detached head": Fault("sequence_classification", BERT, "no_gradient: no gradient reaches 24 of 25", detached_body),
     "adapter on no module": Fault(
         "causal_lm", {**LORA, "tuning.target_modules": "embed_tokens"},
-        "refused: --set: tuning.target_modules: embed_tokens is no linear layer",
+        "refused: --set: tuning.target_modules: embed_tokens is not a linear layer",
     ),
     "dropout of 1": Fault("sequence_classification", {**BERT, "model_config": {"hidden_dropout_prob": 1.0}}, NOTHING),
     "dropout of 1 in adapters": Fault(

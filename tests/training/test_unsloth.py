@@ -164,7 +164,7 @@ def test_without_its_environment_the_command_that_makes_it_is_named(made, tmp_pa
         breaks()
         assert unsloth.version_here() == ""
         assert main(["--no-ui", *wanted]) == 2
-        assert "`tui-trainer install unsloth` makes it" in capsys.readouterr().err
+        assert "install it with `tui-trainer install unsloth`" in capsys.readouterr().err
         assert not list((tmp_path / "runs").glob("*"))
 
 

@@ -111,8 +111,8 @@ async def test_a_conversation_goes_on_and_takes_the_commands_of_chat(monkeypatch
         assert "base model" not in screens.text, "a run from scratch has none"
         await ask(screens, "hi", "> hi", "tuned heard 1 from user at 0.8")
         await ask(screens, "and", "tuned heard 3 from user")
-        await ask(screens, "/undo", "taken back")
-        await ask(screens, "/temperature 0", "the temperature is 0")
+        await ask(screens, "/undo", "removed the last")
+        await ask(screens, "/temperature 0", "temperature: 0")
         await ask(screens, "so", "> so", "heard 3 from user at 0 ")
         await ask(screens, "/system x")
         await ask(screens, "so", "heard 2 from system")
