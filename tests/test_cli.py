@@ -67,22 +67,8 @@ def test_unknown_option_names_the_help_of_its_command(capsys):
 def test_setting_or_recipe_without_its_option_names_the_option(tmp_path, capsys):
     (tmp_path / "char-lm").write_text("")
     for words, told in (
-<<<<<<< ours
-        (
-            ["quickstart", "training.max_steps=20"],
-            "argument training.max_steps=20; write --profile quickstart --set tr",
-        ),
-        (
-            ["--no-ui", "a.toml", "x.y=1 2", "char-rnn"],
-            "unexpected arguments x.y=1 2 char-rnn; write --set 'x.y=1 2'\n",
-        ),
-||||||| base
-        (["quickstart", "training.max_steps=20"], "argument training.max_steps=20; write --profile quickstart --set tr"),
-        (["--no-ui", "a.toml", "x.y=1 2", "char-rnn"], "unexpected arguments x.y=1 2 char-rnn; write --set 'x.y=1 2'\n"),
-=======
         (["quickstart", "training.max_steps=20"], "argument training.max_steps=20; write --profile quickstart --set "),
         (["--no-ui", "a.toml", "x.y=1 2", "char-rnn"], "unexpected arguments x.y=1 2 char-rnn; write --set 'x.y=1 2'"),
->>>>>>> theirs
         (["plan", "a.toml", "finetune"], "unexpected argument finetune; write --profile finetune\n"),
         (["plan", "a.toml", "char-lm"], "Got unexpected extra argument(s) (char-lm)"),
         (["--no-ui", "quickstart"], "quickstart: is not a config file; write --profile quickstart\n"),

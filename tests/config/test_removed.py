@@ -26,18 +26,7 @@ NO_DEADLINE = "is ignored: runs no longer have a deadline; `tui-trainer plan` sh
 DROPPED = [
     ("targets.deadline", "'3h'", None, f"targets.deadline = '3h' {NO_DEADLINE}"),
     ("model.kernels", "'hub'", "auto", "'auto' is used instead: kernels from the hub are no longer supported"),
-<<<<<<< ours
-    (
-        "training.torch_compile_mode",
-        "'max-autotune'",
-        "max-autotune-no-cudagraphs",
-        "is used instead: the search for kernels is the same",
-    ),
-||||||| base
-    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "is used instead: the search for kernels is the same"),
-=======
     ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "the search for kernels"),
->>>>>>> theirs
 ]
 REFUSED = [
     ("distributed.strategy", "'tp'", STRATEGY),

@@ -91,15 +91,7 @@ def test_nothing_is_fetched_without_yes_or_a_terminal(commands):
     assert "cannot ask for confirmation without a terminal; add --yes" in results["no terminal"].stderr
     assert "size" in results["no terminal"].stdout
     offered = json.loads(results["offer"].stdout)
-<<<<<<< ours
-    assert results["offer"].returncode == 3 and any(
-        line.startswith("disk") and line.endswith(" free") for line in offered["offer"]
-    )
-||||||| base
-    assert results["offer"].returncode == 3 and any(line.startswith("disk") and line.endswith(" free") for line in offered["offer"])
-=======
     assert results["offer"].returncode == 3 and any(line.endswith(" free") for line in offered["offer"])
->>>>>>> theirs
     assert results["yes"].returncode == 0, results["yes"].stderr
     assert json.loads(results["yes"].stdout)["words"][0].startswith("org/tiny is in ")
     assert json.loads(results["yes"].stderr.splitlines()[-1])["unit"] == "bytes"

@@ -239,15 +239,8 @@ async def test_a_text_of_the_editor_that_is_wrong_shows_each_line_and_is_kept_wi
         await screens.shows(f"line {rate}: training.learning_rat: unknown", "edit again")
         marked = opened_with[-1].split("\n")
         assert (
-<<<<<<< ours
-            marked[rate - 1].startswith("# tui-trainer:  training.learning_rat")
-            and marked[rate] == "learning_rat = 2e-3"
-||||||| base
-            marked[rate - 1].startswith("# tui-trainer:  training.learning_rat") and marked[rate] == "learning_rat = 2e-3"
-=======
             marked[rate - 1].startswith("# tui-trainer: training.learning_rat")
             and marked[rate] == "learning_rat = 2e-3"
->>>>>>> theirs
         )
         assert sum(line.startswith("# tui-trainer:") for line in marked) == 2, "marks of before are gone"
         await press("escape")
