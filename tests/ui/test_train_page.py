@@ -100,7 +100,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
                                             "2.4768  counting 1 back", "beaten",
                                             "not beaten", "/model", "try it", "it was better before")),
             ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
-                                               "from step 100, as if it had never stopped")),
+                                               "from step 100, exactly as if it had never stopped")),
             ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
             ([*trained(120), FAILED], False, ("failed", "CUDA out of memory", "logs/run.log")),
             ([*BEGUN, FAILED], False, ("failed", "CUDA out of memory")),
