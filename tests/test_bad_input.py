@@ -119,7 +119,7 @@ CONFIG_CASES = [
     Case("config in UTF-16", ("my.toml", "line 1 is not UTF-8", "save"), toml=GOOD.encode("utf-16")),
     Case("config in Latin-1", ("my.toml", "line 2 is not UTF-8", "save"), toml=b'[data]\npath = "\xe9.txt"\n'),
     Case("config is missing", ("no.toml", "does not exist", "TOML"), arguments=("train", "--no-ui", "no.toml")),
-    Case("config is a folder", ("folder", "looks like data", "--data folder"), arguments=("train", "--no-ui",
+    Case("config is a folder", ("folder", "is data, not a config file", "--data folder"), arguments=("train", "--no-ui",
         "folder")),
     Case("config is a FIFO", ("pipe", "is not a file"), arguments=("train", "--no-ui", "pipe")),
     Case("config cannot be read", ("/proc/self/mem", "cannot be read"), arguments=("train", "--no-ui",
