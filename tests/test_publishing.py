@@ -146,7 +146,7 @@ def test_public_repository_needs_the_option_public(trained, monkeypatch, capsys)
     assert main(["publish", "a", "--to", "me/model", "--yes"]) == 2
     assert "already exists and is public" in capsys.readouterr().err and not api.calls
     assert main(["publish", "a", "--to", "me/model", "--yes", "--public"]) == 0
-    assert "everybody (public)" in capsys.readouterr().out and api.calls[0] == ("create", "me/model", False)
+    assert "everyone (public)" in capsys.readouterr().out and api.calls[0] == ("create", "me/model", False)
 
 
 @pytest.mark.e2e

@@ -166,7 +166,7 @@ def link() -> None:
         before = first.bytes_read
         first.drain(5.0)
         print(f"  while watching {(first.bytes_read - before) / 5.0:,.0f} bytes/s", flush=True)
-        step(first, "question before leaving", "q", "train on")
+        step(first, "question before leaving", "q", "keep training")
         step(first, "left", "l", "close this terminal")
         second = FarProgram(Path(folder), SIZES[0], "attach")
         show("back", second.started, second.wait_for("step"))

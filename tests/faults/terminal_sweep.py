@@ -81,7 +81,7 @@ class Shell(Terminal):
 
     def leave_training(self) -> None:
         self.press("q")
-        self.wait_for("Leave?")
+        self.wait_for("Quit?")
         self.press("l")
         until = time.monotonic() + WAIT_SECONDS
         while b"you may close this terminal" not in self.raw:

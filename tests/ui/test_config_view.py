@@ -143,7 +143,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("r")
         await screens.shows("per_device_train_batch_size is 16 again")
         await press("escape / =total_lim enter left left")
-        await screens.shows("save_total_limit goes no lower")
+        await screens.shows("save_total_limit cannot go lower")
         await press("y")
         await screens.until(lambda: screens.app.clipboard == "checkpoint.save_total_limit = 1")
         await press("R")

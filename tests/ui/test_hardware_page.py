@@ -189,7 +189,7 @@ def shows_a_trial(monkeypatch, kept=None, tried=None) -> None:
 async def test_the_machine_is_tried_with_a_key_and_what_is_wrong_has_its_remedy(monkeypatch):
     shows_a_trial(monkeypatch)
     async with shown(MACHINES["eight"], (200, 50)) as screens:
-        await screens.shows("m tries computing")
+        await screens.shows("m tests computing")
         await screens.press("m")
         await screens.shows("benchmarks: measured here", "TFLOP/s", "tokens/s", "2026-11-23 10:00")
     problem = {"severity": "warn", "sentence": "bf16 matmuls reach 100 of 989", "remedy": "nvidia-smi -q"}

@@ -281,7 +281,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("5")
         await screens.shows("\u25b8 ")
         await screens.press("x")
-        text = await screens.shows(" are free", "takes about 41 s", "Enter export")
+        text = await screens.shows(" free.", "Takes about 41 s", "Enter export")
         assert re.search(r"\u25b8 adapter .* ~4.0 MiB", text) and re.search(r"gguf .* not possible", text)
         await screens.press("down")
         await screens.shows("llama.cpp's converter was not found", gone="Enter export")

@@ -118,7 +118,7 @@ async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says
     async with open_screens(Request(), size=(200, 50)) as screens:
         await screens.shows("t start")
         await screens.press("2", "slash", *"path", "enter", "enter", "ctrl+u", *"x.csv", "enter")
-        await screens.shows("x.csv, edited here")
+        await screens.shows("x.csv (edited")
         await screens.press("slash", *"model_name", "enter", "enter", "ctrl+u", *"bert", "enter")
         both = "now recipe finetune and task sequence_classification, from model and x.csv"
         others = "max_length is now 130; columns: text text, label label"

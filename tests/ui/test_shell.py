@@ -77,7 +77,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
             ("2", "hardware_profile"),
             ("3", "finding"),
             ("4", "held out"),
-            ("5", " runs"),
+            ("5", "here"),
         ):
             await screens.press(key)
             text = await screens.shows(words, "? help")

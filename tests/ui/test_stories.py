@@ -51,7 +51,7 @@ async def test_story_hardware(machine):
     async with open_screens(hardware=machine(SICK), size=(80, 24)) as screens:
         await screens.shows("gpu-box", "1 Hardware", "training", "problems: 1", "driver supports 12.4", "pip install")
         await screens.press("end")
-        await screens.shows("libraries", "transformers", "not here", "above", gone="problems: 1")
+        await screens.shows("libraries", "transformers", "missing", "above", gone="problems: 1")
         await screens.press("home")
         await screens.shows("problems: 1")
 

@@ -100,7 +100,7 @@ async def test_every_phase_of_a_run_says_where_it_is_and_what_can_be_done():
                                             "2.4768  bigram baseline", "beaten",
                                             "not beaten", "/model", "try it", "an earlier evaluation was better")),
             ([*trained(120), STOPPED], False, ("Stopped at step 120 of 500.", "press p",
-                                               "from step 100, as if it had never stopped")),
+                                               "from step 100, exactly as if it had never stopped")),
             ([*BEGUN, replace(STOPPED, step=0)], False, ("from the beginning",)),
             ([*trained(120), FAILED], False, ("failed", "CUDA out of memory", "logs/run.log")),
             ([*BEGUN, FAILED], False, ("failed", "CUDA out of memory")),
@@ -217,7 +217,7 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
             await screens.shows("the display is frozen")
         assert screens.lines[1:-1] == held
         await screens.press("space")
-        await screens.shows("step 250 of 500", "paused", gone="held still")
+        await screens.shows("step 250 of 500", "paused", gone="frozen")
         await screens.press("1")
         bench.run.waiting = (step(251),)
         app.tick()
@@ -316,7 +316,7 @@ async def test_two_curves_are_chosen_from_all_numbers_and_are_kept_for_the_task(
         await screens.press("V", *"gradient", "space", "enter")
         await screens.shows("── margin, training ", "── gradient norm ", gone="── accuracy")
         await screens.press("V", "space", "space", "escape")
-        await screens.shows("── gradient norm ", gone="Curves:")
+        await screens.shows("── gradient norm ", gone="Choose one or two")
 
         # Another run of the task has no margin so far: it comes with the first step that has one.
         text = await show(screens, trained(148), alive=True)
