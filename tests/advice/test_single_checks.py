@@ -356,7 +356,7 @@ def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstar
     assert enough.evidence == "900 rows of the validation split, validation (valid.csv), are held out"
     assert verdict(3).status == "warn"
     shared = verdict(900, replace(use, shares_rows=True))
-    assert shared.status == "warn" and "corpus: rows that are evaluated on are trained on as well" in shared.evidence
+    assert shared.status == "warn" and "corpus: rows used for evaluation are also trained on" in shared.evidence
 
 
 def test_a_length_is_proposed_that_keeps_99_of_100_rows_whole(quickstart):

@@ -46,7 +46,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
         await screens.ticks("FAILED: out of memory with 8 rows in a pass, not with 2", "300.0 MiB",
                             "row 18, which begins 'The sheep'", "typical steps ...", "close, it goes on")  # fmt: skip
         await screens.press("c")
-        await screens.ticks("cancelled; nothing is left of it")
+        await screens.ticks("cancelled; nothing was kept")
         await screens.press("enter")
         await screens.ticks("typical steps ...")
         program.end(REHEARSAL)
