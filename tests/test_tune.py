@@ -349,7 +349,7 @@ def test_gradient_accumulation_of_the_config_is_replaced_by_the_effective_batch_
 def test_time_limit_is_kept_and_one_turn_alone_decides_nothing(settings, monkeypatch):
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
     found = tuned(settings, seconds=100)
-    assert steps.now <= 100 and found.cut_short == "1 min 40 s were over"
+    assert steps.now <= 100 and found.cut_short == "the time limit of 1 min 40 s was reached"
     assert any(row["reason"].startswith("not measured") for row in names_of(found).values())
     # Too little for a pair: nothing is taken that one turn alone speaks for.
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
