@@ -256,7 +256,7 @@ def test_random_weights_cannot_be_frozen(good_models, capsys, barred):
 def test_precision_and_optimizer_that_a_cpu_lacks_are_reported_together(good_models, capsys, barred):
     code = train(good_models("llama"), training__mixed_precision="fp16", training__optim="adamw_8bit")
     first, second = refused(capsys, code, lines=2).splitlines()
-    assert "training.mixed_precision: fp16 is for GPUs" in first and "set it to auto" in first
+    assert "training.mixed_precision: fp16 needs a GPU" in first and "set it to auto" in first
     assert "training.optim: adamw_8bit needs a GPU" in second and "adafactor" in second
 
 

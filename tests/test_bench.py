@@ -126,7 +126,7 @@ def test_training_variants_are_compared_at_equal_steps(tmp_path, here, capsys):
     assert [name for name in rows if "accumulation" in name] == ["+ accumulation", "accumulation"]
     assert main(["bench", "train", "--whole", "--minutes", "1"]) == 2
     assert "--whole cannot be combined with --minutes" in capsys.readouterr().err
-    assert found["batch"] == 8 and rows["batch 8"]["reason"] == "it is that of the baseline"
+    assert found["batch"] == 8 and rows["batch 8"]["reason"] == "same as the baseline"
     assert "needs a GPU" in rows["TF32"]["reason"]
     baseline, cut = rows["baseline"], rows["accumulation"]
     # The same rows in smaller passes are the same step.

@@ -327,7 +327,7 @@ def test_micro_batch_that_runs_out_of_memory_is_replaced(settings, monkeypatch):
     found = tuned(settings)
     assert found.patch == {MICRO: 2} and found.sentence.startswith("the current settings do not fit in memory")
     rows = names_of(found)
-    assert rows["as it is"]["turns"] == 0 and "run out of memory" in rows["as it is"]["reason"]
+    assert rows["as it is"]["turns"] == 0 and "out of memory" in rows["as it is"]["reason"]
     assert rows["3 rows x 3"]["reason"] == "planted"
     Steps(monkeypatch, largest=0)
     with pytest.raises(RunError, match="not even the smallest micro-batch survives: planted"):
@@ -349,7 +349,7 @@ def test_gradient_accumulation_of_the_config_is_replaced_by_the_effective_batch_
 def test_time_limit_is_kept_and_one_turn_alone_decides_nothing(settings, monkeypatch):
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
     found = tuned(settings, seconds=100)
-    assert steps.now <= 100 and found.cut_short == "1 min 40 s were over"
+    assert steps.now <= 100 and found.cut_short == "the time limit of 1 min 40 s was reached"
     assert any(row["reason"].startswith("not measured") for row in names_of(found).values())
     # Too little for a pair: nothing is taken that one turn alone speaks for.
     steps = Steps(monkeypatch, {"train_batch_size=4": 1.2}, turn=10)
@@ -436,7 +436,7 @@ def test_plan_announces_the_measurement_and_then_names_its_result(settings, here
     assert (plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value) == (4, 2)
     assert (
         plan.per_device_train_batch_size.reason
-        == "measured: 4 rows x 2: 1.0 s a step, 2 rows x 4: 1.0 s, 1 row x 8: 1.0 s"
+        == "measured: 4 rows x 2: 1.0 s/step, 2 rows x 4: 1.0 s, 1 row x 8: 1.0 s"
     )
     assert plan.effective_batch_size.value == EFFECTIVE and not plan.untuned_key
     # From now on it is known, and nothing is measured again.

@@ -178,7 +178,7 @@ def test_a_fix_that_the_plan_refuses_is_not_offered_and_the_advice_says_why(docu
     (finding,) = run_checks(gathered.context(given(WITH_UNSLOTH, RTX_4090)), [Hopeful()])
     assert finding.fix is None and finding.changes == () and finding.is_open
     assert finding.verdict.advice.startswith("look; training.torch_compile = true would be refused here: ")
-    assert "does not go with model.provider = unsloth" in finding.verdict.advice
+    assert "is not supported with model.provider = unsloth" in finding.verdict.advice
     (finding,) = run_checks(gathered.context(given(hardware=RTX_4090)), [Hopeful()])
     assert finding.fix == {"training.torch_compile": True} and finding.verdict.advice == "look"
 

@@ -41,17 +41,17 @@ SLOW_LARGE = {
 
 # What is planted, and what the evidence must hold.
 PLANTED = {
-    "waiting_for_data": ({"step": {"data_seconds": 0.3}}, ["59 %", "300 of 510 ms a step"]),
+    "waiting_for_data": ({"step": {"data_seconds": 0.3}}, ["59 %", "300 of 510 ms/step"]),
     "slow_disk": (
         {"step": {"data_seconds": 0.3}, "reading": {"disk_read_bytes": 40 * MIB}},
-        ["59 %", "300 of 510 ms a step", "8.0 MiB/s"],
+        ["59 %", "300 of 510 ms/step", "8.0 MiB/s"],
     ),
     "cache_emptied": ({"between": {"empty_cache_seconds": 0.2}, "plan": {"empty_cache_steps": 1}}, ["49 %", "every 1"]),
     "evaluations": ({"eval_seconds": 9.0}, ["9.0 s each, every 40 steps", "52 %"]),
     "checkpoints": ({"save_seconds": 2.0, "plan": {"save_every_steps": 2}}, ["2.0 s", "10.0 MiB", "every 2 steps"]),
     "text_samples": ({"sample_seconds": 4.0, "plan": {"sample_every_steps": 10}}, ["4.0 s each, every 10 steps"]),
     "journal_writes": ({"between": {"journal_seconds": 0.1}, "plan": {"logging_steps": 1}}, ["32 %", "groups of 1"]),
-    "between_steps": ({"between": {"other_seconds": 0.1}}, ["32 %", "100 of 311 ms a step"]),
+    "between_steps": ({"between": {"other_seconds": 0.1}}, ["32 %", "100 of 311 ms/step"]),
     "padding": ({"step": {"input_tokens": 500}}, ["76 % padding", "500 tokens in 2,048 positions"]),
     "small_batch": (
         {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
@@ -81,7 +81,7 @@ PLANTED = {
     "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
     "slow_rank": (
         {"ranks": [0.09, 0.095, 0.095, 0.02]},
-        ["75 of 212 ms a step", "35 % of the time", "waiting for it takes"],
+        ["75 of 212 ms/step", "35 % of the time", "waiting for it takes"],
     ),
     "one_thread": (
         {"threads": 1, "reading": {"process_cpu_share": 0.5, "machine_cpu_share": 0.52}},
@@ -89,12 +89,12 @@ PLANTED = {
     ),
     "slow_precision": (
         {"plan": {"best_precision": "bf16", "precision_gain": 1.6, "precision_gain_of": "steps"}},
-        ["fp32 for 180 of 212 ms a step", "1.60 times as fast for steps, measured here"],
+        ["forward and backward in fp32 take 180 of 212 ms/step", "1.60 times as fast for steps, measured here"],
     ),
     "slower_later": (
         {"steps": 400, "plan": {"total_steps": 400},
          "step": {"backward_seconds": lambda step: 0.12 if step < 200 else 0.4}},
-        ["200 ms a step in the first 100", "480 ms now"],
+        ["200 ms/step in the first 100", "480 ms now"],
     ),
     "compiles_again": (
         {"plan": {"torch_compile": True}, "step": {"forward_seconds": lambda step: 0.06 if step % 20 else 4.0}},

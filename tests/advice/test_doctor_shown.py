@@ -69,7 +69,7 @@ def test_the_command_prints_the_cause_with_its_remedy_and_reason(waiting, capsys
     first, _, cause, evidence, remedy, do, why, *rest = out.splitlines()
     assert first == "waits: finished, step 200 of 200"
     assert cause.split(maxsplit=2) == ["59", "%", "Training waits for its data."]
-    assert evidence.strip() == "data 59 % of the time: 300 of 510 ms a step"
+    assert evidence.strip() == "data 59 % of the time: 300 of 510 ms/step"
     assert remedy.strip() == "set: dataloader.num_workers = 1" and do.strip().startswith("do: ")
     assert why.strip().startswith("why: A processor that waits")
     assert rest[-1].endswith("tui-trainer doctor waits --fix OUT.toml")
@@ -95,7 +95,7 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path, capsys):
     with folder.journal.open("ab") as journal:
         journal.write(b'{"event": "Step\n\x00\x00\n')
     assert main(["doctor", "well"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "left out: 2 lines of the journal that cannot be read"
+    assert capsys.readouterr().out.splitlines()[-1] == "skipped 2 unreadable lines of the journal"
     assert main(["doctor", "well", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["journal_damage"].startswith("left out: 2 lines")
 
@@ -151,9 +151,9 @@ def append(folder, events):
 def test_the_report_has_a_section_with_the_verdict(waiting, tmp_path):
     facts = facts_of(waiting)
     markdown = to_markdown(facts)
-    section = markdown[markdown.index("## What the doctor says") :].partition("\n## ")[0]
+    section = markdown[markdown.index("## Diagnosis") :].partition("\n## ")[0]
     assert "59 % of the time" in section and "Training waits for its data." in section
     assert "dataloader.num\\_workers = 1" in section
-    assert "What the doctor says" in to_html(facts)
+    assert "Diagnosis" in to_html(facts)
     well = to_markdown(facts_of(run_of(tmp_path / "runs", "well", *run_events())))
     assert "Healthy: forward and backward 85 %" in well

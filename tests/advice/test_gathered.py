@@ -93,7 +93,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {"task.chat_template": "chatml"},
         {
             "left_out": ("1 of 23 rows is left out: 1 have no token to train on within data.max_length",),
-            "truncation": ("2 of 23 rows (8.7%)", "lose their end, about", "1 of them lose everything"),
+            "truncation": ("2 of 23 rows (8.7%)", "are truncated, losing about", "1 of them lose everything"),
             "sequence_length": ("longer rows are truncated",),
         },
     ),
@@ -121,13 +121,13 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         "bart",
         [*({"source": f"{SHORT} {n}", "target": SHORT} for n in range(20)), {"source": SHORT, "target": LONG}],
         {"task.max_target_length": "32"},
-        {"truncation": ("1 answers do not fit whole",), "left_out": ("0 of 21 rows",)},
+        {"truncation": ("1 answers do not fit completely",), "left_out": ("0 of 21 rows",)},
     ),
     "sequence_classification": (
         "bert",
         [*({"text": f"{SHORT} {n}", "label": f"{n % 2}"} for n in range(20)), {"text": LONG, "label": "1"}],
         {},
-        {"truncation": ("1 of 21 rows (4.8%)", "lose their end, about"), "left_out": ("0 of 21 rows",)},
+        {"truncation": ("1 of 21 rows (4.8%)", "are truncated, losing about"), "left_out": ("0 of 21 rows",)},
     ),
     "token_classification": (
         "bert",
@@ -142,7 +142,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
          (*[SHORT] * 20, LONG)],
         {},
         {
-            "truncation": ("rows lose their end", "they are windows of 21 longer ones"),
+            "truncation": ("rows are truncated", "they are windows of 21 longer ones"),
             "sequence_length": ("longer texts are split into windows",),
         },
     ),
@@ -168,7 +168,7 @@ def test_check_tells_what_is_left_out_before_and_after_the_data_is_prepared(name
         for check, parts in expected.items():
             evidence = told[-1][check]["evidence"]
             assert all(part in evidence for part in parts), evidence
-    assert "plan" in expected or "files that are not read: README.md" in told[0]["left_out"]["evidence"]
+    assert "plan" in expected or "files not read: README.md" in told[0]["left_out"]["evidence"]
     assert told[0]["truncation"]["evidence"] == told[1]["truncation"]["evidence"]
 
 

@@ -222,7 +222,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     context = context_on(recipe("qwen-lora", settings), H200)
     assert "experts are computed in fp32" in context.planned.weights_dtype.reason
     finding = finding_of("master_weights", context)
-    assert any("products of experts are in bf16 then" in line for line in finding.verdict.details)
+    assert any("experts are then computed in bf16" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
     assert not any("experts" in line for line in dense.verdict.details)
 
@@ -253,8 +253,8 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
         return " ".join(finding_of("loader_workers", replace(context, earlier=earlier)).verdict.details)
 
     assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
-    assert "is measured by the first run of this kind" in details(None)
-    assert "run r waited for data 0.4% of its steps, so the rule does not hold" in details(0.004)
+    assert "is measured in the first run of this kind" in details(None)
+    assert "run r waited for data 0.4% of the time, so the rule does not apply" in details(0.004)
     assert "run r waited for data 30.0% of the time, so the rule applies, up to 6 threads" in details(0.3)
 
 

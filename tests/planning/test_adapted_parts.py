@@ -63,9 +63,9 @@ def test_adapter_parameters_are_counted_as_peft_trains_them(cases, subtests):
 
 REFUSED = [
     ("llama", {"target_modules": r".*\.queries?"}, ("matches no layer", "model.layers.0.self_attn.q_proj")),
-    ("llama", {"target_modules": "(q_proj"}, ("is no regular expression",)),
-    ("llama", {"target_modules": ".*(q_proj|lm_head)"}, ("matches lm_head (the head)", "no linear layer inside")),
-    ("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is no linear layer",)),
+    ("llama", {"target_modules": "(q_proj"}, ("is not a valid regular expression",)),
+    ("llama", {"target_modules": ".*(q_proj|lm_head)"}, ("matches lm_head (the head)", "not a linear layer inside")),
+    ("llama", {"target_modules": r".*self_attn.*"}, ("(LlamaAttention), which is not a linear layer",)),
     ("llama", {"target_modules": r".*\.[qv]_proj", "modules_to_save": "v_proj"}, ("which is fully trained",)),
     ("llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)),
     ("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),

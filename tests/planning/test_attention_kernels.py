@@ -71,7 +71,7 @@ def test_each_flash_kernel_names_the_package_that_transformers_looks_for():
 
 def test_a_kernel_that_the_card_is_too_old_for_is_refused():
     t4 = machine("Tesla T4", (7, 5), 15360)
-    wanted = ["flash_attention_2: it needs compute capability 8.0, this card has 7.5"]
+    wanted = ["flash_attention_2: it needs compute capability 8.0, and this GPU has 7.5"]
     assert refusals("flash_attention_2", t4, flash_attn="2.8.3") == wanted
 
 

@@ -33,7 +33,7 @@ def test_deepspeed_is_planned_only_on_request_and_for_several_processes():
 
 
 REFUSED = [
-    ("deepspeed-2", {"tuning__method": "qlora"}, "weights in 4 bits are not trained"),
+    ("deepspeed-2", {"tuning__method": "qlora"}, "4-bit weights cannot be trained"),
     ("deepspeed-2", {"training__torch_compile": "true"}, "layers cannot be compiled"),
     ("deepspeed-3", {"training__mixed_precision": "fp16"}, "fp16 loss scaling is not supported"),
     ("deepspeed-3", {"training__optim": "adafactor"}, "the optimizer state of adafactor cannot be sharded"),

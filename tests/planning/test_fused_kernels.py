@@ -35,7 +35,7 @@ WITHOUT_KERNELS = [
 (H200, "llama", {}, "liger-kernel is not installed"),
 (CPU, "llama", {}, "this run is on the CPU"),
 (LIGER, "gpt2", {}, "none for gpt2"),
-(replace(PASCAL, libraries=LIGER.libraries), "llama", {}, "7.0, this card has 6.1"),
+(replace(PASCAL, libraries=LIGER.libraries), "llama", {}, "7.0, and this GPU has 6.1"),
 (replace(LIGER, libraries={**LIGER.libraries, "triton": None}), "llama", {}, "triton"),
 (LIGER, "llama", {"training__torch_compile": "true"}, "compiled layers fuse the same"),
 (LIGER, "llama", {"training__deterministic": "true"}, "the same bits"),

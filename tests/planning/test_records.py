@@ -187,7 +187,7 @@ def test_a_damaged_file_is_set_aside_with_a_warning(tmp_path, monkeypatch, capsy
             content = damaged(how)
             (state_folder() / FILE).write_bytes(content)
             assert find_records(TRIAL, Key(device="a")) == []
-            assert "is set aside as measured.damaged-" in capsys.readouterr().err
+            assert "was renamed to measured.damaged-" in capsys.readouterr().err
             [aside] = records.set_aside()
             assert aside.read_bytes() == content
             keep_record(TRIAL, Key(device="a"), {"number": 1})

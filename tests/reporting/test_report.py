@@ -108,7 +108,7 @@ def test_figures_are_those_of_journal_and_model_card(real):
         [x for x in events if isinstance(x, e.EvalDone)][-1],
         next(x for x in events if isinstance(x, e.DataPrepared)),
     )
-    assert f"| held-out loss | {last.loss:.4f} |" in report and f"| rows to train on | {data.rows:,} |" in report
+    assert f"| held-out loss | {last.loss:.4f} |" in report and f"| training rows | {data.rows:,} |" in report
     # The same facts in both: losses, baselines, and how it was trained.
     plain, card = report.replace("\\", ""), card.replace("\\", "")
     rows = [
@@ -223,9 +223,7 @@ def test_unreadable_lines_of_the_journal_are_reported(tmp_path):
     folder = run_of(tmp_path, "a", start(), *steps(1, 3))
     with folder.journal.open("ab") as journal:
         journal.write(b'{"event": "Step\n')
-    assert "Left out: 1 line of the journal that cannot be read." in section(
-        to_markdown(facts_of(folder)), "Problems and resumes"
-    )
+    assert "Skipped 1 unreadable line of the journal." in section(to_markdown(facts_of(folder)), "Problems and resumes")
 
 
 def test_a_run_without_a_step_has_a_report(tmp_path, subtests):

@@ -97,7 +97,7 @@ def test_early_stopping_keeps_the_weights_of_the_best_evaluation():
     assert evaluated(20, 0.4, scheduled=False).patience_used == 0 and evaluated(30, None).patience_used == 0
     used = evaluated(40, 0.4)
     assert (used.patience_used, used.step) == (1, 10)
-    assert used.patience_words == "1 of 2 evaluations without a better one"
+    assert used.patience_words == "1 of 2 evaluations without improvement"
     # A journal of before it had the patience: the plan's file has it, or nothing stops early and the last weights stay.
     state.plan = replace(plan, early_stopping_patience=None)
     assert (kept_weights(state).step, kept_weights(state).patience_words) == (50, "")
@@ -119,6 +119,8 @@ def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():
         assert "(requested)" in event_line(worse, state)
         better = done(6, *((0.8, 0.1) if metric == "loss" else (2.0, 0.7)), scheduled=False)
         fold([better], state)
-        assert kept_weights(state).best is best and kept_weights(state).best_words.endswith("the scheduled evaluations")
-        assert "(requested, not counted as the best)" in event_line(better, state)
+        assert kept_weights(state).best is best and kept_weights(state).best_words.endswith(
+            "(scheduled evaluations only)"
+        )
+        assert "(asked for, does not count as the best)" in event_line(better, state)
         assert "(the best of the scheduled ones)" in event_line(best, state)

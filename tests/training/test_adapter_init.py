@@ -53,7 +53,7 @@ def test_a_run_begins_with_the_loss_of_the_model_and_reports_the_decomposition(i
     assert len(messages) == 1 and messages[0].startswith(f"{init} decomposed 14 matrices in ")
     shown = [one for one in events if isinstance(one, Progress) and one.what == f"decomposing weights for {init}"]
     assert shown and shown[0].total == 14
-    words = f"begun by {init} and saved as LoRA of rank 8 for the weights as they were"
+    words = f"initialised by {init} and saved as LoRA of rank 8 for the original weights"
     assert words in (run.model / "README.md").read_text() and words in run.report.read_text()
 
 
@@ -126,12 +126,12 @@ REFUSED = [
     ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
     ("olora", {"tuning.method": "qlora"}, "is olora, but 4-bit weights cannot be decomposed"),
     ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns the norms of the weights that it changes"),
-    ("pissa", {"tuning.r": 64}, "is 64, and pissa takes no more than 16 out of the narrowest matrix"),
+    ("pissa", {"tuning.r": 64}, "is 64, but pissa allows at most 16 for the narrowest matrix"),
     ("eva", {}, "eva"),
     ("pissa_niter_", {}, "pissa_niter_"),
     ("pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
      "sharding is not tested with adapters that start as a part of the weights"),
-    ("olora", {"model.provider": "unsloth"}, 'is "olora", which does not go with model.provider = unsloth'),
+    ("olora", {"model.provider": "unsloth"}, 'is "olora", which is not supported with model.provider = unsloth'),
 ]  # fmt: skip
 
 

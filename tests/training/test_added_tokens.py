@@ -262,7 +262,7 @@ REFUSED = [
     ({TOKENS: ","}, "it has no tokens"),
     ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),
     ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
-    ({"model.provider": "unsloth", **LORA}, "does not go with model.provider = unsloth"),
+    ({"model.provider": "unsloth", **LORA}, "is not supported with model.provider = unsloth"),
     ({FROM: "qwen2", **LORA, "tuning.modules_to_save": "embed_tokens"},
      "the new rows of the other table would not be trained with tuning.modules_to_save = embed_tokens"),
     ({FROM: "phi", **LORA}, "the head has a bias, which peft drops"),

@@ -250,7 +250,7 @@ def test_without_a_card_a_run_is_resumed_on_the_cpu_only_on_request(machine, sto
 
 def test_settings_that_the_cpu_cannot_compute_are_refused_before_the_start(machine, begun):
     for changes, words in (
-        ({"precision": {"value": "fp16", "exact": True, "reason": ""}}, "computes in fp16, which is for GPUs"),
+        ({"precision": {"value": "fp16", "exact": True, "reason": ""}}, "computes in fp16, which needs a GPU"),
         ({"optim": "paged_adamw_8bit"}, "the optimizer paged_adamw_8bit runs on a GPU only"),
     ):
         content = begun.model_dump()

@@ -317,7 +317,7 @@ def test_a_classifier_of_as_many_other_labels_gets_a_new_head_and_reports_it(cla
     changed = {name for name, tensor in after.items() if not torch.allclose(tensor, before[name], atol=1e-6)}
     assert changed == {"classifier.weight", "classifier.bias"}
     assert plan_of(new).head.value == "new"
-    assert plan_of(new).head.reason == "the model was for the labels cat, dog, owl, and the data has ant, bee, fly"
+    assert plan_of(new).head.reason == "the model has the labels cat, dog, owl, but the data has ant, bee, fly"
 
 
 @pytest.mark.full

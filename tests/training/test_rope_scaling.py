@@ -143,7 +143,7 @@ REFUSED = [
     ({**LONGROPE, f"{ROPE}.short_factor": "1", f"{ROPE}.long_factor": "2, 3"},
      "short_factor has 1 factors, but a head has 4 pairs of dimensions"),
     ({**YARN, "model.init": "scratch"}, "learns all positions of data.max_length"),
-    ({**YARN, "model.provider": "unsloth"}, "does not go with model.provider"),
+    ({**YARN, "model.provider": "unsloth"}, "is not supported with model.provider"),
 ]  # fmt: skip
 
 

@@ -123,7 +123,7 @@ def test_a_rehearsal_runs_in_its_environment(made, tmp_path, capsys):
 
 
 REFUSED = [
-    ("task.type", "sequence_classification", 'is "sequence_classification", which does not go with'),
+    ("task.type", "sequence_classification", 'is "sequence_classification", which is not supported with'),
     ("model.init", "scratch", "set it to .pretrained., or model.provider = transformers"),
     ("model.kernels", "liger", 'is "liger"'),
     ("model.attn_implementation", "eager", 'is "eager"'),

@@ -245,6 +245,6 @@ async def test_notices_and_events_name_the_key():
         run.waiting = [PhaseChanged(phase="paused")]
         screens.bench.poll_run()
         await screens.shows("paused; press z to continue")
-        screens.bench.tell("`tui-trainer resume q` goes on with it")
+        screens.bench.tell("resume it with `tui-trainer resume q`")
         screens.app.draw()
-        await screens.shows("p on Runs goes on with it")
+        await screens.shows("resume it with p on Runs")

@@ -107,7 +107,7 @@ async def test_a_watched_run_whose_process_was_killed_is_reported_until_a_key_an
         for _ in range(2):
             screens.bench.poll_run()
             await screens.settled()
-        await screens.shows("the process stopped at step 120", "a word; p resumes", "4 Train \u25cf")
+        await screens.shows("the process stopped at step 120", "without an error; p", "4 Train \u25cf")
         await screens.press("down")
         await screens.shows("Enter edit", gone="without an error")
         await screens.press("4")

@@ -161,7 +161,7 @@ async def test_wide_screens_have_the_scores_with_their_best_what_is_to_be_beaten
             r"macro F1 +0\.790 +0\.810 +20",
             r"margin, training +1\.750",
             r"best +step 20, macro F1 0\.810",
-            r"patience +2 of 3 evaluations without a better one",
+            r"patience +2 of 3 evaluations without improvement",
             r"final +weights of step 20",
             r"step 40: held-out loss 0\.8000 \(2 of 3 evaluations",
         ):
