@@ -130,7 +130,7 @@ def test_a_slow_tokenizer_is_refused():
     class CanineTokenizer:
         is_fast = False
 
-    with pytest.raises(ConfigError, match=r"its tokenizer \(CanineTokenizer\) is a slow one.*take a model with"):
+    with pytest.raises(ConfigError, match=r"its tokenizer \(CanineTokenizer\) is a slow one.*choose a model with"):
         refuse_slow(CanineTokenizer())
 
 
@@ -174,7 +174,7 @@ def test_a_tag_only_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
     changes = {"data.eval_path": tmp_path / "eval.jsonl"}
-    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean 'B-PER'"
+    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is unknown.*did you mean 'B-PER'"
     with pytest.raises(DataError, match=expected):
         prepared(tmp_path, sentences(30), changes)
     _, data = prepared(tmp_path, sentences(30), {**changes, "data.on_bad_rows": "skip"})
