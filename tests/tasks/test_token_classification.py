@@ -456,5 +456,5 @@ def test_an_unknown_tag_of_the_evaluation_data_is_refused_before_there_is_a_run(
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["a"], "ner_tags": ["B-Y"]}])
     sets = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"})
     assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
-    assert "eval.jsonl, line 1: the tag 'B-Y' is outside the set" in capsys.readouterr().err
+    assert "eval.jsonl, line 1: the tag 'B-Y' is unknown" in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob("*"))
