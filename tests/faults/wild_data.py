@@ -2046,7 +2046,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="KTO's label that comes late",
-        refused=("the column 'label' says false",), where="rows.jsonl, line 103",
+        refused=("the column 'label' is false",), where="rows.jsonl, line 103",
         content=[{"messages": [USER, ANSWER], "label": True}] * 102 + [{"messages": [USER, ANSWER], "label": False}],
     ),
 )  # fmt: skip

@@ -130,7 +130,7 @@ def test_a_slow_tokenizer_is_refused():
     class CanineTokenizer:
         is_fast = False
 
-    with pytest.raises(ConfigError, match=r"its tokenizer \(CanineTokenizer\) is a slow one.*take a model with"):
+    with pytest.raises(ConfigError, match=r"its tokenizer \(CanineTokenizer\) is a slow one.*choose a model with"):
         refuse_slow(CanineTokenizer())
 
 
@@ -174,7 +174,7 @@ def test_a_tag_only_of_the_evaluation_data_is_refused_or_skipped(tmp_path):
     other[3]["ner_tags"][0] = "B-PERS"
     write_rows(tmp_path / "eval.jsonl", other)
     changes = {"data.eval_path": tmp_path / "eval.jsonl"}
-    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is outside the set.*did you mean 'B-PER'"
+    expected = r"eval.jsonl, line 4: the tag 'B-PERS' is unknown.*did you mean 'B-PER'"
     with pytest.raises(DataError, match=expected):
         prepared(tmp_path, sentences(30), changes)
     _, data = prepared(tmp_path, sentences(30), {**changes, "data.on_bad_rows": "skip"})
@@ -456,5 +456,5 @@ def test_an_unknown_tag_of_the_evaluation_data_is_refused_before_there_is_a_run(
     write_rows(tmp_path / "eval.jsonl", [{"tokens": ["a"], "ner_tags": ["B-Y"]}])
     sets = set_options(SETTINGS, {"output.runs_dir": tmp_path / "runs", "data.eval_path": tmp_path / "eval.jsonl"})
     assert main(["train", "--no-ui", "--data", str(tmp_path / "rows.jsonl"), *sets]) == 2
-    assert "eval.jsonl, line 1: the tag 'B-Y' is outside the set" in capsys.readouterr().err
+    assert "eval.jsonl, line 1: the tag 'B-Y' is unknown" in capsys.readouterr().err
     assert not list((tmp_path / "runs").glob("*"))
