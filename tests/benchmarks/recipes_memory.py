@@ -5,8 +5,8 @@
 NAMEs are recipes; without any, all that need no download, and `paragraphs`: the Llama of `scratch-llama` on the
 paragraphs of Python's language reference, which are of varied lengths. Each runs N times in processes of its own. The
 first has an empty state folder, so that nothing measured corrects its plan; the plan of the others is corrected. --set:
-a setting of all of them, as `training.max_steps=40` where a whole run takes too long (char-lm takes hours on a CPU, and
-is left out unless it is named).
+a setting of all of them, as `training.max_steps=40` where a whole run takes too long. char-lm and scratch-llama take
+hours on a CPU, and run only if they are named.
 
 The peak is what the process adds to what it has with its libraries, up to its end: evaluations, text samples,
 checkpoints and the final model are part of it. The time is that of steps and evaluations, which a plan counts.
@@ -36,7 +36,7 @@ from tui_trainer.runs.journal import read_all
 from tui_trainer.units import MIB
 
 PARAGRAPHS = "paragraphs"
-TOO_LONG = ("char-lm",)
+TOO_LONG = ("char-lm", "scratch-llama")
 TOLERANCE = 0.10
 
 
@@ -47,8 +47,8 @@ class RunDidNotEndError(Exception):
 def names_of_all() -> list[str]:
     """Recipes that make their model and their data here, and take minutes."""
     values = {name: profile.values for name, profile in all_profiles("recipes").items() if name not in TOO_LONG}
-    makes_model = [n for n, v in values.items() if v.get("model.init") == "scratch" or v.get("task.type") == "char_lm"]
-    return [name for name in makes_model if values[name].get("data.path", "").startswith("sample:")] + [PARAGRAPHS]
+    own = [name for name, value in values.items() if value["data"].get("path", "").startswith("sample:")]
+    return [*own, PARAGRAPHS]
 
 
 def write_paragraphs(path: Path) -> None:
