@@ -85,7 +85,7 @@ def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_pa
             whole = cut_batch(loaded(), lambda limit: limit)
             cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
             assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
-            assert cut == whole or "rows of similar length in one pass have" in cut.micro_reason
+            assert cut == whole or "passes of rows of similar length have" in cut.micro_reason
 
 
 def test_a_written_micro_batch_is_not_cut_by_length():
