@@ -101,6 +101,10 @@ class Context:
         """Facts with `counts`: of all of the data, or of its first rows; None: nothing was counted."""
         return self.facts if self.facts and self.facts.counts else self.first_rows
 
+    def is_by_default(self, *keys: str) -> bool:
+        """Return whether the user wrote none of these settings."""
+        return not any(self.loaded.origin(key).by_user for key in keys)
+
     @property
     def counts(self) -> Counts:
         """What was counted. Only rules with `counted` may read it. Raises LookupError where nothing was."""

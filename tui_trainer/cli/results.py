@@ -102,7 +102,7 @@ def export(
             seconds = expected_seconds(trained, one)
             takes = f", about {format_seconds(seconds)} judging by earlier exports here" if seconds else ""
             print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
-        with redirect_stdout(sys.stderr):  # for what libraries print
+        with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
             place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)
         is_good &= not certificate.faults
         if as_json:

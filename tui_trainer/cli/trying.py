@@ -158,7 +158,7 @@ def evaluate(
             run_in_use(str(run_of(name).root), "evaluate")
     trained = trained_model(run_of(models[0]))
     evaluator = Evaluator(trained, inference_device(gpu), write_progress if as_json else show_progress)
-    with redirect_stdout(sys.stderr):  # for what libraries print
+    with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
         found = evaluator.evaluate(models, file=data, against=against, rows=rows, changed=changed)
     for note in found.notes:
         tell(note)

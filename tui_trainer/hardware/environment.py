@@ -65,8 +65,8 @@ def spins_by_load() -> bool:
 
 @contextmanager
 def threads_spinning(*, alone: bool) -> Iterator[None]:
-    """Where nobody else needs the cores, let the threads of a torch that is loaded meanwhile spin longer, here and in
-    child processes."""
+    """Let threads spin longer if torch is loaded inside the block, here or in a child process, and the run is `alone`
+    on the cores."""
     decides = alone and spins_by_load()
     if decides:
         os.environ[_SPIN] = _TURNS_ALONE

@@ -75,7 +75,7 @@ class Decisions:
     packing: Planned[bool]
     grouping: Planned[bool]
     padding: float
-    """Its share of what is computed, where rows are padded."""
+    """Share of what is computed that is padding; 0 for packed rows."""
     threads: Planned[int]
     memory_reason: str
     memory_key: Key
@@ -324,7 +324,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     shape, setup, cut, gpu = made.shape, made.setup, made.cut, made.target.gpu
     longest = row_tokens(loaded.config, setup)
     # Of one process: all compute at the same time.
-    rows = -(-min(cut.effective, facts.rows) // cut.processes)
+    rows = cut.share_of(facts.rows)
     # Attention sees full rows where they are packed, else rows as long as their documents, padding included.
     computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
     as_documents = facts.row_tokens and not setup.packed

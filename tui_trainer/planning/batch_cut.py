@@ -46,6 +46,10 @@ class BatchCut:
         """Rows of a step in one process, at the most."""
         return -(-self.effective // self.processes)
 
+    def share_of(self, rows: int) -> int:
+        """Return the rows of a step in one process, at the most, where the data has so many rows."""
+        return -(-min(self.effective, rows) // self.processes)
+
 
 def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[Problem]:
     """Three numbers from the user that contradict each other; `processes`: where it is known how many there are."""
@@ -158,22 +162,20 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
 
 
 def is_cut_freely(loaded: LoadedConfig) -> bool:
-    """Return whether nobody says how many rows a pass has; a hardware profile says how many at the most."""
+    """Return whether the plan may choose how many rows a pass has. A hardware profile only sets the most."""
     training = loaded.config.training
-    is_written = any(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
-    return (
-        training.gradient_accumulation_steps == "auto"
-        and training.per_device_train_batch_size != TUNE
-        and not is_written
-    )
+    if training.gradient_accumulation_steps != "auto" or training.per_device_train_batch_size == TUNE:
+        return False
+    return not any(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
 
 
 def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
     """Return a cut into more passes where that computes clearly less: rows of one pass are then of similar length.
 
-    `padding` is its share with so many rows in a pass. Starting a pass takes as long as computing `starting_tokens`.
+    `padding(micro)` is the share of padding with passes of `micro` rows. Starting a pass takes as long as computing
+    `starting_tokens`.
     """
-    rows = -(-min(cut.effective, facts.rows) // cut.processes)
+    rows = cut.share_of(facts.rows)
 
     def tokens(micro: int) -> float:
         return rows * facts.row_tokens / (1 - padding(micro)) + -(-rows // micro) * starting_tokens
@@ -185,7 +187,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     fastest = min(costs, key=lambda micro: costs[micro])
     if costs[fastest] > (1 - LEAST_SAVING) * costs[halves[0]]:
         return cut
-    shares = f"{padding(fastest):.0%} padding, and {padding(halves[0]):.0%} with {halves[0]} rows"
+    shares = f"{padding(fastest):.0%} padding instead of {padding(halves[0]):.0%} with {halves[0]} rows each"
     reason = f"passes of rows of similar length have {shares}"
     return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
 

@@ -63,7 +63,7 @@ OPERATIONS_OF_LAYER = 80
 # time on one core, AMD EPYC, torch 2.15). There numpy takes 0.39 us to start an addition. On a card the processor
 # starts them as well, while the card computes; nobody has measured it on one.
 OPERATION_SECONDS, NUMPY_OPERATION_SECONDS = 11.5e-6, 0.39e-6
-# Of fp32 matmuls on that core.
+# A round figure for the rate of fp32 matmuls on one core.
 CORE_FLOPS_PER_SECOND = 1e11
 
 
@@ -173,7 +173,7 @@ MOST_TIMES_OF_PACKING = 1.2
 
 
 def times_of_packing(config: ResolvedConfig, facts: DataFacts, shape: ModelShape, setup: TrainingSetup) -> float:
-    """Return how many times the operations of rows without padding packed rows with a mask take, at the least.
+    """Return the operations of packed rows with a mask, in multiples of those of unpacked rows without padding.
 
     A mask makes attention compute all of a packed row, most of it between documents.
     """
@@ -194,9 +194,9 @@ def starting_seconds(shape: ModelShape, setup: TrainingSetup) -> float:
 
 
 def starting_tokens(shape: ModelShape, setup: TrainingSetup, threads: int, row_tokens: int) -> float:
-    """Return how many tokens a CPU computes while it starts one pass.
+    """Return how many tokens a CPU computes in the time that it takes to start one pass.
 
-    It goes by no measured rate, so that a run is cut in the same way each time.
+    This uses no rate measured on this machine, so that a run is cut in the same way each time.
     """
     seconds = (shape.layers + shape.decoder_layers) * OPERATIONS_OF_LAYER * OPERATION_SECONDS
     rate = threads * CORE_FLOPS_PER_SECOND * usual_share(shape.hidden_size, setup)

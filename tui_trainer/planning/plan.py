@@ -6,7 +6,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 
 from collections.abc import Iterable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -383,7 +383,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         cut = packed_cut(loaded, cut, facts, widest, largest_fit)
     padding = 0.0
     if facts.padding and not packed.value:
-        of_rows = partial(facts.padding, -(-min(cut.effective, facts.rows) // processes))
+        of_rows = cache(partial(facts.padding, cut.share_of(facts.rows)))
         # Compiled passes all have one width, and routers are balanced over the rows of a pass.
         is_bound = setup.compiled or setup.router_logits or grouped.value
         if is_cut_freely(loaded) and setup.device == "cpu" and not is_bound:

@@ -316,7 +316,8 @@ class Interruptions(Rule):
             f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
             for part in parts
         ]
-        judged = [part for part in parts if not _is_by_default(context, part.key)]
+        by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
+        judged = [part for part in parts if part.key not in by_default]
         if _share(judged, training) <= _MOST_SHARE:
             if share > _MOST_SHARE:
                 sentence += "; the defaults keep evaluations and samples short, and one checkpoint is worth its time"
@@ -327,10 +328,6 @@ class Interruptions(Rule):
         are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
         source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
         return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
-
-
-def _is_by_default(context: Context, key: str) -> bool:
-    return key in _BY_DEFAULT and not any(context.loaded.origin(one).by_user for one in _BY_DEFAULT[key])
 
 
 def _share(parts: list[_Overhead], training: float) -> float:

@@ -180,7 +180,7 @@ def padding(view: RunView) -> Cause | None:
     can_pack = view.state.task in task_names() and find_task(view.state.task).packs
     is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
     if (is_grouped and not can_pack) or view.is_by_default(PACKING, _GROUPED):
-        # What is left between rows of about one length cannot be spared, and a plan weighs what it decides itself.
+        # Rows of about one length cannot spare more, and the plan has weighed what it decided itself.
         return None
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
     return Cause(
@@ -227,11 +227,9 @@ class Padding(Rule):
         if facts.is_stream:
             return _stream(context)
         if packing.value:
-            if (
-                context.config.data.packing is True
-                and (times := _times_of_packing(context, facts)) > MOST_TIMES_OF_PACKING
-            ):
-                sentence = f"packed rows with a mask need at least {times:.1f} times the computation of grouped rows"
+            times = _times_of_packing(context, facts)
+            if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
+                sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked rows without padding"
                 return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
         if facts.packed_rows is None:
@@ -277,7 +275,7 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
-    if not any(context.loaded.origin(key).by_user for key in (PACKING, _GROUPED)):
+    if context.is_by_default(PACKING, _GROUPED):
         learns = "grouping by length is faster, but some models learn less from it"
         return passed(f"{sentence}; {learns}", switch="packing: off", opposite={_GROUPED: "auto"})
     return warned(sentence, fix={_GROUPED: "auto"}, switch="packing: off")

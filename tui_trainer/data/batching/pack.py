@@ -163,7 +163,7 @@ class PaddingShares:
     narrowest_grouped: int = 0
 
     def of(self, *, is_grouped: bool) -> tuple[float, int]:
-        """Return the share of batches that are drawn by length or come as they are, and their narrowest pass."""
+        """Return the share of padding and the narrowest pass, of grouped batches or of batches as they come."""
         return (self.grouped, self.narrowest_grouped) if is_grouped else (self.padded, self.narrowest)
 
 

@@ -429,7 +429,7 @@ def stack(shares: Sequence[float], width: int) -> list[Span]:
 
 
 def screens_bytes(state: RunState) -> int:
-    """What the screens take of the memory that is measured: on a CPU they are in the same process, and in no plan."""
+    """Return the memory of the screens in the measured peak: on a CPU they share the process, and no plan has them."""
     return 0 if state.device.startswith("cuda") else _SCREENS_BYTES
 
 
