@@ -96,7 +96,7 @@ CONFIG_CASES = [
         "set it to default"), sets=("tuning.init_lora_weights=pissa",)),
     Case("floor of another schedule", ("training.min_lr_rate", "0.1, but the linear schedule has no floor",
         "cosine or warmup_stable_decay"), sets=("training.min_lr_rate=0.1", "training.lr_scheduler_type=linear")),
-    Case("decay steps of another schedule", ("training.num_decay_steps", "5, but the cosine schedule does not read it",
+    Case("decay steps of another schedule", ("training.num_decay_steps", "5, but the cosine schedule does not use it",
         "warmup_stable_decay"), sets=("training.num_decay_steps=5",)),
     bounds("no share of the peak", "training.min_lr_rate=1", "below 1"),
     bounds("NaN epochs", "training.num_train_epochs=nan", "a number"),

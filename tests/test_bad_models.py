@@ -282,7 +282,7 @@ def test_rows_of_a_recipe_are_shortened_to_the_learnt_positions_and_a_note_says_
             note = f"data.max_length is 128 and not 1024 (recipe finetune): this {family} model has 128 positions"
             lines = capsys.readouterr().out.splitlines()
             assert (note in lines) == (length == 128)
-            source = [line for line in lines if line.startswith("learns from documents.jsonl (")]
+            source = [line for line in lines if line.startswith("trains on documents.jsonl (")]
             assert source and "JSON Lines, the text in" in source[0]
 
 

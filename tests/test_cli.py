@@ -174,7 +174,7 @@ def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
         "packing": "yes ~",
         "trainable": "12.6 M = 1.15% of the model",
         "precision": "fp16 = compute capability 7.5",
-        "weights": "float16 = they are frozen",
+        "weights": "float16 = the weights are frozen",
         "learning rate": "0.0002 = ",
         "tokens per loss": "2,048 = ",
         "loader threads": "1 = ",

@@ -61,11 +61,12 @@ def test_damaged_record_is_no_gain():
 
 def test_gain_is_described_with_median_spread_date_and_side_effects():
     assert MEASURED.words() == (
-        "1.80 times as fast (measured here 2026-11-23, 3 pairs, +-4 %); memory 1.0 GiB -> 512.0 MiB"
+        "1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %); memory 1.0 GiB -> 512.0 MiB"
     )
     other = replace(MEASURED, memory_bytes=(1, 1), ratios=(1.5,), losses=(2.5, 2.25))
     assert other.words("data.packing = false") == (
-        "1.50 times as fast as with data.packing = false (measured here 2026-11-23, 1 pair, too few to be sure); "
+        "1.50 times as fast as with data.packing = false "
+        "(measured here 2026-11-23, 1 comparison, too few to be sure); "
         "held-out loss 2.500 -> 2.250 after 24 steps"
     )
 
@@ -87,7 +88,7 @@ def test_gain_within_the_spread_of_its_pairs_is_no_difference():
 def test_checks_without_a_measurable_switch_say_so():
     loaded = load_config(Request(profile="char-lm", assignments=("training.weight_decay=0", "training.max_steps=3")))
     found = {one.name: one for one in run_checks(gather(loaded))}
-    assert "no effect on step time to measure" in found["steps"].gain_words and found["steps"].fix
+    assert "this check has no effect on step time" in found["steps"].gain_words and found["steps"].fix
     assert found["weight_decay"].gain_words == "not measured yet"
     assert found["plan"].why_not_measured == "this check has no setting to toggle"
     switched = {name for name, one in found.items() if not one.why_not_measured}
@@ -251,7 +252,7 @@ def test_switch_that_changes_nothing_or_cannot_be_planned_is_reported_with_its_r
         found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
         assert not asked and found["padding"]["measured_gain"] is None
         assert found["padding"]["measured"]["reason"] == reason
-        assert f"padding: cannot be measured: {reason} (tried here 20" in printed
+        assert f"padding: cannot be measured: {reason} (tried on 20" in printed
 
 
 def test_unknown_name_of_a_check_is_refused(capsys):

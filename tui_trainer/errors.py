@@ -32,7 +32,7 @@ EXIT_CODES = {
     EXIT_DONE: "Done.",
     EXIT_FAILED: "Failed: a run that could not continue, a failed check, an export outside its tolerance.",
     EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was started.",
-    EXIT_STOPPED: "Stopped on request: a run with a checkpoint, a measurement with its results so far.",
+    EXIT_STOPPED: "Stopped on request: a run after saving, a measurement with results so far, a declined offer.",
 }
 _FEW_NAMES = 12
 _FEW_PARTS = 3

@@ -56,7 +56,7 @@ PLANTED = {
     "small_batch": (
         {"step": {"positions": 32, "input_tokens": 32, "optimizer_seconds": 0.06},
          "plan": {"effective_batch_size": 1, "per_device_train_batch_size": 1}},
-        ["32 positions per pass (1 rows)", "24 %"],
+        ["32 positions per micro-batch (1 rows)", "24 %"],
     ),
     "launch_bound": ({**GPU, "card": {"utilization_share": 0.4}}, ["GPU 40 % busy"]),
     "memory_full": (
@@ -129,7 +129,8 @@ PLANTED = {
 # What costs nothing and ends nothing leads nowhere: a note for the next run.
 NOTES = {
     "packed_with_mask": (
-        {"told": [RunProblem(step=0, kind=PACKED_WITH_MASK, message="attention by lengths is not used because torch")],
+        {"told": [RunProblem(
+            step=0, kind=PACKED_WITH_MASK, message="variable-length attention is not used because torch")],
          "plan": {"packing": True}},
         ["is not used because torch"], {"data.packing": False, "data.group_by_length": True},
     ),

@@ -184,7 +184,7 @@ def test_check_counts_the_first_rows_of_large_data_and_says_so(tmp_path, capsys)
     assert "100 of 2,000 rows are left out" in evidence["left_out"]
     for check in ("left_out", "truncation", "trained_share"):
         assert evidence[check].endswith("(from the first 2,000 rows or documents only)"), evidence[check]
-    assert "once all of the data is prepared" in evidence["eval_leaks"]
+    assert "once all data is prepared" in evidence["eval_leaks"]
 
 
 def rewrite(path: Path, **changes: object) -> None:

@@ -253,9 +253,9 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
         return " ".join(finding_of("loader_workers", replace(context, earlier=earlier)).verdict.details)
 
     assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
-    assert "is measured in the first run of this kind" in details(None)
-    assert "run r waited for data 0.4% of the time, so the rule does not apply" in details(0.004)
-    assert "run r waited for data 30.0% of the time, so the rule applies, up to 6 threads" in details(0.3)
+    assert "the first run of this kind measures" in details(None)
+    assert "run r waited for data 0.4% of the time, so these rules do not apply" in details(0.004)
+    assert "run r waited for data 30.0% of the time, so these rules apply, up to 6 threads" in details(0.3)
 
 
 @pytest.mark.full
@@ -278,4 +278,4 @@ def test_what_a_hardware_profile_sets_is_kept_with_its_name(documents):
     found = {one.name: one for one in run_checks(gather(loaded, hardware=GTX_1080))}
     for name in ("precision", "gradient_checkpointing"):
         assert found[name].status == "pass"
-        assert found[name].verdict.evidence.endswith("kept: the hardware profile gtx-10xx-16xx sets it")
+        assert found[name].verdict.evidence.endswith("because the hardware profile gtx-10xx-16xx sets it")

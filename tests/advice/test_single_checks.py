@@ -69,7 +69,7 @@ TORCH_BUILDS = [
     ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
     ((12, 4), (13, 2), card(9, 0), {"torch": "2.9.0", "pip": None}, "warn", "uv pip install"),
     ((13, 2), None, card(9, 0), {"torch": None, "pip": "26.0"}, "warn", "torch is not installed"),
-    ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "within one major version"),
+    ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "of the same major version"),
     ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
     ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
     (None, (13, 0), card(9, 0), TORCH, "n/a", "does not say"),
@@ -155,7 +155,7 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
     assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
     assert newest_measured(rows) == replace(found, step_seconds=None)
-    probed = "attention by lengths is not used because torch: gradients differ"
+    probed = "variable-length attention is not used because torch: gradients differ"
     for kind, message, changes in (
         ("attention changed", probed, {"attention": probed}),
         (NOT_IN_THE_MODEL, "0 of 90", {"unsloth": "0 of 90"}),
@@ -177,7 +177,7 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
     assert "not measured here yet" in details("cadence", None) and "measured in run r" in details("cadence", slow)
     measured = verdict_of("cadence", replace(quickstart, earlier=slow))
     assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
-    probed = "attention by lengths is not used because torch: it leaks"
+    probed = "variable-length attention is not used because torch: it leaks"
     assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
     assert "run r" not in details("attention", slow)
 

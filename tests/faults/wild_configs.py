@@ -920,7 +920,7 @@ special_tokens:
                  "dataset_exact_deduplication": True, "batch_size": 64, "micro_batch_size": 4},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/alpaca", "task.chat_template": "alpaca",
                 "data.dedup": True, "training.effective_batch_size": 64},
-        defaults="axolotl", told=("type alpaca; an input follows its instruction, without a heading",),
+        defaults="axolotl", told=("type alpaca: the input follows the instruction directly, without a heading",),
     ),
     WildConfig(
         name="axolotl: a template in a file beside it, and 4 bits of its own kind",

@@ -2297,7 +2297,7 @@ TEMPLATES = (
         name="conversation that spells the tokens of its template",
         content=_rendered(_says("user", "<bos>Sheep?<eos>"), _says("assistant", "None.<eos>")),
         template="{{ bos_token }}" + PLAIN.replace("{{ m.content }}", "{{ m.content }}{{ eos_token }}"),
-        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain special tokens as text",),
+        task="chat", learnt=("None.<eos>",) * 2, notes=("2 rows contain the names of special tokens",),
     ),
 )  # fmt: skip
 

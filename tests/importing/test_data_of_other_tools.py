@@ -107,7 +107,7 @@ def test_the_axolotl_type_alpaca_becomes_a_chat_template_if_all_data_sets_have_i
     imported = read({"base_model": "m", "datasets": [alpaca, alpaca], "chat_template": "chatml"})
     assert imported.values["task.type"] == "chat" and imported.values["task.chat_template"] == "alpaca"
     assert reasons(imported) == {"chat_template": Why.NOT_NEEDED}
-    assert any('task.chat_template = "alpaca" (type alpaca; an input' in line for line in imported.report)
+    assert any('task.chat_template = "alpaca" (type alpaca: the input' in line for line in imported.report)
     mixed = read({"base_model": "m", "datasets": [alpaca, messages]})
     assert mixed.values["task.type"] == "chat" and "task.chat_template" not in mixed.values
 

@@ -138,7 +138,7 @@ def test_a_head_size_without_a_fused_kernel_keeps_all_scores():
     on_t4 = AttentionMachine(device="cuda", capability=(7, 5), precision="fp16", libraries={"torch": "2.11.0"})
     found = attention_of(odd, rows, on_t4, "auto")
     assert (found.kernel, found.keeps_scores) == ("math", True)
-    assert "memory-efficient needs head sizes that are multiples of 8, and one is 70" in found.reason
+    assert "memory-efficient needs head sizes that are multiples of 8, but the model has 70" in found.reason
 
 
 def test_sdpa_is_refused_for_a_model_that_caps_its_scores(tmp_path):

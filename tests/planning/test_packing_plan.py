@@ -85,15 +85,19 @@ def test_a_step_is_cut_into_passes_of_similar_rows_where_that_saves_more_than_pa
             whole = cut_batch(loaded(), lambda limit: limit)
             cut = cut_by_length(whole, replace(FACTS, row_tokens=np.mean(lengths)), padding, starting_tokens)
             assert (cut.micro, cut.accumulation, cut.effective) == (micro, 32 // micro, 32)
-            assert cut == whole or "passes of rows of similar length have" in cut.micro_reason
+            assert cut == whole or "rows of similar length share a pass" in cut.micro_reason
 
 
-def test_a_written_micro_batch_is_not_cut_by_length():
-    written = load_config(Request(profile="docstring-topics", assignments=("training.per_device_train_batch_size=16",)))
-    assert estimated_plan(written).per_device_train_batch_size.value == 16
-    free = estimated_plan(load_config(Request(profile="docstring-topics")))
-    assert (free.per_device_train_batch_size.value, free.gradient_accumulation_steps.value) == (8, 4)
-    assert free.step_flops < estimated_plan(written).step_flops, "padding is computed, and counts"
+def test_only_a_written_number_of_rows_is_not_cut_by_length():
+    key = "training.per_device_train_batch_size"
+    written, automatic, default = (
+        estimated_plan(load_config(Request(profile="docstring-topics", assignments=assignments)))
+        for assignments in ((f"{key}=16",), (f"{key}=auto",), ())
+    )
+    assert written.per_device_train_batch_size.value == 16
+    for free in (automatic, default):
+        assert (free.per_device_train_batch_size.value, free.gradient_accumulation_steps.value) == (8, 4)
+        assert free.step_flops < written.step_flops, "padding is computed, and counts"
 
 
 def test_a_micro_batch_counts_packed_rows(subtests):

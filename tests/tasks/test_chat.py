@@ -138,7 +138,7 @@ def test_the_tokenizers_own_template_is_used_and_another_replaces_it(loaded, tmp
         tokenizer = TASK.load_tokenizer(config, data)
         assert trained(tokenizer, row).startswith(expected)
         assert (tokenizer.chat_template.startswith(text)) == (wanted == "")
-    assert "<eos> is appended to the last one" in " ".join(data.notes)
+    assert "<eos> is appended to the last answer" in " ".join(data.notes)
 
 
 def test_a_tokenizer_with_a_template_for_tools_uses_it_for_tools(loaded, tiny_folder):
@@ -183,7 +183,7 @@ def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path, subte
         with subtests.test(name):
             assert prepared_data[0] == prepared_data[1]
             notes = "; ".join(prepared_data[0][1])
-            assert "20 rows contain special tokens as text" in notes and "does not read: mood, reasoning" in notes
+            assert "20 rows contain the names of special tokens" in notes and "ignores: mood, reasoning" in notes
 
 
 # Gradients ------------------------------------------------------------------------------------------------------------

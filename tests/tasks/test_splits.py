@@ -203,7 +203,7 @@ def test_the_plan_names_the_splits_in_text_and_json(tmp_path):
     plan = estimated_plan(asked)
     expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; not read: "
     shown = "\n".join(plan_lines(plan, data_words(plan.config)))
-    assert expected in shown and "is evaluated on validation/0.parquet" in shown and "learns from train/0.p" in shown
+    assert expected in shown and "is evaluated on validation/0.parquet" in shown and "trains on train/0.p" in shown
     assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
     assert read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
     assert any(expected in note for note in make_preview(asked, 1, lambda *_: None).notes)

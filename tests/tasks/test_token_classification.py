@@ -130,7 +130,7 @@ def test_a_slow_tokenizer_is_refused():
     class CanineTokenizer:
         is_fast = False
 
-    with pytest.raises(ConfigError, match=r"its tokenizer \(CanineTokenizer\) is a slow one.*choose a model with"):
+    with pytest.raises(ConfigError, match=r"\(CanineTokenizer\) is not a fast tokenizer.*choose a model with"):
         refuse_slow(CanineTokenizer())
 
 

@@ -161,8 +161,8 @@ def test_recomputed_layers_give_the_same_loss_and_a_resumed_run_the_same_bits(ba
 @pytest.mark.full
 def test_a_router_loss_is_refused_where_it_was_not_tried(bases, tmp_path, subtests):
     rows = [
-        ("llama", {KEY: 0.1}, "is 0.1, but llama has no routers whose loss transformers computes"),
-        ("qwen3_moe", {KEY: 0.1, "training.torch_compile": "true"}, "was not tried with a loss of routers"),
+        ("llama", {KEY: 0.1}, "is 0.1, but transformers computes no router loss for llama"),
+        ("qwen3_moe", {KEY: 0.1, "training.torch_compile": "true"}, "is not tested with a router loss"),
     ]
     for family, change, words in rows:
         with subtests.test(family):

@@ -137,7 +137,7 @@ async def test_a_finding_that_does_not_fit_says_so_and_stands_beside_the_list_on
         gain = Gain(at="2026-11-23T10:00:00.000Z", ratios=(1.22, 1.234, 1.24))
         screens.bench._checked([replace(finding("slow", "warn"), gain=gain)])
         await screens.resize(200, 50)
-        await screens.shows("1.23 times as fast (measured here 2026-11-23, 3 pairs, +-1 %)")
+        await screens.shows("1.23 times as fast (measured here 2026-11-23, 3 comparisons, +-1 %)")
 
 
 @in_event_loop

@@ -89,7 +89,7 @@ def sized(rows: int, speed: float, **more: object) -> dict:
 
 
 TUNED = {
-    "sentence": "1.62 times as fast as now (3 pairs, +-4%)", "patch": {"data.group_by_length": True, MICRO: 8},
+    "sentence": "1.62 times as fast as now (3 comparisons, +-4%)", "patch": {"data.group_by_length": True, MICRO: 8},
     "speed_up": 1.62, "pairs": 3, "effective_batch_size": 32, "largest_micro_batch": 32, "cut_short": "",
     "micro_batches": [], "disturbed_by": "other programs used 0.4 to 1.2 of 2 cores meanwhile",
     "variants": [
@@ -116,7 +116,7 @@ async def test_what_was_measured_is_a_table_and_what_is_better_is_applied_with_o
         for key, command, result, words in (
             ("m", "tune", TUNED, ("1.62", "has no effect here", "other programs used 0.4", "a apply the fastest")),
             ("M", "tune --effective", SIZES, ("64 rows per step are 1.30", "130.0 rows/s", "a apply the best size")),
-            ("b", "bench train", SWITCHES, ("12 steps per turn", "bf16: no card here", "other programs used 1.5")),
+            ("b", "bench train", SWITCHES, ("12 steps per round", "bf16: no card here", "other programs used 1.5")),
         ):
             await screens.press(key)
             await screens.ticks("measuring as it is", "210 ms/step", "c cancel")

@@ -79,7 +79,7 @@ class Finding:
         if not self.alternative:
             return "this check has no setting to toggle"
         if not any(map(is_of_steps, self.alternative)):
-            return "no effect on step time to measure"
+            return "this check has no effect on step time"
         return ""
 
     @property
@@ -138,7 +138,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
         # A hardware profile has its reasons, which only a measurement on this machine can contradict.
         profile = context.loaded.hardware_profile
         if profile and {context.loaded.origin(key) for key in verdict.fix} == {Origin.HARDWARE}:
-            evidence = f"{verdict.evidence}; kept: the hardware profile {profile.name} sets it"
+            evidence = f"{verdict.evidence}; not changed, because the hardware profile {profile.name} sets it"
             verdict = passed(evidence, *verdict.details, switch=verdict.switch, opposite=verdict.fix)
     if verdict.fix and (refused := refusals(context, verdict.fix)):
         verdict, gain = _without_fix(verdict, verdict.fix, refused), None
@@ -160,7 +160,7 @@ def _look(rule: Rule, context: Context) -> Verdict:
     if rule.needs_plan and context.plan is None:
         return _without_plan(rule, context)
     if rule.counted and context.counted is None:
-        return not_applicable(f"{rule.counted} is known once the data is prepared: tui-trainer preview")
+        return not_applicable(f"{rule.counted} is known once the data is prepared (run tui-trainer preview)")
     try:
         verdict = rule.before(context)
         if rule.counted and context.counted and not context.counted.exact and verdict.status != "n/a":

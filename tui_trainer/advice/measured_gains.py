@@ -77,14 +77,14 @@ class Gain:
         return replace(self, ratios=ratios, memory_bytes=self.memory_bytes[::-1], losses=self.losses[::-1])
 
     def words(self, compared_with: str = "") -> str:
-        """`1.80 times as fast (measured here 2026-11-23, 3 pairs, +-4 %)`, and memory and loss where they differ."""
+        """`1.80 times as fast (measured here 2026-11-23, 3 comparisons, +-4 %)`; memory and loss where they differ."""
         if self.speed_up is None:
-            return f"cannot be measured: {self.reason} (tried here {self.at[:10]})"
+            return f"cannot be measured: {self.reason} (tried on {self.at[:10]})"
         other = f" as with {compared_with}" if compared_with else ""
         speed = f"{self.speed_up:.2f} times as fast{other}"
         if len(self.ratios) > 1 and not self.is_difference:
             speed = "no measurable difference in speed" + (f" from {compared_with}" if compared_with else "")
-        count = f"{len(self.ratios)} pairs" if len(self.ratios) > 1 else "1 pair, too few to be sure"
+        count = f"{len(self.ratios)} comparisons" if len(self.ratios) > 1 else "1 comparison, too few to be sure"
         spread = "" if self.spread is None else f", +-{self.spread * 100:.0f} %"
         words = f"{speed} (measured here {self.at[:10]}, {count}{spread})"
         (before, after), (first, second) = self.memory_bytes, self.losses

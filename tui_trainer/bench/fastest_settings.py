@@ -210,7 +210,7 @@ class Tuned:
             return f"the current settings do not fit in memory; these do: {settings_words(self.patch)}"
         if self.patch:
             spread = self.gains[0].spread if len(self.gains) == 1 else None
-            words = f"{self.pairs} pairs" + ("" if spread is None else f", +-{spread * 100:.0f} %")
+            words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
             return f"{self.speed_up:.2f} times as fast as now ({words}): {settings_words(self.patch)}"
         left = sum(one.reason.startswith(_NOT_MEASURED) for one in self.measured)
         if left:

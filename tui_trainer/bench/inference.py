@@ -290,7 +290,7 @@ class InferenceBench:
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
-            raise WorkerFailed(f"not worth it here: compiling and one turn {failure}") from None
+            raise WorkerFailed(f"not worth it here: compiling and one round {failure}") from None
 
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
         """That of the run where its certificate is good, else one that is written now."""
@@ -373,9 +373,9 @@ def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
     rows, writes = found["variants"], found["writes"]
     if not any(row["turns"] for row in rows):
         return []
-    texts = f"texts, up to {NEW_TOKENS} new tokens," if writes else "rows"
+    texts = f"texts per round (up to {NEW_TOKENS} new tokens each)" if writes else "rows per round"
     cells = table(rows, writes=writes)
-    lines = [f"{found['run']}: {found['rows']} held-out {texts} per turn, {turns_words(found['rounds'])}"]
+    lines = [f"{found['run']}: {found['rows']} held-out {texts}, {turns_words(found['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
     lines.append(f"unless stated otherwise, all but `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")

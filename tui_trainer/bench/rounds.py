@@ -129,7 +129,7 @@ def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[s
 
 
 def turns_words(rounds: int) -> str:
-    return ("one turn" if rounds == 1 else f"medians of up to {rounds} turns") + " in fresh processes"
+    return ("one round" if rounds == 1 else f"medians of up to {rounds} rounds") + ", each in a fresh process"
 
 
 def with_spread(value: float, spread: float | None) -> str:

@@ -145,7 +145,7 @@ def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
     rows = found["variants"]
     if not rows[0]["turns"]:
         return []
-    taken = "all steps of the run" if found["whole"] else f"{found['steps']} steps per turn"
+    taken = "all steps of the run" if found["whole"] else f"{found['steps']} steps per round"
     cells = training.table(rows)
     lines = [
         f"{taken}, {turns_words(found['rounds'])}",

@@ -60,7 +60,8 @@ Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "Change o
 DataPath = Annotated[str | None, option("--data", "PATH", "Short for --set data.path=PATH.")]
 ModelName = Annotated[str | None, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
 TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.type=NAME.")]
-GpuName = Annotated[Any, option("--gpu", "N", "The GPU to use, or none. If not given: the freest.", parser=_gpu_choice)]
+_GPU_HELP = "The GPU to use, or none. If not given: the one with the most free memory."
+GpuName = Annotated[Any, option("--gpu", "N", _GPU_HELP, parser=_gpu_choice)]
 Detach = Annotated[
     bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows it.")
 ]

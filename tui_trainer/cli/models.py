@@ -133,7 +133,7 @@ def offer_lines(offer: "DownloadOffer") -> list[str]:
 
     free = read_place("model cache", offer.target).free_bytes
     rest = "" if offer.missing_bytes == offer.size_bytes else f", {format_bytes(offer.missing_bytes)} still to download"
-    gate = " (only for accounts that have accepted it on its page)" if offer.gated else ""
+    gate = " (only for accounts that accepted the licence on the hub)" if offer.gated else ""
     rows = [
         (offer.kind.word, f"{offer.name}, revision {offer.revision}"),
         ("size", f"{size_words(offer)}{rest}"),

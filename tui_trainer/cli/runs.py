@@ -326,7 +326,7 @@ def submit(
         tell(by_hand)
         return
     job = hand_over(folder)
-    print(f"submitted {folder.name} as job {job}, in {folder.root}, which all nodes must see as well", flush=True)
+    print(f"submitted {folder.name} as job {job}; all nodes must be able to access {folder.root}", flush=True)
     if no_ui or sys.stdout.isatty():
         watch(folder, Shown(no_ui=no_ui, ascii_only=ascii_only, no_mouse=no_mouse))
 

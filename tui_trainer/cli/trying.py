@@ -195,7 +195,7 @@ def predict(
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with invalid rows.")
     ] = "stop",
-    overwrite: Annotated[bool, option("--overwrite", None, "Replace the file or an unfinished one.")] = False,
+    overwrite: Annotated[bool, option("--overwrite", None, "Replace an output file, finished or not.")] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
@@ -240,7 +240,7 @@ def predict(
         print(json.dumps({"out": str(out), "rows": done.rows, "rows_before": done.rows_before,
                           "seconds": round(done.seconds, 3), "rows_per_second": round(rate, 2)}))  # fmt: skip
         return
-    before = f", {done.rows_before:,} of them earlier" if done.rows_before else ""
+    before = f", {done.rows_before:,} of them in an earlier call" if done.rows_before else ""
     took = f"{format_seconds(done.seconds)}, {format_rate(rate, 'rows')}"
     print(f"{one_line(str(out))}: {done.rows:,} rows{before}, {took}")
 

@@ -87,7 +87,7 @@ class RopeScalingSection(SettingsSection):
     """Rotary positions for longer rows than a model was made for, in the words of transformers (`RopeParameters`; in
     older files `rope_scaling`). 0 and empty leave a field out."""
 
-    rope_type: Literal["default", "linear", "dynamic", "yarn", "longrope", "llama3", "proportional"] = option("default")
+    rope_type: Literal["default", "linear", "yarn", "longrope", "llama3", "proportional"] = option("default")
     """How positions are rescaled for longer rows; default: not at all."""
     factor: float = option(0.0, low=0, high=10**6, step="x2")
     """How many times longer rows may become."""

@@ -237,7 +237,7 @@ class TrainedModel:
             if self.config.model.add_tokens:
                 return None, "the base model has no embeddings for the added tokens"
             if facts.adapter:
-                return None, "training began with an adapter, and evaluating that is not supported"
+                return None, "training began with an adapter, which cannot be evaluated for comparison"
             folder = self.base or facts.folder
             if folder and not self.base and (problem := changed_base(self.plan, folder)):
                 return None, str(problem)

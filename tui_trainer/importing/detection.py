@@ -171,7 +171,7 @@ def find_importer(name: str) -> Importer:
     """The importer of that name. Raises ConfigError with the nearest name, or all of them."""
     if name not in all_importers():
         hint = name_hint(name, all_importers())
-        raise ConfigError(f"unknown kind of config {name[:60]!r}", hint=hint, where="--as")
+        raise ConfigError(f"unknown tool {name[:60]!r}", hint=hint, where="--as")
     return all_importers()[name]
 
 

@@ -35,12 +35,12 @@ class Why(StrEnum):
     """
 
     REFUSED = "cannot be trained here"
-    DOES_NOT_FIT = "is not valid"
-    UNKNOWN = "is unknown"
+    DOES_NOT_FIT = "does not fit"
+    UNKNOWN = "is not known"
     NOT_SUPPORTED = "not supported"
-    AS_ASKED = "as requested"
+    AS_ASKED = "as asked"
     AUTOMATIC = "automatic here"
-    ALWAYS = "same here"
+    ALWAYS = "always so here"
     NOT_NEEDED = "not needed"
 
 

@@ -104,7 +104,7 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
         when = one.newest_at[:16].replace("T", " ")
         records = f"{one.count} record{'' if one.count == 1 else 's'}"
         rows.append((one.kind, one_line(f"{records}, latest {when} UTC: {about}", 200)))
-    rows += [("damaged", f"set aside as {one_line(str(path))}") for path in set_aside()]
+    rows += [("damaged", f"kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
     return rows or [("none yet", "runs, rehearse, tune and check --measure add them")]

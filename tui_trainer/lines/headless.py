@@ -68,7 +68,7 @@ def _tell_unread(folder: RunFolder) -> None:
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     """Not without a newer checkpoint: a job that does not come so far would be queued again for ever."""
     if not step:
-        tell(f"job {allocation.job} reached its time limit before a step: submit it with a longer --time")
+        tell(f"job {allocation.job} reached its time limit before the first save: submit it with a longer --time")
         return
     # Said before: Slurm ends this process once it has queued the job.
     tell(f"job {allocation.job} is near its time limit: saved at step {step}, to be queued again")

@@ -72,8 +72,8 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return step_line(event, state)
         case events.EvalDone():
             kept = kept_weights(state)
-            of = "best of the scheduled ones" if kept.asked_was_better else "best so far"
-            asked = "requested, not counted as the best" if kept.asked_was_better else "requested"
+            of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
+            asked = "requested, cannot count as the best" if kept.asked_was_better else "requested"
             note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
@@ -105,7 +105,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counts = f"nats/{event.unit} (n-gram models: counts of what follows)"
+    counts = f"nats/{event.unit} (n-gram models, which only count what follows)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -248,7 +248,7 @@ def better_before(state: RunState) -> str | None:
     words = f"{better_words(best)}. This model has the weights of the last step"
     if state.plan and state.plan.early_stopping_patience:
         return words
-    return f"{words}; evaluation.early_stopping_patience = 3 stops early and keeps the best ones"
+    return f"{words}; evaluation.early_stopping_patience = 3 stops early and keeps the best weights"
 
 
 _ADDED = "what training adds to a process that has loaded its libraries"

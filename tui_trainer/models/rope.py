@@ -27,7 +27,6 @@ _ORIGINAL = "original_max_position_embeddings"
 # transformers 5.24; longrope works without a factor there, where config.json tells how long rows have become.
 FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "linear": (("factor",), ()),
-    "dynamic": (("factor",), ()),
     "yarn": (
         ("factor",), (_ORIGINAL, "attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     ),
@@ -35,8 +34,6 @@ FIELDS: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "llama3": (("factor", "low_freq_factor", "high_freq_factor"), (_ORIGINAL,)),
     "proportional": (("factor",), ()),
 }  # fmt: skip
-# Source: `dynamic_rope_update` there: it keeps the longest length, and makes its frequencies by that.
-_BY_BATCH = "dynamic"
 _EVERY_TYPE = ("rope_type", "rope_theta")
 # Of a model's own parameters, what stays with another type.
 _KEPT = ("rope_theta", "partial_rotary_factor")
@@ -87,9 +84,6 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
     def about(message: str, hint: str = "remove the table") -> list[Problem]:
         return [Problem(message=message, key=TYPE_KEY, hint=hint)]
 
-    if section.rope_type == _BY_BATCH:
-        message = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"
-        return about(message, 'set it to "yarn"')
     if config.is_from_scratch:
         return about("a model that is trained from scratch learns all positions of data.max_length without scaling")
     if has_towers(family):

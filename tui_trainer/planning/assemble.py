@@ -126,7 +126,7 @@ class Steps:
 
     def warmup(self, scheduler: str, setting: float) -> Planned[int]:
         if not LR_SCHEDULES[scheduler].warms_up:
-            return exact(0, "this schedule has none; constant_with_warmup has")
+            return exact(0, "this schedule has no warm-up; constant_with_warmup has one")
         planned = self.cadence("warmup_steps", setting)
         if 0 < setting < 1 and planned.value >= (total := self.total.value):
             # Else a run of one step would train at rate 0.
@@ -416,7 +416,7 @@ def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int =
 def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
     """Of torch's kernels in one of so many processes on this machine."""
     cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
-    reason = f"{cores} usable cores, one left for everything else" if threads < cores else f"all {cores} usable cores"
+    reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
     if processes > 1:
         threads, reason = max(1, threads // processes), f"{reason}, shared by {processes} processes"
     return exact(threads, reason)

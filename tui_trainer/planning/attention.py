@@ -102,7 +102,7 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
         unknown = "" if is_known_attention(requested) else "; the plan assumes the memory of sdpa"
         return Attention(kernel=requested, reason=f"model.attn_implementation is set to it{unknown}", source="config")
     if facts.soft_cap:
-        reason = f"SDPA does not support its soft cap of {facts.soft_cap:g} on scores"
+        reason = f"SDPA does not support the model's soft cap of {facts.soft_cap:g} on scores"
         return Attention(kernel=EAGER, reason=reason, source="transformers modeling_gemma2.py, _supports_sdpa of 5.24")
     if not facts.has_sdpa:
         reason = f"{shape.model_type} uses its own attention"
@@ -166,7 +166,7 @@ def _refused(
     sixteen, newer = machine.precision != "fp32", capability is not None and capability >= (8, 0)
     aligned = 8 if sixteen else 4 if newer else 1
     bad = [size for size in (facts.head_size, facts.value_size) if size % aligned]
-    against = f"needs head sizes that are multiples of {aligned}, and one is {bad[0]}" if bad else ""
+    against = f"needs head sizes that are multiples of {aligned}, but the model has {bad[0]}" if bad else ""
     yield EFFICIENT, against, f"{_SDP_UTILS}, use_mem_efficient_attention"
 
 
@@ -177,7 +177,7 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
     if machine.deterministic:
         return "has no deterministic backward pass"
     if largest > _CUDNN_LARGEST_HEAD:
-        return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, and these are {largest}"
+        return f"supports head sizes up to {_CUDNN_LARGEST_HEAD}, but the model has {largest}"
     if facts.learnt_bias:
         return "computes no gradient for a learned bias"
     # It builds a plan for each shape, forward and backward, in tenths of a second. Rows that are as wide as their
@@ -198,11 +198,11 @@ def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) ->
     if machine.precision == "fp32":
         return "supports 16 bits only"
     if masked:
-        return f"supports no mask, and there is {masked}"
+        return f"supports no mask, but {masked} is needed"
     if facts.head_size != facts.value_size:
-        return f"needs values and keys of one size, and these are {facts.value_size} and {facts.head_size}"
+        return f"needs values and keys of the same size, but they have {facts.value_size} and {facts.head_size}"
     if facts.head_size > _FLASH_LARGEST_HEAD:
-        return f"supports head sizes up to {_FLASH_LARGEST_HEAD}, and these are {facts.head_size}"
+        return f"supports head sizes up to {_FLASH_LARGEST_HEAD}, but the model has {facts.head_size}"
     if capability in _SMALL_AMPERE and 192 < facts.head_size <= 224:
         return f"has no backward pass for head size {facts.head_size} on capability {dotted(capability)}"
     return ""

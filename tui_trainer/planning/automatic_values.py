@@ -159,17 +159,17 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
     """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
-        masters = "; the optimizer updates fp32 master weights, which these are copies of"
+        masters = "; these are copies of the fp32 master weights that the optimizer updates"
         return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
     if trains:
-        reason = "they are trained, and 16 bits would lose small updates"
+        reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
             reason += "; without FSDP2 experts are computed in fp32 as well, as autocast does not cover grouped_mm"
         return exact("float32", reason)
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
-        return exact(by_precision[chosen], "for weights that are not in 4 bits; the others are unpacked to it")
-    return exact(by_precision[chosen], "they are frozen, so matmuls use them without a cast")
+        return exact(by_precision[chosen], "for weights that are not in 4 bits; the 4-bit ones are unpacked to this")
+    return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 
 
 def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) -> Planned[int]:
@@ -281,7 +281,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
     if routers is None or not routers.logits:
         if requested == "auto":
             return None, None
-        message = f"is {requested}, but {shape.model_type} has no routers whose loss transformers computes"
+        message = f"is {requested}, but transformers computes no router loss for {shape.model_type}"
         raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
     if requested == "model":
         return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the model's own")
@@ -289,7 +289,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         return routers, exact(requested, f"from {loaded.where(KEY)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
-    reason = f"auto: the model's config does not request it; its coefficient is {routers.coefficient:g}"
+    reason = f"auto: off, as in the model's config; the coefficient there is {routers.coefficient:g}"
     return routers, exact(0.0, reason)
 
 

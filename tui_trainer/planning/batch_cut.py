@@ -164,9 +164,9 @@ def _cut(effective: int, micro: int, effective_reason: str, micro_reason: str, p
 def is_cut_freely(loaded: LoadedConfig) -> bool:
     """Return whether the plan may choose how many rows a pass has. A hardware profile only sets the most."""
     training = loaded.config.training
-    if training.gradient_accumulation_steps != "auto" or training.per_device_train_batch_size == TUNE:
-        return False
-    return not any(loaded.origin(key).by_user for key in (MICRO, ACCUMULATION))
+    micro = training.per_device_train_batch_size
+    is_open = micro == "auto" or (micro != TUNE and not loaded.origin(MICRO).by_user)
+    return is_open and training.gradient_accumulation_steps == "auto"
 
 
 def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], float], starting_tokens: float) -> BatchCut:
@@ -187,8 +187,8 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
     fastest = min(costs, key=lambda micro: costs[micro])
     if costs[fastest] > (1 - LEAST_SAVING) * costs[halves[0]]:
         return cut
-    shares = f"{padding(fastest):.0%} padding instead of {padding(halves[0]):.0%} with {halves[0]} rows each"
-    reason = f"passes of rows of similar length have {shares}"
+    shares = f"{padding(fastest):.0%} padding instead of {padding(halves[0]):.0%} with {halves[0]} rows per pass"
+    reason = f"rows of similar length share a pass: {shares}"
     return _cut(cut.effective, fastest, cut.effective_reason, reason, cut.processes)
 
 

@@ -44,7 +44,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         device, reason = training_device(hardware, gpu, chosen)
         if gpu is None or device == "cpu":
             return plan, ""
-        words = f"continuing on GPU {gpu.index}, {full_name(gpu)} instead of the CPU"
+        words = f"continuing on GPU {gpu.index} ({full_name(gpu)}) instead of the CPU"
         return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
     if chosen == "none":
         return _onto(
@@ -60,7 +60,7 @@ def moved(plan: Plan, hardware: Hardware, chosen: GpuChoice) -> tuple[Plan, str]
         )
     if gpu.cuda_uuid == plan.gpu_uuid or (chosen is None and not plan.gpu_uuid):
         return plan, ""
-    card = f"GPU {gpu.index}, {full_name(gpu)}"
+    card = f"GPU {gpu.index} ({full_name(gpu)})"
     words = f"continuing on {card} instead of {_card(plan)}" + ("" if own else ", which is not available")
     return _onto(plan, hardware, TrainingDevice(device=device, reason=reason, gpu=gpu), words)
 

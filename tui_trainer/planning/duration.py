@@ -281,7 +281,7 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
-    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here, and this width about {share:.0%} of that"
+    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here, a model of this width about {share:.0%} of that"
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
     if starts:
@@ -374,7 +374,7 @@ def _on_card(
         known = f"the catalogue has no {setup.precision} rate for it" if card else "this GPU is not in the catalogue"
         return estimated(None, f"{known}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), of which this width reaches about {share:.0%}"
+    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), a model of this width about {share:.0%} of that"
     if setup.four_bits:
         reason += f"; unpacking 4 bits takes about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
     computing = flops / (rate * usual_share(hidden_size, setup))

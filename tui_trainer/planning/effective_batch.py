@@ -45,7 +45,8 @@ def with_rows_of_step(
     rows = min(wanted, max(most, 1 if loaded.config.distributed.processes == "auto" else count))
     if rows < wanted:
         epochs = f"{training.num_train_epochs:g} epochs of {facts.rows:,} rows"
-        reason = f"auto: {rows}, as more leave fewer than {LEAST_STEPS} steps in {epochs}; without this limit {reason}"
+        fewer = f"more would leave fewer than {LEAST_STEPS} steps in {epochs}"
+        reason = f"auto: {rows}, because {fewer}; without this limit {reason}"
     else:
         reason = f"auto: {reason}"
     return with_rows(loaded, rows, reason), facts.of_batch(rows)
@@ -135,7 +136,7 @@ def _of_profile(loaded: LoadedConfig, gpu: Gpu, parameters: int) -> tuple[int, s
     if nearest.tokens != length:
         # Of longer rows fewer have as many tokens, but passes may be smaller: no fewer than the learning rate is for.
         rows = max(base, 1 << max(0, (nearest.rows * nearest.tokens // length).bit_length() - 1))
-        words = f"{rows} rows of {length} tokens, as {words} keep the GPU busy"
+        words = f"{rows} rows of {length} tokens, because {words} keep the GPU busy"
     return rows, f"{words} (hardware profile {profile.name}: {nearest.source})"
 
 

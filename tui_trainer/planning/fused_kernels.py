@@ -35,7 +35,7 @@ def fused_kernels(
     config = loaded.config
     if config.model.kernels != "auto":
         return exact(config.model.kernels, f"from {loaded.where(KEY)}")
-    why_not = "Unsloth has its own" if is_asked(config) else lack(hardware, target, shape)
+    why_not = "Unsloth has its own kernels" if is_asked(config) else lack(hardware, target, shape)
     if not why_not and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
         why_not = "compiled layers fuse the same operations"
@@ -62,7 +62,7 @@ def adapters_apart(config: Config, strategy: str) -> str:
     if tuning.lora_dropout or tuning.use_dora:
         return "dropout and DoRA cannot be fused"
     if is_asked(config):
-        return "Unsloth has its own"
+        return "Unsloth fuses adapters itself"
     if config.training.torch_compile:
         return "compiled layers fuse the same operations"
     if strategy == "deepspeed-3":
@@ -82,14 +82,14 @@ def kernel_problems(
 def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
     """Why this machine or this model has none of them, as a clause; empty where both have."""
     if target.device == "cpu":
-        return "they need a GPU, and this run is on the CPU"
+        return "fused kernels need a GPU, and this run is on the CPU"
     if hardware.libraries.get(LIBRARY) is None:
         return f"{LIBRARY} is not installed"
     if hardware.libraries.get("triton", "") is None:
-        return "triton, which they need, is not installed"
+        return "triton is not installed, and fused kernels need it"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
-        return f"they need compute capability 7.0, and this GPU has {dotted(capability)}"
+        return f"fused kernels need compute capability 7.0, and this GPU has {dotted(capability)}"
     if shape.model_type not in LIGER_FAMILIES:
         return f"liger-kernel does not support {shape.model_type}"
     return ""

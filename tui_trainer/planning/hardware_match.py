@@ -74,7 +74,7 @@ def why_it_matches(profile: Profile, hardware: Hardware, gpu: Gpu | None = None,
         return _why_the_cpu_matches(profile.match, hardware, gpu)
     if not gpu or not (card := _why_the_card_matches(profile.match, gpu)):
         return ""
-    return card + (f", beside {_cores(hardware)}" if "cores_at_most" in profile.match else "")
+    return card + (f", with {_cores(hardware)}" if "cores_at_most" in profile.match else "")
 
 
 def match_problems(profile: Profile) -> list[Problem]:
@@ -126,7 +126,7 @@ def _why_the_cpu_matches(match: dict[str, Any], hardware: Hardware, gpu: Gpu | N
     if "name" not in match:
         return reason
     beside = [card.name for card in ([gpu] if gpu else hardware.gpus) if _named(match["name"], card.name)]
-    return f"{reason}, as {one_line(beside[0])} cannot be used" if beside and beside[0] else ""
+    return f"{reason}, because {one_line(beside[0])} cannot be used" if beside and beside[0] else ""
 
 
 def _cores(hardware: Hardware) -> str:

@@ -66,7 +66,8 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
     (before, where), now = base_rows(loaded), rows or effective_rows(loaded)
     if before == now:
-        return rate.model_copy(update={"reason": f"{rate.reason}; it is meant for {now} rows, so it is not scaled"})
+        unscaled = f"this rate is meant for {now} rows, so it is not scaled"
+        return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled}"})
     value, most = scaled(rate.value, scaling, before, now), ""
     highest = max(peak_rate(loaded.config, parameters).most, rate.value)
     if loaded.config.training.lr_scaling == "auto" and value > highest:

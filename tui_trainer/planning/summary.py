@@ -28,7 +28,7 @@ def data_words(config: Config) -> list[str]:
     from tui_trainer.tasks.parts.learns_from_data import sources_of
 
     reads_text = find_task(config.task.type).rows != "examples"
-    named = zip(("learns from", "is evaluated on"), sources_of(config), strict=False)
+    named = zip(("trains on", "is evaluated on"), sources_of(config), strict=False)
     return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 
 

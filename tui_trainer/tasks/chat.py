@@ -238,11 +238,11 @@ class ChatReader(TableReader):
             found.append(f"an answer ends with the stop token {self.renderer.turn_end}")
         else:
             end = self.tokenizer.eos_token
-            found.append(f"the template writes no stop token after answers: {end} is appended to the last one")
+            found.append(f"the template writes no stop token after answers: {end} is appended to the last answer")
         if unread := sorted(key for key in seen.turn_keys if not self.renderer.reads(key)):
             found.append(f"turn keys that the chat template ignores: {listed(unread)}")
         if seen.spelt:
-            found.append(f"{seen.spelt:,} rows contain special tokens as text, such as the template's: they stay text")
+            found.append(f"{seen.spelt:,} rows contain the names of special tokens, which are read as plain text")
         if seen.tools_in_text:
             found.append(f"{seen.tools_in_text:,} rows already have their tools in the system turn: not added again")
         for what, turns in seen.left_out.items():

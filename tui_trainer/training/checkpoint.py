@@ -357,7 +357,7 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     components.mixed_precision.load_tensors(random)
     position = Position.from_json(json.loads((checkpoint.path / POSITION).read_bytes()))
     if position.step != checkpoint.step:
-        raise CheckpointError(f"{checkpoint.path.name} contains the position of step {position.step}")
+        raise CheckpointError(f"{checkpoint.path.name} contains the training state of step {position.step}")
     return position
 
 

@@ -169,7 +169,7 @@ def damage_of(path: Path, step: int) -> str | None:
         if manifest["format"] != FORMAT:
             return f"format {manifest['format']} is not supported by this version"
         if manifest["step"] != step:
-            return f"the manifest is of step {manifest['step']}"
+            return f"the manifest says step {manifest['step']}"
         # A name that leads out of the folder, by itself or through a link, is none of its files.
         there = set(files_below(path))
         for name, expected in manifest["files"].items():

@@ -98,9 +98,9 @@ def require_graphs(before: int) -> None:
     if torch._dynamo.config.disable:
         reason = "TORCH_COMPILE_DISABLE is set"
     elif torch._dynamo.config.suppress_errors:
-        reason = "TORCHDYNAMO_SUPPRESS_ERRORS hides its error"
+        reason = "TORCHDYNAMO_SUPPRESS_ERRORS hides the error"
     else:
-        reason = "it could not compile any code of these layers"
+        reason = "torch could not compile any code of these layers"
     raise RuntimeError(f"nothing was compiled: {reason}")
 
 

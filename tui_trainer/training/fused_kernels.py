@@ -147,7 +147,7 @@ def _switch_on(model: Any) -> int:
         _changes.extend(changes)
     replaced = [owner for owner, name, _ in changes if name == "forward" and isinstance(owner, nn.Module)]
     if not replaced:
-        raise LookupError("it has no kernel for this model")
+        raise LookupError(f"{LIBRARY} has no kernel for this model")
     return len(replaced)
 
 

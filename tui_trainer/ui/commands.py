@@ -65,7 +65,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
     name, out = one_line(folder.name, _NAME), _out_for(folder, data)
 
     def words(found: Mapping[str, Any], width: int = 0) -> list[str]:
-        before = f", {found['rows_before']:,} of them earlier" if found["rows_before"] else ""
+        before = f", {found['rows_before']:,} of them in an earlier call" if found["rows_before"] else ""
         rate = format_rate(found["rows_per_second"], "rows")
         return [
             f"{found['rows']:,} row{'s' * (found['rows'] != 1)}{before}, {format_seconds(found['seconds'])}, {rate}",
@@ -74,7 +74,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
     about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
-    about.append("If you cancel it, choose it again later to continue from there.")
+    about.append("If you cancel, the same action continues from there.")
     tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 

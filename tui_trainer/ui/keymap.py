@@ -97,7 +97,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "quit", "q ctrl+q", "quit", "Quit. If a run is active, you choose what happens to it.", 95),
     #
     *_moves("hardware", "Scroll up.", "Scroll down.", "Go to the top.", "Go to the end.", "to the top", "to the end"),
-    _action("hardware", "next_gpu", "c", "next GPU", "Choose the next GPU; after the last, the freest again.", 20),
+    _action("hardware", "next_gpu", "c", "next GPU", "Choose the next GPU; after the last, automatic again.", 20),
     _action("hardware", "try_out", "m", "measure", "Benchmark precisions, attention, speed and disks (seconds).", 15),
     _action("hardware", "processes", "p", "processes", "Show what uses GPUs and CPU; end your own processes.", 12),
     _action("hardware", "download", "d", "download", "Download a model or a data set; you see its size first."),
@@ -129,7 +129,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "rehearse", "d", "rehearse", "Dry run: try the largest batches, an evaluation and a save.", 57),
     _action("config", "tune", "m", "tune", "Measure which settings are fastest here; `a` applies them.", 58),
     _action("config", "sizes", "M", "effective batch", "Measure how many rows per step use this machine fully."),
-    _action("config", "switches", "b", "bench switches", "Measure what each training option gains here (minutes)."),
+    _action("config", "switches", "b", "bench settings", "Measure what each speed setting gains here (minutes)."),
     _action("config", "import", "i", "import", "Import a config from another tool; you see the result first."),
     _action("config", "download", "D", "download", "Download the model from the hub; on data.path the data set."),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),

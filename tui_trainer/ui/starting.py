@@ -187,7 +187,7 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
     gpu = bench.chosen_gpu
     how = ", exactly as if it had never stopped"
     if gpu is not None:
-        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}; bit-identical if it ran there before"
+        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}; bit-identical if the run trained there before"
     answers = [("enter", "resume", lambda: _resume(bench, folder))]
     bench.app.ask(f"Resume {one_line(folder.name)}?", [f"from the latest checkpoint{how}"], answers)
 

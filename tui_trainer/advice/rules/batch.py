@@ -57,11 +57,11 @@ def small_batch(view: RunView) -> Cause | None:
         update = view.optimizer_seconds
         spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
     if fixed:
-        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on the size of a pass"
+        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on the number of rows"
         words = ", ".join(filter(None, (words, start)))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
-        evidence=f"{positions:,.0f} positions per pass ({plan.per_device_train_batch_size} rows); {words}",
+        evidence=f"{positions:,.0f} positions per micro-batch ({plan.per_device_train_batch_size} rows); {words}",
         share=view.share(spared),
         fix={MICRO: "auto", **fix},
     )
@@ -83,7 +83,7 @@ class BatchSize(Rule):
         micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
         busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
         kind = "packed rows" if plan.packing.value else "rows"
-        sentence = f"a pass has {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
+        sentence = f"a micro-batch has {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
         is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
         if is_full or is_cut_freely(context.loaded):
             if larger := _larger_batch(context):
@@ -125,8 +125,8 @@ def _larger_batch(context: Context) -> Verdict | None:
     before = plan.learning_rate.value
     rate = scaled(before, usual_scaling(optim), now, rows)
     rate = min(rate, max(before, peak_rate(context.config, plan.parameters.value).most))
-    advice = f"the learning rate is scaled with it ({usual_scaling(optim)}): {before:g} -> {rate:g}"
-    sentence = f"{now} rows per step; {rows} are {times:.2f} times as fast per row ({how})"
+    advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {before:g} -> {rate:g}"
+    sentence = f"{now} rows per step; with {rows}, a row is {times:.2f} times as fast ({how})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
@@ -163,7 +163,8 @@ class Accumulation(Rule):
         effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
         if plan.packing.value:
             reason = plan.gradient_accumulation_steps.reason
-            return passed(f"{effective} documents in {reason}; the loss is a sum, so the gradient is that of one pass")
+            same = "the loss is a sum, so the gradient equals that of one pass"
+            return passed(f"{effective} documents in {reason}; {same}")
         parts = -(-effective // micro)
         if parts == 1:
             return passed(f"{effective} rows in one pass: nothing to accumulate")
@@ -175,7 +176,8 @@ class Accumulation(Rule):
             return passed(sentence, opposite=with_micro_batch(context, effective))
         better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
         return warned(
-            f"{sentence}, the last with only {last}: a full pass for little work", fix=with_micro_batch(context, better)
+            f"{sentence}, the last with only {last}: almost as slow as a full one",
+            fix=with_micro_batch(context, better),
         )
 
 
@@ -195,7 +197,7 @@ class EffectiveBatch(Rule):
         steps = plan.steps_per_epoch.value
         if rows < 2:
             return not_applicable(f"only {rows} row to train on")
-        packed = f" (at most {context.step_rows} packed ones)" if plan.packing.value else ""
+        packed = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
         sentence = f"{effective} rows per step{packed}, {rows:,} in the data, {steps:,} steps per epoch"
         if effective <= rows:
             return passed(sentence)

@@ -171,7 +171,7 @@ class LoaderWorkers(Rule):
             f"rows are tokenised once, by {tokenised}",
         )
         if not workers and processes == "auto":
-            return not_applicable("the training thread makes its own batches", *details)
+            return not_applicable("the training thread prepares batches itself", *details)
         fix: dict[str, Any] = {}
         if workers > most:
             fix[_WORKERS] = most if plan.device == "cuda" else 0
@@ -186,11 +186,11 @@ def _which_rule(context: Context, workers: int, most: int) -> str:
     """By the wait that was measured, or that it was not."""
     earlier = context.earlier
     if earlier is None or earlier.data_share is None:
-        return "one thread copies them, and the wait per step is measured in the first run of this kind"
+        return "one thread copies these rows; the first run of this kind measures how long steps wait for them"
     waited = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
-        return f"{waited}, so the rule does not apply, and {workers} threads are enough"
-    return f"{waited}, so the rule applies, up to {most} threads"
+        return f"{waited}, so these rules do not apply, and {workers} threads are enough"
+    return f"{waited}, so these rules apply, up to {most} threads"
 
 
 @symptom("Slow disk")
@@ -206,7 +206,7 @@ def slow_disk(view: RunView) -> Cause | None:
             f"{format_bytes(rate)}/s read from the disk meanwhile"
         ),
         share=share,
-        advice=f"{_FASTER_DISK}; or free memory for its cache",
+        advice=f"{_FASTER_DISK}; or free memory, so that the data stays cached",
     )
 
 

@@ -141,7 +141,7 @@ class TrainedShare(Rule):
         if share < _LEAST_TRAINED_SHARE:
             which = "run tui-trainer preview to see which tokens"
             advice = f"{which}; task.loss_on = all trains on whole conversations"
-            return warned(f"{sentence}: most of each pass teaches nothing", advice=advice)
+            return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
         return passed(sentence)
 
 
@@ -217,7 +217,7 @@ class HeldOut(Rule):
             sentence = "no rows are held out, so overfitting would go unnoticed"
             return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
         if plan is None:
-            return not_applicable(f"{share:.0%} of the text will be held out; the number of rows needs a plan")
+            return not_applicable(f"{share:.0%} of the text will be held out; there is no plan to count rows by")
         rows = plan.eval_rows.value
         sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
         if share > _MOST_SHARE:
@@ -230,7 +230,7 @@ class HeldOut(Rule):
 def _apart(context: Context, what: str) -> Verdict:
     """Held out is what lies apart from the training data."""
     if context.plan is None:
-        return not_applicable(f"{what} is held out; the number of rows needs a plan")
+        return not_applicable(f"{what} is held out; without a plan, its number of rows is unknown")
     rows = context.plan.eval_rows.value
     sentence = f"{rows:,} rows of {what} are held out"
     if rows < _FEWEST_ROWS:
@@ -248,7 +248,7 @@ class HeldOutRowsTrained(Rule):
     def before(self, context: Context) -> Verdict:
         counts = context.counts
         if context.counted is context.first_rows:
-            return not_applicable(f"{self.counted} is known once all of the data is prepared: tui-trainer preview")
+            return not_applicable(f"{self.counted} is known once all data is prepared (run tui-trainer preview)")
         if not counts.rows_read and not counts.documents_read:
             return not_applicable("a single stream of text has no rows to compare")
         if not counts.eval_rows:

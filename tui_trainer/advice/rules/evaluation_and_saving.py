@@ -131,7 +131,8 @@ def overfitting(view: RunView) -> Cause | None:
         cause="The run is overfitting: the held-out loss rises while the training loss falls.",
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
-            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came later"
+            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after "
+            "the best"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
@@ -182,9 +183,10 @@ class EarlyStopping(Rule):
         evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
         sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
         if patience and evaluations <= patience:
-            return warned(f"{sentence}: it can never trigger", fix=_early_stopping(context, patience, evaluations))
+            message = f"{sentence}: the run can never stop early"
+            return warned(message, fix=_early_stopping(context, patience, evaluations))
         if patience or passes <= _MANY_EPOCHS:
-            return passed(sentence if patience else f"{sentence}: too few epochs to need it")
+            return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
         return warned(
             f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
         )
@@ -287,7 +289,7 @@ def between_steps(view: RunView) -> Cause | None:
     """Evaluations, checkpoints, samples, the journal and the cache are timed; the rest should take almost no time."""
     share = view.share(view.other_seconds)
     return Cause(
-        cause="Something between steps takes time, and it is none of the timed parts.",
+        cause="Time is lost between steps, outside of the parts that are timed.",
         evidence=f"unaccounted {percent(share)} of the time: {view.of_whole(view.other_seconds)}",
         share=share,
         advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
@@ -320,7 +322,7 @@ class Interruptions(Rule):
         judged = [part for part in parts if part.key not in by_default]
         if _share(judged, training) <= _MOST_SHARE:
             if share > _MOST_SHARE:
-                sentence += "; the defaults keep evaluations and samples short, and one checkpoint is worth its time"
+                sentence += "; by default, evaluations and samples are short, and one checkpoint is worth the time"
             return passed(sentence, *details)
         fix = _fewer(context, judged, training)
         after = training + sum(part.seconds for part in _under(context, parts, fix))
@@ -394,7 +396,7 @@ def _overheads(context: Context) -> list[_Overhead]:
     def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> _Overhead:
         return _Overhead(key, name, every_steps, _on_the_way(key, total, every_steps), each_seconds, source)
 
-    eval_source = measured if earlier and earlier.evaluation_share else "a third of a training step per row"
+    eval_source = measured if earlier and earlier.evaluation_share else "assumed: 1/3 of a row's training time"
     eval_seconds = evaluation_seconds(context, plan.eval_rows.value)
     evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
@@ -498,6 +500,7 @@ class QuantizedModel(Rule):
         sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
         if smallest.faults:
             return warned(
-                f"{sentence}, but it differs from the trained model", advice=f"use another format: {smallest.faults}"
+                f"{sentence}, but its results differ from the trained model",
+                advice=f"use another format: {smallest.faults}",
             )
         return passed(sentence)

@@ -20,14 +20,14 @@ COMPILE = "training.torch_compile"
 # The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
 _COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
 # A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
-_ON_A_CPU = "on a CPU it gains about 10 % (benchmark on one core) and requires a C++ compiler"
+_ON_A_CPU = "on a CPU, compiling gains about 10 % (benchmark on one core) and needs a C++ compiler"
 _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 _TIMES_AS_LONG, _SEEN_STEPS = 5.0, 500
 _ATTENTION = "model.attn_implementation"
 _ATTENTION_DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a document mask costs nothing on a CPU: 54 ms with it, 59 ms with a causal mask (benchmark)"
 _PROBED = (
-    "before the first step, logits and gradients are compared with the model's own; if they differ, it is switched off"
+    "before the first step, logits and gradients are compared with the model's own; if they differ, liger is not used"
 )
 _LORA_DROPOUT = "tuning.lora_dropout"
 
@@ -82,7 +82,7 @@ class TorchCompile(Rule):
             reason = why_not or "no step has been measured yet"
             other = None if here == "not here" else {COMPILE: True}
             return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
-        sentence = f"off for {length}, which would repay the minute that compiling takes"
+        sentence = f"off for {length}: compiling takes a minute, and saves more than that"
         return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
 
 
@@ -93,9 +93,9 @@ def _why_not(context: Context, seconds: float | None) -> str:
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
     if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
-        return "triton, which it needs on a GPU, is not installed"
+        return "triton is not installed, and the compiler needs it on a GPU"
     if seconds is not None and seconds < _WORTH_SECONDS:
-        return f"a run shorter than {format_seconds(_WORTH_SECONDS)} does not repay the minute that compiling takes"
+        return f"compiling takes a minute, which pays off only from {format_seconds(_WORTH_SECONDS)} on"
     return ""
 
 
@@ -129,7 +129,7 @@ class FusedAttention(Rule):
         if context.earlier and context.earlier.attention:
             details.append(f"run {context.earlier.name}: {context.earlier.attention}")
         if not is_known_attention(requested):
-            details.append("it is tried at the start; sdpa is the fallback")
+            details.append("this kernel is tried at the start; sdpa is the fallback")
         sentence = f"{attention.words}: {fused} of activations, no scores stored"
         return passed(
             sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={_ATTENTION: "eager"}
@@ -145,7 +145,7 @@ def _with_attention_dropout(context: Context, fused: str) -> Verdict:
         f"attention_dropout {shape.attention_dropout:g} stores all scores: {_with_fused(kept, fused)}",
         "benchmark with width 192 on one core: 44 % of the matmul rate with dropout, 58 % without",
         # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{what} is faster; dropout counters overfitting, if the held-out loss starts to rise",
+        advice=f"{what} is faster; dropout helps only if the model overfits (the held-out loss rises)",
         switch="fused attention: off (dropout)",
         opposite={_ATTENTION_DROPOUT: 0.0} if own else None,
     )
@@ -188,7 +188,7 @@ class FusedKernels(Rule):
             return warned(
                 f"{name}: torch cannot check whether it is deterministic", fix={KERNELS: "auto"}, switch=switch
             )
-        sentence = f"{name} for {basis.shape.model_type}; not measured on a GPU yet"
+        sentence = f"{name} for {basis.shape.model_type}; the gain was not measured on a GPU yet"
         return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
@@ -203,7 +203,7 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     reason = why_not or planned.reason.removeprefix("auto: ")
     with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
     would_do = version is None and not lack(with_it, basis.target, basis.shape)
-    advice = f"to use them: uv pip install {LIBRARY}" if would_do else ""
+    advice = f"to use fused kernels: uv pip install {LIBRARY}" if would_do else ""
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
 
 
@@ -246,7 +246,7 @@ class UnslothParts(Rule):
             "compiled layers": context.config.training.torch_compile,
         }
         on = [name for name, is_on in parts.items() if is_on]
-        sentence = f"{len(on)} of {len(parts)} of its optimisations are on: {', '.join(on) or 'none'}"
+        sentence = f"{len(on)} of Unsloth's {len(parts)} optimisations are on: {', '.join(on) or 'none'}"
         off = [name for name, is_on in parts.items() if not is_on]
         if len(on) * 2 >= len(parts):
             return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
@@ -316,9 +316,9 @@ def _with_adapter_dropout(context: Context) -> Verdict:
     faster = f"{_LORA_DROPOUT} = 0 is faster"
     return warned(
         f"dropout stores a mask and a copy of each adapted layer's input: peak memory {peak}, {less} without",
-        "estimate for an 8B model with rows of 4,096 tokens: a sixth longer with dropout and unfused adapters",
+        "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
         # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{faster}; dropout counters overfitting, if the held-out loss starts to rise",
+        advice=f"{faster}; dropout helps only if the model overfits (the held-out loss rises)",
         switch="fused adapters: none (dropout)",
         opposite={_LORA_DROPOUT: 0.0},
     )

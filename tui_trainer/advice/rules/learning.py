@@ -297,7 +297,7 @@ def not_finite(view: RunView) -> Cause | None:
     rate = plan.learning_rate if plan else None
     lower = _learning_rate(_lower(plan, rate)) if rate else None
     return Cause(
-        cause=f"The {'loss or its gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing learned.",
+        cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
         share=1.0,
         is_fault=True,
@@ -421,17 +421,18 @@ class LrScaling(Rule):
         if rows == "auto":
             rows = base_rows(loaded)[0]
         if recipe is None or not rate or not rows:
-            return not_applicable("no recipe states the batch size that its learning rate was chosen for")
+            return not_applicable("no recipe gives a learning rate together with a batch size")
         effective = context.planned.effective_batch_size.value
         if rate == "auto":
             now = context.planned.learning_rate.value
-            return not_applicable(f"recipe {recipe.name} uses the method's learning rate: {now:g} for {effective} rows")
+            words = f"recipe {recipe.name} leaves the learning rate to auto: {now:g} for {effective} rows per step"
+            return not_applicable(words)
         if scaling_of(loaded) != "none":
             planned = context.planned.learning_rate
             return passed(f"learning rate {planned.value:g}: {planned.reason}")
         sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
         if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; {context.planned.learning_rate.value:g} is set by you")
+            return passed(f"{sentence}; you set {context.planned.learning_rate.value:g}")
         ratio = effective / rows
         if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
             return passed(sentence)
@@ -441,7 +442,7 @@ class LrScaling(Rule):
         return warned(
             sentence,
             fix={LEARNING_RATE: scaled},
-            advice=f"{advice}. To keep the rate, set it yourself; {EFFECTIVE} stays",
+            advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
         )
 
 
@@ -632,8 +633,8 @@ class WeightDecay(Rule):
     def before(self, context: Context) -> Verdict:
         decay, tuning = context.config.training.weight_decay, context.config.tuning
         if decay and tuning.mutates_weights:
-            sentence = f"weight_decay {decay:g}: it shrinks the part of the weights "
-            f"that {tuning.init_lora_weights} moved into the adapters"
+            init = tuning.init_lora_weights
+            sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
             return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
         if decay == 0 and tuning.mutates_weights:
             return passed("weight_decay 0: adapters that start as a part of the weights are not shrunk")

@@ -142,8 +142,8 @@ class LibrariesFit(Rule):
             return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
         built, served = hardware.torch_cuda, hardware.driver.cuda
         if built is None or served is None:
-            return not_applicable(f"the driver does not report the CUDA that it supports; {named} is not compared")
-        newer = "; within one major version a newer build works" if built > served else ""
+            return not_applicable(f"the driver does not report its CUDA version, so {named} cannot be compared")
+        newer = "; a newer build of the same major version works" if built > served else ""
         return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
 
@@ -180,7 +180,7 @@ def slow_rank(view: RunView) -> Cause | None:
         cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
         evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
         share=share,
-        advice=f"check {where}, and look for other programs there; if it stays slow, exclude it "
+        advice=f"check {where}, and look for other programs there; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
     )
 
@@ -231,7 +231,7 @@ def _on_the_cores(view: RunView) -> Cause | None:
         cause="Other programs use the cores of this run, and its threads wait for each other.",
         evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
         share=share,
-        advice=f"close them (`top` shows them), or quit and restart on fewer cores: "
+        advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
         f"`taskset --cpu-list {first} tui-trainer`",
     )
 
@@ -306,7 +306,7 @@ def one_thread(view: RunView) -> Cause | None:
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
             f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle for "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}: more threads save at most that"
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}: more threads save at most this time"
         ),
         share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={_THREADS: "auto"},
@@ -397,7 +397,7 @@ class Throughput(Rule):
         sentence = f"{format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')} planned"
         if source.startswith("measured here"):
             return _against_the_last(context, seconds, f"{sentence}, {source}")
-        return not_applicable(f"{sentence}, not measured with this shape yet", source)
+        return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
 
 
 def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdict:

@@ -128,7 +128,7 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     if not large or large > _SLOWER_SHARE * small:
         return None
     return Cause(
-        cause="The micro-batch is too large for memory: larger passes are slower than smaller ones.",
+        cause="The micro-batch is too large for memory: large batches are slower than small ones.",
         evidence=(
             f"{large:,.0f} positions/s in the largest third of steps, {small:,.0f} in the smallest, with "
             f"{percent(used / total)} of the GPU's memory in use"
@@ -151,7 +151,7 @@ class GradientCheckpointing(Rule):
 
     name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
     settings = (CHECKPOINTING,)
-    published = "memory grows with the square root of the layers, for one more forward pass (arXiv:1604.06174)"
+    published = "memory grows with the root of the number of layers; one more forward pass (arXiv:1604.06174)"
 
     def before(self, context: Context) -> Verdict:
         is_on = context.config.training.gradient_checkpointing
@@ -294,11 +294,11 @@ def memory_growing(view: RunView) -> Cause | None:
     grown = f"{what}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
     will = f"; {format_bytes(at_the_end)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
-        cause="Memory grows from step to step, although passes are no larger than before.",
+        cause="Memory grows from step to step, although the batches do not.",
         evidence=f"{grown}, {format_bytes(each)}/step over {steps:,} steps{will}",
         share=max(share, 0.0),
         is_fault=True,
-        advice="the reason is unknown, perhaps a hook or custom model code; resuming from a checkpoint frees it",
+        advice="the reason is unknown, perhaps a hook or custom model code; resume from a checkpoint to free it",
     )
 
 
@@ -397,7 +397,7 @@ class SplitModel(Rule):
 
     name, title, order = "split_model", "Sharding and offloading", 335
     settings = (OFFLOAD, STRATEGY)
-    published = "1.5 times the communication of copies, for stage 3 (ZeRO, arXiv:1910.02054, section 7)"
+    published = "stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)"
 
     def before(self, context: Context) -> Verdict:
         plan, room = context.planned, context.basis.room

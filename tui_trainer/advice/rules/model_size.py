@@ -98,7 +98,7 @@ def _from_scratch(context: Context, read: float) -> Verdict:
         return passed(sentence)
     most = int(read / _LEAST_TOKENS_A_PARAMETER)
     advice = "give the model more text or more steps" if (fix := _smaller(context, most)) is None else ""
-    return warned(f"{sentence}; fewer than {_LEAST_TOKENS_A_PARAMETER:g} are too few", fix=fix, advice=advice)
+    return warned(f"{sentence}; at least {_LEAST_TOKENS_A_PARAMETER:g} are needed", fix=fix, advice=advice)
 
 
 def _pretrained(context: Context, read: float) -> Verdict:
@@ -269,7 +269,7 @@ class LoraRank(Rule):
         most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
         if tuning.r > most:
             fix = min(_USUAL_RANK, _power_of_two(most))
-            return warned(f"{sentence}; above {most} an adapter is larger than its layer", fix={_RANK: fix})
+            return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
         if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
             return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
         if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
@@ -306,7 +306,7 @@ class LoraAlpha(Rule):
         # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
         by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
         factor = tuning.lora_alpha / by
-        root = "the root of " if tuning.use_rslora else ""
+        root = "the square root of " if tuning.use_rslora else ""
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
         fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:

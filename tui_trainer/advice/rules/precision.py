@@ -141,8 +141,8 @@ def _why_impossible(context: Context) -> str:
 def _why_not_advised(context: Context) -> str:
     """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
     if context.basis.target.gpu is None:
-        return "it is recommended on GPUs only"
-    return "" if context.basis.shape.head == "causal_lm" else "it was estimated for decoders only"
+        return "bf16 weights are recommended on GPUs only"
+    return "" if context.basis.shape.head == "causal_lm" else "the gain was estimated for decoders only"
 
 
 class Tf32(Rule):

@@ -229,7 +229,7 @@ class Padding(Rule):
         if packing.value:
             times = _times_of_packing(context, facts)
             if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
-                sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked rows without padding"
+                sentence = f"packed rows with a mask compute {times:.1f} times as much as unpacked, unpadded rows"
                 return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
         if facts.packed_rows is None:

@@ -97,7 +97,7 @@ _MARKS = {
 _UNCLEAR_MARKS = ("mask", "loss_mask", "train_detail", "training_detail")
 _ROW_MARKS = frozenset(("weight", "loss_weight", "sample_weight", "train", "trainable", "mask_history"))
 _YES_NO = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-_MARK_HINT = 'write "weight": 0 for a turn to exclude from training, and no mark for the others'
+_MARK_HINT = 'write "weight": 0 for a turn to exclude from training, and no flag for the others'
 
 _WRAPPED = re.compile(r"\s*\{\s*['\"]")
 _TURNS = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")
@@ -229,14 +229,14 @@ def _normalise(more: Message, role: str, what: str, where: str) -> None:
     for name in (name for name in _MARKS if name in more):
         value = more.pop(name)
         if (says := _yes_no(value)) is None:
-            message = f"the mark '{name}' of {what} is {_shown(value)}, but must include or exclude the whole turn"
+            message = f"the loss flag '{name}' of {what} is {_shown(value)}, but must include or exclude the whole turn"
             raise DataError(message, where=where, hint="write 0 or 1")
         marks.add(says == _MARKS[name])
     if unclear := next((name for name in _UNCLEAR_MARKS if name in more), ""):
-        message = f"the mark '{unclear}' of {what} is ambiguous: it may include or exclude the turn"
+        message = f"the loss flag '{unclear}' of {what} is ambiguous: it may include or exclude the turn"
         raise DataError(message, where=where, hint=_MARK_HINT)
     if len(marks) > 1:
-        raise DataError(f"the marks of {what} contradict each other", where=where, hint=_MARK_HINT)
+        raise DataError(f"the loss flags of {what} contradict each other", where=where, hint=_MARK_HINT)
     if marks and (marks == {False} or role != "assistant"):
         more["weight"] = int(True in marks)
 

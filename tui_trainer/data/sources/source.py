@@ -562,7 +562,8 @@ def _told_apart(
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
         if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
-            raise DataError(f"{asked.name}: {gone} is declared, but its files are missing", hint=_FETCH_AGAIN)
+            message = f"{asked.name}: the split {gone} is declared, but its files are missing"
+            raise DataError(message, hint=_FETCH_AGAIN)
         chosen = _picked(known, asked)
         taken = [one.files for one in chosen.several or (chosen,)]
         return chosen, tuple(other for part in parts if (other := files_of(part)).files not in taken)

@@ -126,7 +126,7 @@ class NamedSplits:
         """The part to train on, or why it cannot be said which that is."""
         gone = next((split for split in self.gone if split_in(split) == "train"), "")
         if gone and not any(part.label == "train" for part in self.parts):
-            return f"{gone} is declared, but its files are missing"
+            return f"the split {gone} is declared, but its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
         found = self.doubt or _only(self.of("train"), "train")

@@ -174,7 +174,8 @@ def _conversations(done: Conversion, name: str, forms: list[str], entries: list[
         shown = one_line(", ".join(template or "the run's" for template in templates), 60)
         done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {shown}", name)
     elif forms == ["alpaca"]:
-        done.write(SETTING, "alpaca", name, reason="type alpaca; an input follows its instruction, without a heading")
+        reason = "type alpaca: the input follows the instruction directly, without a heading"
+        done.write(SETTING, "alpaca", name, reason=reason)
     elif templates != [""]:
         _write_template(done, name, one_line(templates[0], 40), "of the data set")
     elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):

@@ -11,7 +11,7 @@ _DATA: Table = {
     "num_workers": THREADS,
     "prefetch_factor pin_memory": "dataloader.*",
     "persistent_workers": LIVING_THREADS,
-    "dataset": NotNeeded("its name is not a file; set data.path to the text"),
+    "dataset": NotNeeded("it names no file; set data.path to a text file"),
 }
 
 

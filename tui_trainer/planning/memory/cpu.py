@@ -94,12 +94,12 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
         copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
         formula = "2 bytes x trained parameters, and their fp32 copies beyond the memory of activations"
         if accumulation > 1:
-            formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next in 16 bits)"
+            formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next gradients)"
         return MemoryPart("gradients", model.gradient_bytes + copies, formula)
     sets = 2 if accumulation > 1 else 1
     tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
     second = FLOAT * model.shape.vocabulary * model.shape.hidden_size if tied else 0
-    formula = "4 bytes x trained parameters" if sets == 1 else "8 bytes x trained parameters (the sum and the next)"
+    formula = f"{FLOAT * sets} bytes x trained parameters" + (" (the sum, and the next gradients)" if sets > 1 else "")
     if second:
         formula += ", counting a tied embedding twice: as head and as embedding"
     return MemoryPart("gradients", sets * model.gradient_bytes + second, formula)
@@ -141,7 +141,7 @@ def _plain_temporaries(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     return MemoryPart(
         "temporaries",
         0 if mapped else max(0, int(found)),
-        "layers x tokens x bytes of short-lived results, whose memory glibc reuses for gradients at most",
+        "layers x tokens x bytes of short-lived results, less the memory that gradients reuse",
     )
 
 
@@ -181,7 +181,7 @@ def _kernels(model: ModelMemory, batch: BatchSizes) -> tuple[MemoryPart, ...]:
     of_head = head * _LABEL_SIZES if shape.head not in CLASSIFYING else 0
     sizes = coarse_sizes(batch.row_tokens) - coarse_sizes(max(setup.narrowest_pass, 1))
     count = min(each * sizes + of_head, KERNELS_KEPT)
-    formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for the sizes of passes"
+    formula = f"{count} kernels of {format_bytes(KERNEL_BYTES)}, which oneDNN compiles for each row length"
     return (MemoryPart(KERNELS, count * KERNEL_BYTES, formula),)
 
 

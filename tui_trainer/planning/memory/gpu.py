@@ -130,10 +130,10 @@ def _gradients(model: ModelMemory, *, summed: bool, made: bool) -> MemoryPart:
     found = summed * model.sum_bytes + made * model.gradient_bytes
     formula = f"{found // max(model.trained, 1)} bytes x trained parameters"
     if summed and made and model.has_masters:
-        formula += " (the sum in fp32, and the next ones)"
+        formula += " (the sum in fp32, and the next gradients)"
     elif summed and made:
         found = model.sum_bytes + FLOAT * min(largest_parameter(model.shape), model.trained)
-        formula = "4 bytes x trained parameters (the sum), and the largest of the next ones"
+        formula = "4 bytes x trained parameters (the sum), and the largest of the next gradients"
     return MemoryPart("gradients", found, formula)
 
 

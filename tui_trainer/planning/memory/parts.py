@@ -119,7 +119,7 @@ class Static:
             return MemoryPart("weights", own, f"{self.weight_size} bytes x parameters")
         # What is trained as a whole beside adapters is there in 16 bits as well, for the products.
         saved = HALF * self.setup.saved_parameters if self.weight_size == HALF else 0
-        formula = f"{self.weight_size} bytes x frozen parameters, 4 x trained ones"
+        formula = f"{self.weight_size} bytes x frozen parameters, 4 bytes x trained ones"
         if four_bits := self.setup.four_bits:
             packed = sum(x.matrix_parameters for x in quantised_linears(self.shape, four_bits))
             own += int(packed * (four_bits.bits_per_weight / 8 - self.weight_size))

@@ -44,7 +44,7 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
         at_begin += static.weight_size * ends // static.setup.shards
     found.append((*gradients, _gathered(at_begin, "embedding and head twice, and a layer")))
     if trains:
-        found.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, made and summed")))
+        found.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
     return tuple(found)
 
 

@@ -20,8 +20,8 @@ def zero_lasting(static: Static) -> Moment:
     setup, trained = static.setup, static.trained
     own = static.shape.parameters * static.weight_size + (FLOAT * trained if setup.has_adapter else 0)
     copies = 0 if setup.cpu_offload else -(-FLOAT * trained // setup.shards)
-    words = "of its part" if setup.zero_stage == 2 else "of it"
-    formula = f"{static.weight_size} bytes x parameters, and 4 for an fp32 copy {words}"
+    words = " of its shard" if setup.zero_stage == 2 else ""
+    formula = f"{static.weight_size} bytes x parameters, and 4 for an fp32 copy{words}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
         head = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
@@ -38,7 +38,7 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     # One that is larger than the bucket is summed by itself.
     largest = min(static.trained, largest_parameter(static.shape))
     made = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest)
-    formula = f"their sum in {setup.shards} parts, twice; a bucket, and the largest one"
+    formula = f"the sum in {setup.shards} shards, twice; a bucket, and the largest gradient"
     found = (*others, MemoryPart("gradients", sums + made, formula))
     if setup.zero_stage == 2:
         return found

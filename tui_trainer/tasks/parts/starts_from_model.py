@@ -327,7 +327,7 @@ class StartsFromModel:
                 f"{stored.shape.max_position_embeddings or 0:,}"
             )
         if shaping := self.shaping_settings(config):
-            found.append(f"its generation settings {settings_words(shaping)} are dropped: they were for other data")
+            found.append(f"its generation settings {settings_words(shaping)} are ignored: they suit other data")
         return "".join(f"; {words}" for words in found if words)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
@@ -384,7 +384,7 @@ def changes_of_scratch(config: Config) -> list[Problem]:
     found = rope_problems({}, config, CAUSAL)
     if config.model.add_tokens.strip():
         what = "characters" if config.task.type == "char_lm" else "tokens"
-        message = f"the {what} of a model from scratch come from its data: none need to be added"
+        message = f"the {what} of a model from scratch come from its data: no others can be added"
         found.append(Problem(message=message, key=TOKENS_KEY, hint="remove it"))
     return found
 
@@ -405,7 +405,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
             message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
-            raise bad_model(message, "write them as its special tokens are written", str(folder))
+            raise bad_model(message, "write them like the special tokens of the tokenizer", str(folder))
     return tokenizer
 
 
