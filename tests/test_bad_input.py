@@ -58,7 +58,7 @@ class Case:
 
 def bounds(name: str, assignment: str, *words: str) -> Case:
     key, _, value = assignment.partition("=")
-    return Case(name, (f"--set: {key}: {value} does not fit", *words), sets=(assignment,))
+    return Case(name, (f"--set: {key}: {value} is not valid", *words), sets=(assignment,))
 
 
 def rows(name: str, content: bytes, *words: str, file: str = "rows.jsonl", sets: tuple[str, ...] = ()) -> Case:
@@ -82,7 +82,7 @@ CONFIG_CASES = [
         toml=GOOD + "[trainig]\nseed = 1\n"),
     Case("wrong type", ("--set: training.max_steps", "'many'", "a whole number"), sets=("training.max_steps=many",)),
     Case("number as text", ("my.toml: training.learning_rate", "'1e-4'"), toml=GOOD + 'learning_rate = "1e-4"\n'),
-    Case("truth for a number", ("training.seed", "true does not fit", "a whole number"), sets=("training.seed=true",)),
+    Case("truth for a number", ("training.seed", "true is not valid", "a whole number"), sets=("training.seed=true",)),
     Case("list for a number", ("training.seed", "[1]", "a whole number"), sets=("training.seed=[1]",)),
     Case("no such choice", ("training.lr_scheduler_type", "'cosin'", '"cosine"'),
         sets=("training.lr_scheduler_type=cosin",)),
@@ -124,7 +124,7 @@ CONFIG_CASES = [
     Case("config is a FIFO", ("pipe", "is not a file"), arguments=("train", "--no-ui", "pipe")),
     Case("config cannot be read", ("/proc/self/mem", "cannot be read"), arguments=("train", "--no-ui",
         "/proc/self/mem")),
-    Case("other version", ("my.toml: schema_version", "2 does not fit", "it must be 1"),
+    Case("other version", ("my.toml: schema_version", "2 is not valid", "it must be 1"),
         toml="schema_version = 2\n" + GOOD),
     Case("section that is no table", ("my.toml: data", "must be a table", "write [data]"), toml="data = 3\n"),
     Case("table for a setting", ("my.toml: training.seed", "a whole number"), toml=GOOD + "[training.seed]\na = 1\n"),
@@ -142,28 +142,28 @@ CONFIG_CASES = [
     Case("set of a name with a table behind it", ("output.name", "cannot be the name of a run"),
         sets=("output.name=a\n[data]\nseed = 1",)),
     *(
-        Case(f"an address for a folder: {word}", ("output.runs_dir", "does not fit", "a folder"),
+        Case(f"an address for a folder: {word}", ("output.runs_dir", "is not valid", "a folder"),
             sets=(f"output.runs_dir={word}",))
         for word in ("https://example.org/runs", "s3://bucket/runs")
     ),
-    Case("unknown profile", ("--set: profile: there is no recipe named 'quikstart'", "did you mean quickstart?"),
+    Case("unknown profile", ("--set: profile: no recipe is named 'quikstart'", "did you mean quickstart?"),
         sets=("profile=quikstart",)),
     Case("profile that is missing", ("no/such.toml", "does not exist"), sets=("profile=no/such.toml",)),
-    Case("unknown hardware profile", ("--set: hardware_profile: there is no hardware profile named 'cpuu'", "cpu"),
+    Case("unknown hardware profile", ("--set: hardware_profile: no hardware profile is named 'cpuu'", "cpu"),
         sets=("hardware_profile=cpuu",)),
     weights("weights for other sources", "1,2", "has 2 numbers, but data.path has 1 source"),
     weights("weight of zero", "0", "'0' must be above 0"),
     weights("negative weight", "-0.5", "'-0.5' must be above 0"),
-    weights("weight that is none", "often", "'often' is no number"),
+    weights("weight that is none", "often", "'often' is not a number"),
     weights("weight that fills the disk", "1e9", "at most 1,000"),
-    weights("truth for weights", "[true]", "does not fit"),
+    weights("truth for weights", "[true]", "[True] is not valid"),
     Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
     Case("task by half its name", ("task.type", "sequence_classification or token_classification"),
         sets=("task.type=classification",)),
     Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
-    Case("heads that do not divide", ("num_attention_heads", "hidden_size 16", "these do: "),
+    Case("heads that do not divide", ("num_attention_heads", "hidden_size 16", "valid values: 1, 2, 4, 8"),
         sets=("model.scratch.num_attention_heads=3",)),
-    Case("shared heads that do not divide", ("num_key_value_heads", "num_attention_heads 4", "these do: 1, 2, 4"),
+    Case("shared heads that do not divide", ("num_key_value_heads", "num_attention_heads 4", "valid values: 1, 2, 4"),
         sets=("model.scratch.num_attention_heads=4", "model.scratch.num_key_value_heads=3")),
     Case("batches that disagree", ("training.effective_batch_size", "4 x 3 = 12", "remove one of the three"),
         sets=("training.effective_batch_size=32", "training.per_device_train_batch_size=4",
@@ -190,9 +190,9 @@ DATA_CASES = [
         sets=("data.path=sample:python-referenc",)),
     rows("spreadsheet", b"PK\x03\x04", ".xlsx files are not supported", "supported:", file="a.xlsx"),
     rows("table of numbers", b"a,b\n1,2\n", "no column holds text", "columns found: a, b", file="a.csv"),
-    rows("empty file", b"", "holds no text", "choose another data.path", file="empty.txt"),
-    rows("only blank lines", b"\n \n\t\n", "holds no text", "choose another data.path", file="blank.txt"),
-    rows("no rows", b"", "holds no text", "0 documents"),
+    rows("empty file", b"", "contains no text", "choose another data.path", file="empty.txt"),
+    rows("only blank lines", b"\n \n\t\n", "contains no text", "choose another data.path", file="blank.txt"),
+    rows("no rows", b"", "contains no text", "0 documents"),
     rows("broken JSON line", ROW * 9 + b'{"text": oops}\n' + ROW * 9, "line 10", "column 10",
         "expected one JSON object"),
     rows("torn last line", ROW * 9 + ROW[: 20], "line 10", "broken JSON", "expected one JSON object per line"),
@@ -206,7 +206,7 @@ DATA_CASES = [
     rows("no text column", b'{"prompt": "a", "answer": "b"}\n', "there is no column 'text'",
         "columns found: prompt, answer", "data.text_column", sets=("data.text_column=text",)),
     rows("two columns of text", b'{"title": "a b", "note": "b c"}\n', "several columns could be the text",
-        "data.text_column: title, note"),
+        "set data.text_column to one of them: title, note"),
     rows("hostile column name", b'{"\\u001b]0;x\\u0007": "a"}\n', "there is no column 'text'", "columns found: ",
         "data.text_column", sets=("data.text_column=text",)),
     rows("Latin-1 text", TEXT + b"caf\xe9\n", "line 41", "byte offset 1,803", "Windows-1252 or Latin-1", "iconv",
@@ -236,7 +236,8 @@ FOLDER_CASES = [
             "with a space": "my run",
         }.items()
     ),
-    Case("run exists", ("runs/taken", "exists already", "tui-trainer resume taken"), sets=("output.name=taken",)),
+    Case("run exists", ("runs/taken", "this run already exists", "tui-trainer resume taken"),
+        sets=("output.name=taken",)),
     Case("run is in use", ("runs/taken", "in use", "process"), arguments=("resume", "taken")),
     Case("runs below a file", ("data.txt", "cannot be used", "output.runs_dir"), sets=("output.runs_dir=data.txt/runs",
         )),
@@ -272,7 +273,7 @@ ARGUMENT_CASES = [
         arguments=("explain", "learning_rat")),
     Case("unknown preset", ("'quick'", "quickstart"), arguments=("profiles", "quick")),
     *(
-        Case(f"an empty text: {words}", (f"{what} is empty", "leave it out"), arguments=words)
+        Case(f"an empty text: {words}", (f"{what} is empty", "omit it"), arguments=words)
         for what, *words in (
             ("--data", "plan", "my.toml", "--data", ""), ("--data", "train", "--no-ui", "my.toml", "--data="),
             ("--model", "preview", "my.toml", "--model", ""), ("--profile", "plan", "--profile", ""),

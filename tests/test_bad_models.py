@@ -196,7 +196,7 @@ CASES = [
     Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a text classifier",)),
     Case("adapter", as_adapter, ("the adapter is for org/base: the model", "tui-trainer download org/base")),
     Case("empty folder", lambda f: (shutil.rmtree(f), f.mkdir()), ("the folder has no config.json",)),
-    Case("quantised", configure(quantization_config={"quant_method": "gptq"}), ("stored quantised (gptq)", "16 bits")),
+    Case("quantised", configure(quantization_config={"quant_method": "gptq"}), ("stored quantised (gptq)", "16-bit")),
 ]  # fmt: skip
 
 
@@ -279,7 +279,7 @@ def test_rows_of_a_recipe_are_shortened_to_the_learnt_positions_and_a_note_says_
             assert main([*arguments, "--json"]) == 0
             assert json.loads(capsys.readouterr().out)["config"]["data"]["max_length"] == length
             assert main(arguments) == 0
-            note = f"data.max_length is 128 and not 1024 (recipe finetune): this {family} model has 128 positions"
+            note = f"data.max_length is 128 instead of 1024 (recipe finetune): this {family} model has 128 positions"
             lines = capsys.readouterr().out.splitlines()
             assert (note in lines) == (length == 128)
             source = [line for line in lines if line.startswith("trains on documents.jsonl (")]

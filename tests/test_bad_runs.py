@@ -143,7 +143,7 @@ ARGUMENTS: list[tuple[list[str], str]] = [
     (["evaluate", "--against", LONG], "aaa"),
     (["predict", "--data", LONG, "--out", "o"], "aaa"),
     (["predict", "--data", "rows.jsonl", "--out", LONG], "cannot be used: File name too long"),
-    (["report", "--out", LONG], "cannot be written"),
+    (["report", "--out", LONG], "could not write the report: File name too long"),
     (["evaluate", "--data", "gone.jsonl"], "gone.jsonl"),
     (["evaluate", "--data", HOSTILE], "x"),
     (["evaluate", "--against", "nobody"], "nobody"),
@@ -156,11 +156,11 @@ ARGUMENTS: list[tuple[list[str], str]] = [
     (["predict", "--data", "rows.jsonl", "--out", "o", "--field", "text"], "--field"),
     (["chat", "--against", "base"], "no base model"),
     (["bench", "--only", HOSTILE], "no variant has"),
-    (["report", "--out", "rows.jsonl"], "cannot be written"),
+    (["report", "--out", "rows.jsonl"], "could not write the report: File exists"),
     (["track", "--to", "../x"], "there is no tracker"),
     (["track", "--to", HOSTILE], "there is no tracker"),
-    (["publish", "--to", "../x", "--yes"], "is no name on the hub"),
-    (["publish", "--to", f"me/{HOSTILE}", "--yes"], "is no name on the hub"),
+    (["publish", "--to", "../x", "--yes"], "is not a valid repository name"),
+    (["publish", "--to", f"me/{HOSTILE}", "--yes"], "is not a valid repository name"),
     (["publish", "--to", "me/model", "--export", "../model", "--yes"], "has no export"),
     (["publish", "--to", "me/model", "--export", HOSTILE, "--yes"], "has no export"),
 ]
@@ -182,14 +182,14 @@ def test_full_disk_is_reported_and_nothing_half_written_is_left(run, tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr("tui_trainer.exporting.export.shutil.disk_usage", lambda _: SimpleNamespace(free=5))
         assert_refused(["export", run.name, "--to", "onnx"], ", 5 B are free", tmp_path, capsys)
-    disk_is_full = "cannot be written: the disk is full (No space left on device)"
+    disk_is_full = ": the disk is full (No space left on device)"
     with monkeypatch.context() as patch:
         patch.setattr("tui_trainer.reporting.page.write_atomically", full)
-        assert_refused(["report", run.name], disk_is_full, tmp_path, capsys)
+        assert_refused(["report", run.name], f"could not write the report{disk_is_full}", tmp_path, capsys)
     with monkeypatch.context() as patch:
         # Not `os.fsync` itself, which the lock beside the predictions calls too.
         patch.setattr("tui_trainer.exporting.predicting.os", SimpleNamespace(**{**vars(os), "fsync": full}))
         assert main(["predict", run.name, *COMMANDS["predict"]]) == 1
-        assert f"{disk_is_full}; rerun the same command to continue" in capsys.readouterr().err
+        assert f"cannot be written{disk_is_full}; rerun the same command to continue" in capsys.readouterr().err
     assert main(["predict", run.name, *COMMANDS["predict"]]) == 0
     assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 3 and not list(tmp_path.glob("*.partial*"))

@@ -173,7 +173,7 @@ def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
     choices = {
         "packing": "yes ~",
         "trainable": "12.6 M = 1.15% of the model",
-        "precision": "fp16 = compute capability 7.5",
+        "precision": "fp16 = no bf16 with compute capability 7.5",
         "weights": "float16 = the weights are frozen",
         "learning rate": "0.0002 = ",
         "tokens per loss": "2,048 = ",
@@ -203,7 +203,7 @@ def test_full_disk_under_standard_output_is_reported(monkeypatch, capsys):
         monkeypatch.setattr(sys, "stdout", full)
         assert main(["profiles"]) == 1
         monkeypatch.undo()
-    assert "cannot be written: the disk is full (No space left" in capsys.readouterr().err
+    assert "could not write to standard output: the disk is full (No space left" in capsys.readouterr().err
 
 
 def test_output_file_in_a_missing_folder_is_refused_before_the_work(tmp_path):

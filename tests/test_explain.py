@@ -74,7 +74,7 @@ def test_unknown_word_is_refused_with_similar_ones_of_every_kind(capsys, subtest
         ("learning_rat", "did you mean training.learning_rate, the check learning_rate or"),
         ("trian", "the command train"),
         ("waiting_for_dat", "the finding waiting_for_data"),
-        ("micro-batch siz", "the check micro-batch size"),
+        ("micro-batch siz", "the check batch_size"),
         ("99", "lists all settings"),
         ("\x1b[2Jzz", "lists all settings"),
     ):

@@ -457,7 +457,7 @@ def test_last_line_of_a_failing_converter_is_reported(adapted, tmp_path, monkeyp
     monkeypatch.setenv("LLAMA_CPP_DIR", str(tmp_path))
     monkeypatch.setattr("tui_trainer.exporting.contract.find_spec", lambda _: True)
     assert main(["export", adapted.run.name, "--to", "gguf"]) == 1
-    assert "converter: NotImplementedError: unknown tokenizer" in capsys.readouterr().err
+    assert "converter failed: NotImplementedError: unknown tokenizer" in capsys.readouterr().err
     assert list((adapted.run.root / "export").iterdir()) == []
 
 

@@ -76,7 +76,7 @@ def test_task_follows_from_model_and_rows(tmp_path, subtests):
             assert loaded.config.task.type == task
             notes = [note for note in loaded.notes if note.startswith("task.type")]
             assert len(notes) == bool(reason)
-            assert all(f"is {task} and not causal_lm (recipe finetune): {reason}" in note for note in notes)
+            assert all(f"is {task} instead of causal_lm (recipe finetune): {reason}" in note for note in notes)
 
 
 def test_one_bad_row_does_not_decide_the_task(tmp_path):
@@ -133,7 +133,7 @@ def test_model_and_data_named_on_the_screens_give_the_config_of_the_command_line
     text = tmp_path / "plain.txt"
     text.write_text("Sheep.\n" * 9)
     document.set("model.model_name_or_path", "")
-    assert "the task is now char_lm, as no model is named" in followed_words(before, refitted(document))
+    assert "the task is now char_lm, because no model is set" in followed_words(before, refitted(document))
     document.undo()
     assert refitted(document).config == before.config and not followed_words(before, document.loaded)
     document.undo()
@@ -162,7 +162,7 @@ def test_named_task_or_recipe_stays_whatever_the_data_is(tmp_path):
         document.set(key, value)
     refitted(document)
     assert document.value("task.type") == "token_classification"
-    words = "the recipe is now finetune, as a model is named; columns: text text, label label"
+    words = "the recipe is now finetune, because a model is set; columns: text text, label label"
     assert followed_words(before, document.loaded) == words
 
 
@@ -238,7 +238,7 @@ def test_missing_table_or_model_is_a_reason_against_a_recipe(tmp_path):
     reasons = {name: misfit(fitted(document.with_recipe(name))[0]) for name in ("ner", "finetune", "scratch-llama")}
     assert reasons == {
         "ner": "it trains on the rows of a table",
-        "finetune": "no model is named",
+        "finetune": "no model is set",
         "scratch-llama": "",
     }
     assert misfit(fitted(document.with_recipe("ner", keep_own=False))[0]) == "", "its own data is yet to be named"
@@ -248,8 +248,8 @@ def test_settings_that_the_run_does_not_read_are_noted_once_per_reason():
     asked = ("tuning.r=12", "tuning.use_dora=true", "tuning.lora_dropout=0.0", "task.doc_stride=9")
     loaded = load_config(Request(profile="quickstart", assignments=asked))
     assert loaded.notes[-2:] == (
-        "task.doc_stride (--set) changes nothing: the task char_lm does not read it",
-        "tuning.r, tuning.use_dora (--set) change nothing: the model starts from random weights",
+        "task.doc_stride (--set) has no effect: the task char_lm does not use it",
+        "tuning.r, tuning.use_dora (--set) have no effect: the model starts from random weights",
     ), "what is as it was before is not news"
     assert load_config(Request(profile="quickstart")).notes == ()
 

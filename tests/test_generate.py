@@ -143,7 +143,7 @@ def test_adapter_is_described_with_its_base_model(adapter, tmp_path):
 
 
 def test_adapter_with_a_missing_base_model_is_refused(adapter, tmp_path):
-    with pytest.raises(FolderError, match=r"model: the adapter is for /.*/gone, which is not there any more; put the"):
+    with pytest.raises(FolderError, match=r"model: the base model of this adapter no longer exists: /.*/gone; put the"):
         source_words(adapter(str(tmp_path / "gone")))
 
 

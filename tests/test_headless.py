@@ -276,7 +276,7 @@ def test_run_whose_first_lines_nobody_reads_trains_and_reports_the_unread_output
             assert process.wait(PATIENCE_SECONDS) == 3
         told = errors.read_all().decode()
     assert finished(run).reason == "stopped"
-    assert "standard output was not read to its end" in told and str(run.journal) in told
+    assert "standard output was not read to the end" in told and str(run.journal) in told
 
 
 @pytest.mark.full

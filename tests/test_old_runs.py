@@ -95,7 +95,7 @@ def test_prepared_rows_are_used_although_the_data_and_the_preparation_changed(ru
     message = (
         f"the data changed since this run started: {data}; the run continues with the rows that were prepared when it "
     )
-    assert problems(runs / "full", "data changed") == [f"{message}began"]
+    assert problems(runs / "full", "data changed") == [f"{message}started"]
 
 
 @pytest.mark.full
@@ -247,7 +247,7 @@ def test_removed_setting_that_changes_the_result_is_refused_in_a_stopped_run_and
     capsys.readouterr()
     assert main(ASK) == 0
     shown = capsys.readouterr()
-    assert ANSWER in shown.out and f"plan.json: {key} = {value!r} is not used" in shown.err
+    assert ANSWER in shown.out and f"plan.json: {key} = {value!r} is ignored" in shown.err
     # A new run from its config is refused as well.
     config = str(runs / "lora/config.toml")
     assert main([config, "--no-ui", "--set", "output.name=anew", "--set", f"{key}={value}"]) == 2
@@ -269,8 +269,8 @@ def test_removed_settings_that_do_not_change_the_result_are_ignored_and_missing_
     assert not problems(runs / "lora", "data changed")
     notes = problems(runs / "lora", "setting not used")
     for key, value in removed.items():
-        assert f"{key} = {value!r} is not used" in printed
-        [note] = [note for note in notes if note.startswith(f"plan.json: {key} = {value!r} is not used")]
+        assert f"{key} = {value!r} is ignored" in printed
+        [note] = [note for note in notes if note.startswith(f"plan.json: {key} = {value!r} is ignored")]
         assert note.endswith(REMOVED[key].reason)
 
 
@@ -284,7 +284,7 @@ def test_run_without_a_plan_starts_with_the_settings_of_its_config_that_still_ex
     assert f"distributed.strategy: {REMOVED['distributed.strategy'].reason}" in refusal(run, capsys)
     (run / "config.toml").write_text(f'{text}\n[targets]\ndeadline = "3h"\n')
     assert main(["resume", "lora", "--no-ui"]) == 0
-    assert "targets.deadline = '3h' is not used" in capsys.readouterr().out
+    assert "targets.deadline = '3h' is ignored" in capsys.readouterr().out
     assert list(Curve.of(run).losses) == [1]
 
 
@@ -307,4 +307,4 @@ def test_unknown_settings_are_ignored_in_a_finished_run_and_refused_on_resume(ru
     assert main(ASK) == 0
     shown = capsys.readouterr()
     assert ANSWER in shown.out
-    assert 'task.moon = "full" is not used' in shown.err and 'data.packing = "sometimes" is not used' in shown.err
+    assert 'task.moon = "full" is ignored' in shown.err and 'data.packing = "sometimes" is ignored' in shown.err

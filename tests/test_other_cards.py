@@ -54,7 +54,7 @@ def test_cards_are_planned_side_by_side(tmp_path, capsys, monkeypatch):
     assert large["hardware_profile"] == "h100-h200" and middle["effective_batch_size"] == large["effective_batch_size"]
     assert main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split()[:2] == ["card", "memory"] and "smallest that fits: RTX 4090" in lines
+    assert lines[0].split()[:2] == ["GPU", "memory"] and "smallest that fits: RTX 4090" in lines
     assert main([*words, "--set", "distributed.processes=2"]) == 0
     assert "2 x H100 SXM" in capsys.readouterr().out
     assert main([*words, "--gpu", "none"]) == 2

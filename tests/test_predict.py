@@ -115,7 +115,7 @@ def test_killed_prediction_resumes_without_losing_or_repeating_a_row(classifier,
     capsys.readouterr()
     for other in (("--batch-size", "5"), (*options, "--field", "guess"), (*options, "--seed", "1")):
         assert predict(classifier, data, out, *other) == 2
-        assert "was started with a different" in capsys.readouterr().err
+        assert "was started with different settings (" in capsys.readouterr().err
     assert predict(classifier, data, out, *options, "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert (result["rows"], result["rows_before"]) == (ROWS, 16)
@@ -150,7 +150,7 @@ def test_killed_prediction_does_not_resume_with_changed_data(classifier, tmp_pat
     asked(tmp_path, "sequence_classification", rows=3)
     capsys.readouterr()
     assert predict(classifier, data, out) == 2
-    assert "another data" in capsys.readouterr().err
+    assert "was started with different settings (data" in capsys.readouterr().err
     assert predict(classifier, data, out, "--overwrite") == 0
     assert len(predictions(out)) == 3
     assert predict(classifier, data, out, "--overwrite") == 0
@@ -196,7 +196,7 @@ def test_impossible_prediction_is_refused_in_one_sentence_and_leaves_nothing(cla
         ((data, twice), "already exists; use --overwrite to replace it"),
         ((data, out, "--field", "id"), "line 1: the row already has a field 'id'"),
         ((data, out, "--column", "txet"), "there is no column 'txet'; did you mean 'text'?"),
-        ((twice, out), "several columns could be the text; name one of them in --column: a, b"),
+        ((twice, out), "several columns could be the text; set --column to one of them: a, b"),
         ((tmp_path / "empty.jsonl", out), "no rows found"),
         ((tmp_path / "gone.jsonl", out), "gone.jsonl"),
         ((data, out, "--batch-size", "many"), "--batch-size takes a number of rows, or auto"),

@@ -222,7 +222,7 @@ def test_bad_rows_are_refused_or_listed(capsys, monkeypatch):
     shown = capsys.readouterr().out
     assert "unusable rows:\n  rows.jsonl, line 9: the column 'text' is empty" in shown
     assert shown.count("rows.jsonl, line 9") == 1, "a note does not say it again"
-    assert "labels    one a row: " in shown and "joy 4" in shown and "  label: " in shown
+    assert "labels    one per row: " in shown and "joy 4" in shown and "  label: " in shown
     assert "+0 padding" in shown and "read      9 rows: 1 bad" in shown
 
 
@@ -233,12 +233,12 @@ def test_row_with_several_labels_counts_for_each_of_them(capsys, monkeypatch):
     command = scratch("sequence_classification", table("rows.jsonl", rows))
     assert main([*command, "--set", "data.eval_fraction=0"]) == 0
     shown = capsys.readouterr().out
-    assert "labels    any number a row: joy 6, anger 3" in shown
+    assert "labels    any number per row: joy 6, anger 3" in shown
     assert "label: anger, joy" in shown and "one label" not in shown
 
 
 def test_impossible_preview_is_refused_in_one_sentence(capsys):
     assert main(["preview", "--task", "causal_lm", "--data", table("a.jsonl", [{"text": "a b c"}])]) == 2
-    assert "no model is named" in capsys.readouterr().err
+    assert "no model is set" in capsys.readouterr().err
     assert main(["preview", "-n", "0"]) == 2
     assert "greater than or equal to 1" in capsys.readouterr().err

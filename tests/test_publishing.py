@@ -52,8 +52,8 @@ def test_paths_of_this_machine_are_removed_and_reported(trained):
     assert json.loads(files["adapter_config.json"]) == {"base_model_name_or_path": "llama"}
     card = files["README.md"].decode()
     assert card == "Trained on ~/texts/mine.jsonl in a, and on /data/shared/x.txt by https://a.b/data/y."
-    assert "adapter_config.json: /secret/place/llama becomes llama" in notes
-    assert [note for note in notes if "names" in note] == ["README.md contains /data/shared/x.txt"]
+    assert "adapter_config.json: /secret/place/llama is replaced by llama" in notes
+    assert [note for note in notes if "contains" in note] == ["README.md contains /data/shared/x.txt"]
     assert files["model.safetensors"] == (trained.model / "model.safetensors").read_bytes()
     assert str(trained.root) in (trained.model / "README.md").read_text(), "the run's own files stay as they are"
 
@@ -67,7 +67,7 @@ def test_path_is_found_as_json_and_markdown_write_it(place, trained):
     files, notes = sent(trained)
     assert json.loads(files["config.json"]) == json.loads(files["other.json"]) == {"of": "lla_ma"}
     assert files["README.md"].decode() in (r"For lla\_ma, or lla_ma.", "For lla_ma, or lla_ma.")
-    assert sum("becomes lla_ma" in note for note in notes) == 3
+    assert sum("is replaced by lla_ma" in note for note in notes) == 3
 
 
 def test_base_in_the_cache_of_the_hub_is_named_by_its_repository(trained):
@@ -161,12 +161,12 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
         assert "you and people you give access (private)" in asked.stdout and "adapter_config.json" in asked.stdout
-        assert "licence  not known" in asked.stdout and "note     README.md contains /data/shared/x.txt" in asked.stdout
+        assert "licence  unknown" in asked.stdout and "note     README.md contains /data/shared/x.txt" in asked.stdout
         wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
         assert wrong.returncode == 2 and "this account has no write access to me/model" in wrong.stderr
         done = run(*arguments, "--yes", environment=environment)
         assert done.returncode == 0, done.stderr
-        assert hub.created == {"me/model": True} and f"a is at {hub.url}/me/model" in done.stdout
+        assert hub.created == {"me/model": True} and f"a is published at {hub.url}/me/model" in done.stdout
         assert "uploading me/model" in done.stderr and sum("/commit/" in path for path in hub.requests) == 1
         assert sum("/preupload/" in path for path in hub.requests) == 2, "the large file first, and the others together"
     assert hub.received.keys() == {"model.safetensors", "large.safetensors", "adapter_config.json", "README.md"}

@@ -166,7 +166,9 @@ def test_queued_run_can_only_be_stopped(pair, capsys, monkeypatch):
     assert main(["ask", "second", "pause"]) == 2
     message = capsys.readouterr().err
     assert (
-        "job 7 of second has not begun" in message and "tui-trainer stop second" in message and "resume" not in message
+        "job 7 of second has not started" in message
+        and "tui-trainer stop second" in message
+        and "resume" not in message
     )
 
 

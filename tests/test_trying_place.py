@@ -74,8 +74,8 @@ def test_finished_run_leaves_all_free_memory(on_card, card, planned_peak):
     planned_peak(100)
     card(20)
     place = find_place(folder, machine, 240)
-    assert place.card_uuid == UUID and place.words.startswith("on GPU 0: it takes ")
-    assert place.words.endswith("of 18.0 GiB of GPU 0") and place.card_bytes == int(0.9 * 20 * GIB) - CONTEXT_BYTES
+    assert place.card_uuid == UUID and place.words.startswith("on GPU 0: needs ")
+    assert place.words.endswith("of 18.0 GiB free") and place.card_bytes == int(0.9 * 20 * GIB) - CONTEXT_BYTES
 
 
 @pytest.mark.parametrize(
@@ -96,8 +96,10 @@ def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_ca
     with RunLock(folder.lock):
         place = find_place(folder, machine, 240, seen_bytes=seen * GIB)
     assert bool(place.card_uuid) == fits
-    assert place.words.startswith("on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: it takes 1.0 GiB, and there")
-    assert (f"beside {still} reserved for its runs" in place.words) == bool(still)
+    assert place.words.startswith(
+        "on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: needs 1.0 GiB, but GPU 0 has "
+    )
+    assert (f"besides {still} reserved for its runs" in place.words) == bool(still)
 
 
 def test_two_models_need_memory_for_both(on_card, card, planned_peak, monkeypatch):

@@ -63,7 +63,7 @@ def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_them_i
     # 40 rows of data, of which some are held out.
     assert "the data has" in result.ended and result.best.rows == 16
     assert result.patch == {"training.effective_batch_size": 16, "training.learning_rate": 0.00283}
-    assert "1.50 times as fast a row as 8" in result.sentence
+    assert "1.50 times as fast per row as 8" in result.sentence
 
 
 def many(tmp_path, settings):

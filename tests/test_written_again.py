@@ -222,7 +222,7 @@ def test_edited_config_of_a_run_is_reported_with_the_command_that_applies_it(run
     run.config.write_text(edited)
     [message] = resumed(run)
     assert message.startswith("config.toml was edited: training.learning_rate = 0.5 (0.01 in this run)")
-    assert "logging.logging_steps is gone" in message and "save_steps" not in message
+    assert "logging.logging_steps was removed" in message and "save_steps" not in message
     assert f"tui-trainer {run.config} --set output.name=mine-anew`" in message
     run.config.write_text(text + "[moon]\nx = 1\n")
     assert "config.toml was edited, but cannot be read" in resumed(run)[-1]

@@ -97,7 +97,7 @@ def test_lines_that_cannot_be_read_are_counted(tmp_path, capsys):
     assert main(["doctor", "well"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "skipped 2 unreadable lines of the journal"
     assert main(["doctor", "well", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["journal_damage"].startswith("left out: 2 lines")
+    assert json.loads(capsys.readouterr().out)["journal_damage"].startswith("skipped 2 unreadable lines")
 
 
 def test_a_wrong_name_has_the_usual_hint_and_exit_code(waiting, capsys):
@@ -121,7 +121,7 @@ def test_a_config_with_the_remedies_is_written_once(waiting, tmp_path, capsys):
 def test_no_config_is_written_when_there_is_nothing_to_set(tmp_path, capsys):
     run_of(tmp_path / "runs", "well", *run_events())
     assert main(["doctor", "well", "--fix", str(tmp_path / "next.toml")]) == 2
-    assert "no setting" in capsys.readouterr().err and not (tmp_path / "next.toml").exists()
+    assert "suggests no change of settings" in capsys.readouterr().err and not (tmp_path / "next.toml").exists()
 
 
 def test_the_lines_of_a_run_have_the_verdict_when_it_is_reached_and_at_the_end(tmp_path, capsys):

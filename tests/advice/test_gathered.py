@@ -92,7 +92,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         conversations(*TURNS, (LONG, SHORT), (SHORT, LONG), TURNS[0]),
         {"task.chat_template": "chatml"},
         {
-            "left_out": ("1 of 23 rows is left out: 1 have no token to train on within data.max_length",),
+            "left_out": ("1 of 23 rows is skipped: 1 have no token to train on within data.max_length",),
             "truncation": ("2 of 23 rows (8.7%)", "are truncated, losing about", "1 of them lose everything"),
             "sequence_length": ("longer rows are truncated",),
         },
@@ -101,7 +101,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         "llama",
         conversations(*TURNS, (SHORT, ""), TURNS[0], TURNS[1]),
         {"task.chat_template": "chatml", "data.on_bad_rows": "skip", "data.dedup": "true"},
-        {"left_out": ("3 of 23 rows are left out: 1 cannot be used, 2 are duplicates",)},
+        {"left_out": ("3 of 23 rows are skipped: 1 cannot be used, 2 are duplicates",)},
     ),
     "an empty answer": (
         "llama", conversations(*TURNS, (SHORT, "")), {"task.chat_template": "chatml"},
@@ -112,7 +112,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         [*({"text": f"{SHORT} {n}"} for n in range(20)), {"text": LONG}, {"text": " "}],
         {},
         {
-            "left_out": ("1 of 22 documents is left out: 1 contain only white space",),
+            "left_out": ("1 of 22 documents is skipped: 1 contain only white space",),
             "truncation": ("1 of 21 documents are split into", "no token is lost"),
             "sequence_length": ("longer documents are split into rows",),
         },
@@ -142,7 +142,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
          (*[SHORT] * 20, LONG)],
         {},
         {
-            "truncation": ("rows are truncated", "they are windows of 21 longer ones"),
+            "truncation": ("rows are truncated", "they are windows of 21 texts"),
             "sequence_length": ("longer texts are split into windows",),
         },
     ),
@@ -181,7 +181,7 @@ def test_check_counts_the_first_rows_of_large_data_and_says_so(tmp_path, capsys)
     assert main(["check", "--json", "--data", str(data), "--model", str(model), "--set", "data.max_length=96",
                  "--set", "task.chat_template=chatml"]) == 0  # fmt: skip
     evidence = {one["check"]: one["evidence"] for one in json.loads(capsys.readouterr().out)["findings"]}
-    assert "100 of 2,000 rows are left out" in evidence["left_out"]
+    assert "100 of 2,000 rows are skipped" in evidence["left_out"]
     for check in ("left_out", "truncation", "trained_share"):
         assert evidence[check].endswith("(from the first 2,000 rows or documents only)"), evidence[check]
     assert "once all data is prepared" in evidence["eval_leaks"]

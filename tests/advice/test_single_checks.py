@@ -72,7 +72,7 @@ TORCH_BUILDS = [
     ((13, 0), (13, 2), card(9, 0), TORCH, "pass", "of the same major version"),
     ((13, 2), (12, 6), card(7, 0), TORCH, "pass", "12.6"),
     ((13, 2), (12, 6), card(), TORCH, "pass", "12.6"),
-    (None, (13, 0), card(9, 0), TORCH, "n/a", "does not say"),
+    (None, (13, 0), card(9, 0), TORCH, "n/a", "does not report its CUDA version"),
     ((13, 2), (12, 6), None, TORCH, "n/a", "no GPU"),
     ((13, 2), (12, 6), replace(card(9, 0), visible=False), TORCH, "n/a", "no GPU"),
 ]
@@ -339,7 +339,7 @@ def test_rows_of_a_table_are_not_taken_for_one_stream_of_text(quickstart, subtes
             padding, length = (verdict_of(name, context) for name in ("padding", "sequence_length"))
             assert "documents of about 40 tokens, the longest 128" in padding.evidence
             assert padding.status == "pass" and padding.opposite == {"data.group_by_length": "auto"}
-            assert length.status == "pass" and "900 of them, 40 tokens on average" in length.evidence
+            assert length.status == "pass" and "900 rows of up to 128 tokens, 40 tokens on average" in length.evidence
 
 
 def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstart):
@@ -353,10 +353,10 @@ def test_rows_of_a_validation_split_are_held_out_whatever_the_share_is(quickstar
 
     enough = verdict(900)
     assert enough.status == "pass"
-    assert enough.evidence == "900 rows of the validation split, validation (valid.csv), are held out"
+    assert enough.evidence == "900 rows of the validation split (validation (valid.csv)) are held out"
     assert verdict(3).status == "warn"
     shared = verdict(900, replace(use, shares_rows=True))
-    assert shared.status == "warn" and "corpus: evaluated rows are also trained on" in shared.evidence
+    assert shared.status == "warn" and "corpus: rows used for evaluation are also trained on" in shared.evidence
 
 
 def test_a_length_is_proposed_that_keeps_99_of_100_rows_whole(quickstart):

@@ -65,8 +65,8 @@ REFUSED = [
     (RATE, "fast", "must be a number"),
     (RATE, -1.0, "must be a number, above 0"),
     ("training.learning_rat", 1, "unknown setting"),
-    ("profile", "quikstart", "no recipe named"),
-    ("hardware_profile", "gpu9", "no hardware profile named"),
+    ("profile", "quikstart", "no recipe is named"),
+    ("hardware_profile", "gpu9", "no hardware profile is named"),
     (SEED, True, "whole number"),
 ]
 
@@ -194,7 +194,7 @@ def test_choosing_a_recipe_does_what_its_preview_shows(subtests):
             assert preview.stays == (kept if keep_own else ())
             assert document.value(RATE) == (1e-4 if keep_own else 1e-3)
     # An unknown recipe has no preview.
-    with pytest.raises(ConfigError, match="no recipe named"):
+    with pytest.raises(ConfigError, match="no recipe is named"):
         opened().preview_recipe("quikstart")
 
 

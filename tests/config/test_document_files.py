@@ -122,7 +122,7 @@ def test_another_or_a_changed_file_is_overwritten_only_if_forced():
     other = own_file()
     document = opened()
     document.set(SEED, 5)
-    refused(document, other, "exists already")
+    refused(document, other, "already exists")
     save(document, other, force=True)
     assert "# mine" in other.read_text() and document.file == other
 
@@ -236,7 +236,7 @@ def test_a_draft_that_cannot_be_written_is_reported(private_home):
     document = opened()
     document.set(SEED, 5)
     problem = keep_draft(document)
-    assert "cannot be kept" in problem.message and "TUI_TRAINER_HOME" in problem.hint
+    assert "could not be stored" in problem.message and "TUI_TRAINER_HOME" in problem.hint
 
 
 def test_lists_are_edited_and_saved_as_text():

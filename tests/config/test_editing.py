@@ -65,18 +65,18 @@ def test_values_are_parsed_as_people_write_them(subtests):
 
 
 REFUSED = [
-    ("training.max_steps", "2.5", "no whole number"),
+    ("training.max_steps", "2.5", "is not a whole number"),
     ("training.max_steps", "", "no value was entered"),
-    ("training.max_steps", "1__0", "does not fit"),
+    ("training.max_steps", "1__0", "is not valid"),
     ("training.max_steps", "-1", "below the minimum of 0"),
     ("training.learning_rate", "11", "above the maximum of 10"),
     ("training.learning_rate", "0", "must be above 0"),
-    ("training.learning_rate", "nan", "does not fit"),
-    ("training.learning_rate", "1e999", "does not fit"),
+    ("training.learning_rate", "nan", "is not valid"),
+    ("training.learning_rate", "1e999", "is not valid"),
     ("training.adam_beta1", "1", "must be below 1"),
-    ("training.lr_scheduler_type", "cosin", "does not fit"),
+    ("training.lr_scheduler_type", "cosin", "is not valid"),
     ("data.text_column", "", "must not be empty"),
-    ("training.learning_rate", "\x1b[2J", "does not fit"),
+    ("training.learning_rate", "\x1b[2J", "is not valid"),
 ]
 
 
@@ -85,7 +85,7 @@ def test_a_text_that_does_not_fit_is_refused_with_what_would(subtests):
         with subtests.test(key=key, text=text):
             found = parse(ALL[key], text)
             assert isinstance(found, Problem) and found.key == key
-            assert words in found.message and "\x1b" not in found.message and found.hint.startswith("it takes ")
+            assert words in found.message and "\x1b" not in found.message and found.hint.startswith("enter ")
 
 
 def test_the_text_in_an_editor_parses_to_the_same_value(subtests):

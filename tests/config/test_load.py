@@ -69,7 +69,7 @@ def test_a_value_names_the_option_that_set_it():
     assert [found.where(key) for key in keys] == ["--model", "--data", "--task", "--set", "--profile"]
     assert all(found.origin(key) is Origin.COMMAND_LINE for key in keys)
     assert str(found.problem(model, "is damaged")).startswith("--model: model.model_name_or_path: is damaged")
-    with pytest.raises(ConfigError, match=r"^--profile: profile: there is no recipe named 'quikstart'; did you mean"):
+    with pytest.raises(ConfigError, match=r"^--profile: profile: no recipe is named 'quikstart'; did you mean"):
         load(Request(profile="quikstart"), lambda requested: (None, ""))
     with pytest.raises(ConfigError, match=r"^--set: training\.max_steps: true is not valid; it must be a whole number"):
         load(Request(assignments=("training.max_steps=true",)), lambda requested: (None, ""))
@@ -186,8 +186,8 @@ def test_relative_path_of_a_file_is_looked_for_beside_the_file_and_which_was_use
     assert found.config.data.paths == (str(place / "elsewhere/a.txt"), str(place / "b.txt"), "org/name")
     beside = "the folder of elsewhere/my.toml"
     assert found.notes == (
-        f"model.model_name_or_path: models/llama is taken from {beside}",
-        f"data.path: a.txt is taken from {beside}",
+        f"model.model_name_or_path: models/llama is read from {beside}",
+        f"data.path: a.txt is read from {beside}",
         f"data.path: b.txt is read from the working directory, but is also in {beside}",
     )
     assert loaded("data.path=a.txt", file="elsewhere/my.toml").config.data.path == str(place / "a.txt")

@@ -91,7 +91,7 @@ def test_the_config_of_a_finished_run_is_never_refused():
     }  # fmt: skip
     assert notes == [
         "task.source_language = 'x' is ignored: the language of the texts is no longer a setting",
-        "distributed.strategy = 'tp' is not used, 'fsdp' is: tensor parallelism was removed",
+        "distributed.strategy = 'tp' is ignored, 'fsdp' is used instead: tensor parallelism was removed",
     ]
     assert not problems
 

@@ -31,7 +31,7 @@ def test_every_setting_has_one_sentence_of_help_and_describes_its_values():
         assert setting.help.endswith((".", ")")) and len(setting.help) < 160, setting.key
         assert setting.kinds or setting.choices, setting.key
         assert setting.expected, setting.key
-    tasks = all_settings()["task.type"].help.removeprefix("What is learnt: ").rstrip(".").replace(" or ", ", ")
+    tasks = all_settings()["task.type"].help.removeprefix("The task: ").rstrip(".").replace(" or ", ", ")
     assert set(task_names()) == set(tasks.split(", "))
 
 
@@ -105,7 +105,7 @@ def test_bounds_and_words_are_part_of_the_expected_value():
     assert known["schema_version"].expected == "1"
     assert known["training.per_device_train_batch_size"].expected.endswith('at most 10000000, or "auto", or "tune"')
     assert known["training.gradient_accumulation_steps"].expected.endswith('at most 10000000, or "auto"')
-    with pytest.raises(ConfigError, match="schema_version: 2 does not fit"):
+    with pytest.raises(ConfigError, match="schema_version: 2 is not valid"):
         load(Request(assignments=("schema_version=2",)), lambda requested: (None, ""))
 
 

@@ -42,13 +42,13 @@ def arrow_bytes(kind: str, folder: Path, table: pa.Table) -> bytes:
 
 
 BROKEN = {
-    "empty json": ("a.json", b"", "holds no text"),
-    "empty list": ("a.json", b"[]", "holds no text"),
-    "empty object": ("a.json", b"{}", "holds no text"),
-    "blank json": ("a.json", b" \n\n", "holds no text"),
-    "empty csv": ("a.csv", b"", "holds no text"),
-    "header alone": ("a.csv", b"id,text\n", "holds no text"),
-    "empty arrow": ("a.arrow", b"", "holds no text"),
+    "empty json": ("a.json", b"", "contains no text"),
+    "empty list": ("a.json", b"[]", "contains no text"),
+    "empty object": ("a.json", b"{}", "contains no text"),
+    "blank json": ("a.json", b" \n\n", "contains no text"),
+    "empty csv": ("a.csv", b"", "contains no text"),
+    "header alone": ("a.csv", b"id,text\n", "contains no text"),
+    "empty arrow": ("a.arrow", b"", "contains no text"),
     "json number": ("a.json", b"12", "a.json, line 1, column 1: neither a list nor an object; expected a list"),
     "list of strings": ("a.json", b'["a"]', "a.json, item 1: the row is a string, not an object"),
     "broken item": ("a.json", b'[{"text": "a"},\n {"text": oops}]',
@@ -63,7 +63,7 @@ BROKEN = {
     "null text": ("a.json", b'[{"text": null}]', "a.json, item 1: the column 'text' is null, not a string"),
     "latin-1 json": ("a.json", b'[{"text":\n"caf\xe9"}]', "a.json, line 2: not UTF-8: 0xe9 at byte offset 14"),
     "utf-16 json": ("a.json", '[{"text": "x"}]'.encode("utf-16"), "probably UTF-16"),
-    "surrogate": ("a.json", b'[{"text": "ab\\ud800"}]', "a lone surrogate, \\ud800) at character 3"),
+    "surrogate": ("a.json", b'[{"text": "ab\\ud800"}]', "lone surrogate (\\ud800, half a character) at character 3"),
     "false gz": ("a.json.gz", b"[]", "not a valid gzip file"),
     "cut gz": ("a.csv.gz", first_half(gzip.compress(b"text\n" + os.urandom(4000).hex().encode())), "truncated"),
     "ragged": ("a.csv", b"id,text\n1,a,b\n",
@@ -79,7 +79,7 @@ BROKEN = {
     "no parquet": ("a.parquet", b"text\nnot parquet at all", "a.parquet: not a valid Parquet file"),
     "empty parquet": ("a.parquet", b"", "a.parquet: not a valid Parquet file"),
     "no arrow": ("a.arrow", b"text\nnot arrow at all", "a.arrow: not a valid Arrow file"),
-    "old feather": ("a.feather", b"FEA1 and more", "a Feather file of version 1; write it again"),
+    "old feather": ("a.feather", b"FEA1 and more", "a Feather file of version 1; convert it to Parquet"),
 }  # fmt: skip
 
 

@@ -70,7 +70,7 @@ def test_a_conversation_without_a_question_is_refused(subtests):
         with subtests.test(messages=messages):
             one = row(messages=messages)
             found = find_conversations([one], needs_answer=False).read(one)
-            with pytest.raises(DataError, match="line 1: nobody asks"):
+            with pytest.raises(DataError, match="line 1: the conversation has no user turn"):
                 question_of(found, one.where)
 
 

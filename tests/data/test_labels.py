@@ -45,7 +45,7 @@ def test_the_kind_of_labels_follows_from_the_first_rows(subtests):
         with subtests.test(values=values):
             assert kind_of(values, "rows.jsonl", "score") == kind
     # Many different whole numbers need a decision of the user.
-    with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type = \"single_la"):
+    with pytest.raises(DataError, match=r"'label' holds 31 different whole numbers .*task.problem_type to \"single"):
         kind_of(range(31), "rows.jsonl", "label")
 
 
@@ -64,8 +64,8 @@ BAD_LABELS = [
     (SINGLE, ["  "], "the label is empty"),
     (SINGLE, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
     (SINGLE, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
-    (SINGLE, [1, 1.5], "the label 1.5 is not a whole number; task.problem_type"),
-    (SINGLE, [["a", "b"]], 'the label is a list of 2; task.problem_type = "multi_label_classification"'),
+    (SINGLE, [1, 1.5], "the label 1.5 is not a whole number; to train on numbers, set task.problem_type ="),
+    (SINGLE, [["a", "b"]], 'the label is a list of 2; for several labels per row, set task.problem_type = "multi'),
     (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
     (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),

@@ -133,7 +133,7 @@ def test_too_little_text_is_reported_with_both_numbers(tmp_path):
     with pytest.raises(DataError, match=r"41 tokens, fewer than one row of 65 .*; add more text$"):
         prepared(tmp_path / "a.txt", max_length=64)
     (tmp_path / "a.txt").write_text("x" * 250)
-    with pytest.raises(DataError, match=r"fewer than one row of 513 .*or lower data.max_length to 20 or so"):
+    with pytest.raises(DataError, match=r"fewer than one row of 513 .*or lower data.max_length to about 20"):
         prepared(tmp_path / "a.txt", max_length=512)
     assert list((tmp_path / "cache").iterdir()) == []
 

@@ -96,7 +96,7 @@ def test_blank_files_beside_others_are_accepted(tmp_path):
 
 # `tests/test_bad_input.py` has the common mistakes.
 BROKEN_FILES = {
-    "rows of empty text": ("a.jsonl", b'{"text": " "}\n', "holds no text"),
+    "rows of empty text": ("a.jsonl", b'{"text": " "}\n', "contains no text"),
     "parquet in a gz": ("a.parquet.gz", b"PAR1", ".parquet.gz files are not supported"),
     "latin-1 after a mark": ("a.txt", b"\xef\xbb\xbfcaf\xe9", "line 1: not UTF-8: 0xe9 at byte offset 6"),
     "utf-16 without mark": ("a.txt", "hello there".encode("utf-16-be"), "probably UTF-16"),
@@ -122,7 +122,7 @@ def test_a_broken_file_is_reported_in_one_sentence(tmp_path, subtests):
 
 
 def test_a_broken_gz_file_is_reported(tmp_path, subtests):
-    for content, message in [(b"plain text", "not a valid gzip file"), (b"", "holds no text")]:
+    for content, message in [(b"plain text", "not a valid gzip file"), (b"", "contains no text")]:
         with subtests.test(message=message):
             (tmp_path / "a.txt.gz").write_bytes(content)
             assert message in str(complaint(tmp_path / "a.txt.gz"))

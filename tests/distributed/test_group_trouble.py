@@ -56,7 +56,7 @@ def test_a_killed_process_is_reported_and_the_run_goes_on_to_the_bit(killed_run)
     assert [event.scheduled for event in events(folder, EvalDone)].count(False) == 1
     [problem] = events(folder, RunProblem)
     assert (problem.kind, problem.step) == ("process ended", 4)
-    assert "process 0 has ended (SIGKILL)" in problem.message and "rank-0.txt" in problem.message
+    assert "process 0 ended (SIGKILL)" in problem.message and "rank-0.txt" in problem.message
     assert [event.resumed_from_step for event in events(folder, RunStarted)] == [None, 4]
     assert fold(read_all(folder.journal)).status == "finished"
 
@@ -67,7 +67,7 @@ def test_a_process_that_dies_in_each_start_ends_the_run(tiny_run, forked_ranks):
     folder, outcome = tiny_run("killed", TWO)
     # One that saved step 4, and those that came no further.
     assert outcome.exit_code == 1 and len(forked_ranks.started) == 4
-    assert "process 1 has ended (SIGKILL)" in outcome.failure
+    assert "process 1 ended (SIGKILL)" in outcome.failure
     assert (folder.checkpoints / "step-4").is_dir() and not folder.model.exists()
 
 
@@ -109,7 +109,7 @@ def test_out_of_memory_in_one_process_halves_the_passes_of_all(tiny_run, forked_
     folder, outcome = tiny_run("short", changes)
     assert outcome.exit_code == 0
     [problem] = events(folder, RunProblem)
-    assert problem.kind == "out of memory" and "with 2 rows in a pass" in problem.hint
+    assert problem.kind == "out of memory" and "with 2 rows per pass" in problem.hint
     assert (problem.rows_before, problem.rows, problem.passes) == (4, 2, 2)
     plan = json.loads(folder.plan.read_bytes())
     # What the screens show, and what no later plan goes by.

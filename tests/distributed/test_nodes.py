@@ -71,7 +71,7 @@ def test_two_nodes_learn_what_one_does_also_when_a_process_of_the_other_is_kille
     folder, outcome, code = on_two_nodes("killed")
     assert (outcome.exit_code, code) == (0, 0), (outcome, *(path.read_text() for path in folder.logs.glob("*.txt")))
     [problem] = events(folder, RunProblem)
-    assert "process 1 has ended (SIGKILL)" in problem.message and problem.step == 4
+    assert "process 1 ended (SIGKILL)" in problem.message and problem.step == 4
     assert same(folder, alone)
 
 

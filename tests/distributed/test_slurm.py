@@ -137,8 +137,8 @@ def test_several_nodes_are_started_by_srun(tmp_path, capsys):
 
 def test_a_job_that_cannot_be_submitted_is_refused_before_anything_is_made(tmp_path, cluster, capsys, subtests):
     for options, message in (
-        ([], "--yes submits it without a question"),
-        (["--yes", "--time", "8h"], "--time '8h' is not a Slurm time; such as 90 (minutes), 8:00:00 or 2-12 (days-"),
+        ([], "--yes submits it without asking"),
+        (["--yes", "--time", "8h"], "--time '8h' is not a Slurm time; use a form such as 90 (minutes), 8:00:00 or"),
         (["--yes", "--sbatch", "account=physics"], "'account=physics' is not an option of sbatch"),
         (["--yes", "--sbatch", "--account=a\nrm -r x"], "is not an option of sbatch"),
         (["--yes", "--partition", "a\nb"], "is not an option of sbatch"),
@@ -173,14 +173,14 @@ def test_a_job_whose_number_cannot_be_saved_is_reported_with_its_number(tmp_path
     monkeypatch.setattr(slurm, "remember_job", full)
     assert submit(tmp_path, "--yes") == 1
     told = capsys.readouterr().err
-    assert "job 1 is in the queue" in told and "No space left on device" in told and "`scancel 1`" in told
+    assert "job 1 is queued" in told and "No space left on device" in told and "`scancel 1`" in told
 
 
 @pytest.mark.full
 def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes") == 0
     folder = RunFolder.open(tmp_path / "runs" / "job")
-    assert f"job 1 is job, in {folder.root}" in capsys.readouterr().out
+    assert f"submitted job as job 1; all nodes must be able to access {folder.root}" in capsys.readouterr().out
     assert overview(folder).status == "submitted"
     assert slurm.job_of(folder) == "1" and str(slurm.queue_state("1")) == "pending (Resources)"
     watched = WatchedRun(folder)
@@ -217,7 +217,7 @@ def test_a_run_is_shown_where_slurm_does_not_answer(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert slurm.queue_state("5") is None and slurm.active_job(folder) == ""
     assert main(["attach", "old", "--no-ui"]) == 1
-    assert "no process owns it" in capsys.readouterr().err
+    assert "its process is gone" in capsys.readouterr().err
 
 
 def test_a_job_that_slurm_has_forgotten_has_ended(cluster):

@@ -188,7 +188,7 @@ def test_settings_that_a_split_model_does_not_have_are_refused(tiny_config, subt
 @pytest.mark.full
 def test_models_that_cannot_be_split_are_refused(tiny_config, tmp_path, subtests):
     for family, changes, words in (
-        ("mixtral", FULL | {"training.router_aux_loss_coef": 0.5}, "was not tried with a loss of routers"),
+        ("mixtral", FULL | {"training.router_aux_loss_coef": 0.5}, "is not tested with a router loss"),
         ("llama", LORA | {"model.add_tokens": "sheep"}, "embeddings with new tokens cannot be sharded"),
     ):
         base = from_model(save_tiny_model(tmp_path / family, family))

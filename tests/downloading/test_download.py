@@ -247,4 +247,4 @@ def test_the_offer_names_size_licence_and_folder():
     )
     text = "\n".join(offer_lines(offer))
     assert "4.0 GiB in 2 files, 1.0 GiB still to download" in text
-    assert "only for accounts that accepted it" in text and "/cache/m" in text and "\x1b" not in text
+    assert "only for accounts that accepted the licence" in text and "/cache/m" in text and "\x1b" not in text

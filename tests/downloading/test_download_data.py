@@ -211,7 +211,7 @@ def test_a_downloaded_data_set_is_read_and_not_fetched_again(downloaded):
     hub, _, results = downloaded
     first = results["first"]
     assert first.returncode == 0, first.stderr
-    assert "data set org/one, revision main" in first.stdout and "apache-2.0" in first.stdout
+    assert "dataset  org/one, revision main" in first.stdout and "apache-2.0" in first.stdout
     assert "127.0.0.1" in first.stdout and first.stdout.rstrip().endswith('data.path = "hub:org/one"')
     assert "100 %" in first.stderr
     # The second time nothing is missing, so the user is not asked.
@@ -226,7 +226,7 @@ def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
     hub, _, results = downloaded
     done = results["splits"]
     assert done.returncode == 0, done.stderr
-    assert "in 4 files" in done.stdout and "left out 2 files (1 .png, 1 .py)" in done.stdout
+    assert "in 4 files" in done.stdout and "skipped  2 files (1 .png, 1 .py)" in done.stdout
     assert {Path(name).suffix for name in hub.files_sent("org/splits")} == {".parquet", ".md"}
     assert "its splits are train, test: train is trained on" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
@@ -249,11 +249,11 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         "absent": "the Hub has no dataset org/none",
         "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
         "no owner": "the Hub has no dataset imdb",
-        "no name": "it is written hub:owner/name",
+        "no name": "expected hub:owner/name",
         "outside": "leads out of its dataset",
         "script": f"try hub:org/script@{COPY}",
         "gated": f"accept it on {hub.url}/datasets/org/gated",
-        "private": "a private data set needs `hf auth login` or HF_TOKEN",
+        "private": "a private dataset needs `hf auth login` or HF_TOKEN",
     }.items():
         with subtests.test(name):
             assert results[name].returncode == 2

@@ -51,4 +51,4 @@ def test_an_installation_shows_the_lines_of_the_installer_and_asks_for_a_restart
 def test_a_failed_installation_is_reported_with_the_last_line_of_the_installer(uv, capsys):
     uv.with_name("fail").touch()
     assert main(["install", "torchao", "--yes"]) == 1
-    assert "has failed: Installed x" in capsys.readouterr().err
+    assert "failed: Installed x" in capsys.readouterr().err

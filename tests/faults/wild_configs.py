@@ -609,7 +609,7 @@ warmup_steps: 0
         },
         defaults="llama_factory",
         told=("dataset: sheep, more (not supported: it is a name in a dataset_info.json that was not found",
-              "template: qwen3 (same here: it is the model's own chat template, which is used",
+              "template: qwen3 (always so here: it is the model's own chat template, which is used",
               "not in the file: the training data; set data.path"),
     ),
     WildConfig(
@@ -859,7 +859,7 @@ special_tokens:
                 "task.type": "chat", "task.loss_on": "all", "data.path": "hub:org/talks",
                 "training.optim": "adamw_torch_fused", "data.max_length": 1024,
                 "training.gradient_checkpointing": True, "distributed.strategy": "fsdp"},
-        defaults="axolotl", told=("chat_template: tokenizer_default (same here: it is the model's own",),
+        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: it is the model's own",),
     ),
     WildConfig(
         name="axolotl: FSDP 1, whose parts stay on the host",
@@ -945,7 +945,7 @@ special_tokens:
             ("a system message of the run", {"default_system_message": "You are a sheep."}, {},
              ("default_system_message: ",)),
             ("weights in 8 bits", {"load_in_8bit": True}, {}, ("load_in_8bit: true", "training on 8-bit weights")),
-            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("cosine_min_lr_ratio: 10 is not valid",)),
+            ("a floor that is no share", {"cosine_min_lr_ratio": 10}, {}, ("cosine_min_lr_ratio: 10 does not fit",)),
             ("a floor before the end", {"cosine_min_lr_ratio": 0.1, "cosine_constant_lr_ratio": 0.8}, {},
              ("cosine_constant_lr_ratio: 0.8",)),
             ("arguments of the schedule", {"lr_scheduler_kwargs": {"num_cycles": 2}}, {}, ("lr_scheduler_kwargs: ",)),
@@ -1084,13 +1084,13 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 is not valid: it is a number of rows of all data; data.split = train[64:]",),
+        refused=("val_set_size: 64 does not fit: it is a number of rows of all data; data.split = train[64:]",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
         content={**_LORA, "datasets": [_TALKS], "shuffle_merged_datasets": False},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks"},
-        defaults="axolotl", told=("shuffle_merged_datasets: false (same here",),
+        defaults="axolotl", told=("shuffle_merged_datasets: false (always so here",),
     ),
     WildConfig(
         name="axolotl: adapters on some layers",
@@ -1172,7 +1172,7 @@ PUBLIC = (
                  "eos_token": "<|im_end|>", "packing": True, "packing_strategy": "ffd"},
         values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "0.5, 1",
                 "data.eval_fraction": 0.1, "data.packing": True},
-        defaults="trl", told=("eos_token: <|im_end|> (same here: the chat template writes it",), planned=False,
+        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes it",), planned=False,
     ),
     WildConfig(
         name="alignment-handbook of 2023: shares by name",
@@ -1422,7 +1422,7 @@ gradient_accumulation_steps: 2
     WildConfig(
         name="TRL: the template of another model",
         content={"model_name_or_path": "org/m", "dataset_name": "org/d", "chat_template_path": "org/other"},
-        refused=("chat_template_path: org/other is not valid: it is the template of another tokenizer",),
+        refused=("chat_template_path: org/other does not fit: it is the template of another tokenizer",),
     ),
 )  # fmt: skip
 
@@ -1631,7 +1631,7 @@ ARGUMENTS = (
         content="model_name: org/m\nloss: cross_entropy\nbatch_size: 4\nepochs: 3\nlr: 5.0e-5\nuse_qlora: false\n",
         values={"model.model_name_or_path": "org/m", "training.effective_batch_size": 4,
                 "training.num_train_epochs": 3, "training.learning_rate": 5e-5},
-        told=("loss: cross_entropy (same here",),
+        told=("loss: cross_entropy (always so here",),
     ),
     _of("training_script", "on 4-bit weights, only adapters", use_qlora=True, use_lora=False),
     _of("training_script", "the tokenizer and config.json must be", tokenizer="org/other"),

@@ -81,7 +81,7 @@ TEXTS = (
     ),
     Wild(
         name="text beside lists", content=[{"url": "a.example/1", "story": STORY * 2, "tags": ["sheep", "song"]}] * 2,
-        task="causal_lm", learnt=(STORY * 2,) * 2, notes=("(other candidates:  tags, url)",),
+        task="causal_lm", learnt=(STORY * 2,) * 2, notes=("(other candidates: tags, url)",),
     ),
     Wild(
         name="writing without blanks", content=[{"id": "a1", "zh": "山上有许多羊其中一只在唱歌人们都停下来听。"}] * 2,
@@ -95,7 +95,7 @@ TEXTS = (
     Wild(
         name="conversations in a column that is named", content=[{"id": STORY, "talk_1": TURNS}] * 2,
         settings={"data.text_column": "talk_1"},
-        task="chat", learnt=("None.",) * 2, notes=("the column 'talk_1' contains no text",),
+        task="chat", learnt=("None.",) * 2, notes=("the column 'talk_1' holds no text",),
     ),
     Wild(
         name="a word and what it means",
@@ -105,16 +105,16 @@ TEXTS = (
     Wild(
         name="text named among two", content=[{"title": "Two words", "notes": "A sheep sang."}] * 2,
         settings={"data.text_column": "notes"},
-        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates:  title)",),
+        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates: title)",),
     ),
     Wild(
         name="text named beside messages", content=[{"messages": TURNS, "plain": "A sheep sang."}] * 2,
         settings={"data.text_column": "plain", "task.type": "causal_lm"},
-        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates:  messages)",),
+        task="causal_lm", learnt=("A sheep sang.",) * 2, notes=("(other candidates: messages)",),
     ),
     Wild(
         name="two texts, neither the longer", content=[{"title": "Many sheep", "notes": "One sang."}],
-        refused=("several columns could be the text", "data.text_column: title, notes"),
+        refused=("several columns could be the text", "set data.text_column to one of them: title, notes"),
     ),
     Wild(
         name="dialogs of strings beside a title", content=[{"title": STORY, "dialogs": ["Sheep?", "None."]}],
@@ -160,7 +160,7 @@ TEXTS = (
     Wild(
         name="a target that causal_lm does not read", content=[{"frage": "Sheep?", "antwort": "None."}],
         settings={"data.text_column": "frage", "data.target_column": "antwort", "task.type": "causal_lm"},
-        refused=("data.target_column", "'antwort'", "the task causal_lm does not read it"),
+        refused=("data.target_column", "'antwort'", "the task causal_lm does not use it"),
     ),
     Wild(
         name="a label column named for a decoder",
@@ -184,7 +184,7 @@ TEXTS = (
     ),
     Wild(
         name="texts without labels for an encoder", content=[{"text": "a sheep"}], model="encoder",
-        refused=("no column has a usual name for labels", "columns found: text", "RobertaForMaskedLM is an encoder"),
+        refused=("no column has a usual name for labels", "columns found: text", "is a masked language model"),
     ),
     Wild(
         name="the words of a tagged table for a decoder", file="rows.csv",
@@ -259,7 +259,7 @@ PREFERENCES = (
     Wild(
         name="SQuAD's own JSON without questions", file="squad.json",
         content=json.dumps({"data": [{"title": "Sheep of the world", "paragraphs": [{"context": STORY, "qas": []}]}]}),
-        refused=("holds no text",),
+        refused=("contains no text",),
     ),
 )  # fmt: skip
 MEDIA = (
@@ -281,7 +281,7 @@ MEDIA = (
     Wild(
         name="the mark of an image alone",
         content=[{"messages": TURNS}, {"messages": [{"role": "user", "content": "<image>Sheep?"}, TURNS[1]]}],
-        refused=("the text holds <image>",), where="line 2",
+        refused=("the text contains <image>",), where="line 2",
     ),
     Wild(
         name="an image in a late row", content=[*[{"messages": TURNS}] * 100, {"messages": TURNS, "images": ["a.jpg"]}],
@@ -373,7 +373,7 @@ LABEL_FORMS = (
              notes=("3 classes, named 0 to 2",)),
     labelled("multi-hot floats", [0.0, 1.0], [1.0, 1.0], learnt=("1", "0, 1")),
     labelled("multi-hot of true and false", [True, False], [False, True], learnt=("0", "1")),
-    labelled("a multi-hot list that is shorter", [0, 1, 1], [1, 0, 0], [1, 0], refused=("'1' stands there twice",
+    labelled("a multi-hot list that is shorter", [0, 1, 1], [1, 0, 0], [1, 0], refused=("'1' is listed twice",
              "a 0 or 1 for each")),
     labelled("lists of ids", [27], [2, 3], learnt=("27", "2, 3")),
     labelled("lists of the ids 0 and 1 of other lengths", [0, 1], [1], learnt=("0, 1", "1")),
@@ -464,7 +464,7 @@ LABEL_FORMS = (
          content=[{"text": "a", "label": "x", "labels": "y"}, {"text": "b", "label": "z", "labels": "w"}]),
     wide("a column of 0 and 1 a class", "id,comment_text,toxic,threat,insult", "a1,you fool,1,0,1", "b9,nice day,0,0,0",
          learnt=("you fool -> insult, toxic", "nice day -> "),
-         notes=("data.label_column is toxic, threat, insult and not auto",
+         notes=("data.label_column is toxic, threat, insult instead of auto",
                 "each of the columns toxic, threat, insult is a class")),
     wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
          "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
@@ -480,7 +480,7 @@ LABEL_FORMS = (
     wide("columns of classes, one misspelt", "text,toxic,threat", "you fool,1,0",
          settings={"data.label_column": "toxic, treat"}, refused=("no column 'treat'; did you mean 'threat'?",)),
     wide("columns of classes with an empty field", "text,toxic,threat", "you fool,1,0", "nice day,1,",
-         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has nothing instead of 0 or 1",),
+         settings={"data.label_column": "toxic,threat"}, refused=("the class 'threat' has no value instead of 0 or 1",),
          where="rows.csv, line 3"),
     wide("columns of classes without labels in a late row", "text,toxic,threat", *["you fool,1,0"] * 100,
          "nice day,-1,-1", refused=("the class 'toxic' has '-1' instead of 0 or 1",), where="rows.csv, line 102"),
@@ -489,7 +489,7 @@ LABEL_FORMS = (
     Wild(name="columns of classes that differ between files", model="encoder",
          content={"a.csv": "text,toxic,threat\nyou fool,1,0\n", "b.csv": "text,toxic,insult\nnice day,0,1\n"},
          refused=("no column 'threat'",), where="b.csv"),
-    Wild(name="coarse and fine labels", model="encoder", refused=("name it in data.label_column",
+    Wild(name="coarse and fine labels", model="encoder", refused=("set data.label_column",
          "coarse_label, fine_label"),
          content=[{"text": "a", "coarse_label": 0, "fine_label": 3}, {"text": "b", "coarse_label": 1,
          "fine_label": 4}]),
@@ -514,7 +514,7 @@ TEXT_PAIRS = (
            settings={"data.label_column": "answer", **CLASSES}, learnt=("one 1two 1 -> true", "one 2two 2 -> false")),
     paired("a pair without a label", "sentence1", "sentence2", label="note", refused=("data.label_column",)),
     Wild(name="annotators who did not agree", model="encoder", refused=("the label is '-'",
-         "leave the row out"), where="line 2",
+         "remove the row"), where="line 2",
          content=[{"gold_label": one, "sentence1": "A.", "sentence2": "B.", "annotator_labels": ["x"]}
          for one in ("x", "-", "y")]),
     Wild(name="premise with two choices", model="encoder", refused=("several columns could be the text",
@@ -553,7 +553,7 @@ ANSWERED = (
     answered("a context in parts", {"question": "Where?", "context": ["One.", "Two."], "answer": "x"},
              refused=("'context' is a list",), settings=ANSWERS),
     answered("several summaries", {"document": "Long.", "summary": ["Short.", "Brief."]}, "Long. -> Short.",
-             notes=("the first is trained on",)),
+             notes=("the first is used",)),
     answered("a list that is to be written", {"input": "a b", "output": '["a", "b"]'}, 'a b -> ["a", "b"]'),
     answered("article and highlights", {"article": "Long.", "highlights": "Short.", "id": "1"}, "Long. -> Short."),
     answered("a translation", {"translation": {"de": "ja", "en": "yes"}}, "ja -> yes",
@@ -677,7 +677,7 @@ WORD_TABLES = (
     ),
     not_tagged(
         "a sentence that begins again", "sentence_id,words,labels\n1,Ann,B-PER\n1,sleeps,O\n2,Bo,B-PER\n1,eats,O\n",
-        "rows.csv", "the sentence '1' was there before", "sort the rows",
+        "rows.csv", "the sentence '1' has appeared before", "sort the rows",
         where="rows.csv, line 5",
     ),
     not_tagged(
@@ -1840,7 +1840,7 @@ UNREADABLE_CONVERSATIONS = (
                 ANSWER,
             ],
         },
-        "no text (image_url)", "images are not supported",
+        "not text (image_url)", "images are not supported",
     ),
     _no_chat(
         "image parts with an empty text",
@@ -1848,11 +1848,11 @@ UNREADABLE_CONVERSATIONS = (
             "id": "a",
             "messages": [_turn("user", [{"type": "image", "text": ""}, {"type": "text", "text": "Sheep?"}]), ANSWER],
         },
-        "no text (image)",
+        "not text (image)",
     ),
     _no_chat(
         "image parts without a type",
-        {"id": "a", "messages": [_turn("user", [{"image": "x.png", "text": "Sheep?"}]), ANSWER]}, "no text (image)",
+        {"id": "a", "messages": [_turn("user", [{"image": "x.png", "text": "Sheep?"}]), ANSWER]}, "not text (image)",
     ),
     _no_chat(
         "unknown roles", {"id": "a", "messages": [_turn("narrator", "Sheep."), ANSWER]},
@@ -1975,7 +1975,7 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="two columns of conversations", content=[{"id": "a", "first": [USER, ANSWER], "second": [USER, ANSWER]}],
-        refused=("several columns hold conversations", "data.text_column: first, second"),
+        refused=("several columns hold conversations", "set data.text_column to one of them: first, second"),
     ),
     # Answers
     *(
@@ -2002,8 +2002,8 @@ UNREADABLE_CONVERSATIONS = (
         "an empty answer in history", {"instruction": "Sheep?", "output": "None.", "history": [["Goats?", ""]]},
         "message 2, an assistant turn, is empty",
     ),
-    _no_chat("an empty question", {"prompt": "", "completion": "None."}, "no user turn with text"),
-    _no_chat("an empty question in messages", {"messages": [_turn("user", " "), ANSWER]}, "no user turn with text"),
+    _no_chat("an empty question", {"prompt": "", "completion": "None."}, "the user turns are empty"),
+    _no_chat("an empty question in messages", {"messages": [_turn("user", " "), ANSWER]}, "the user turns are empty"),
     _no_chat(
         "SQuAD without an answer", {"question": "Sheep?", "answers": {"text": [], "answer_start": []}},
         "the column 'answers' is empty",
@@ -2024,7 +2024,7 @@ UNREADABLE_CONVERSATIONS = (
     _no_chat("marks that contradict", {"messages": [USER, {**ANSWER, "weight": 1, "train": False}]}, "contradict"),
     _no_chat(
         "a user's turn that is marked as learnt", {"messages": [{**USER, "train": True}, ANSWER]},
-        "message 1, of the user, is marked as learnt", 'task.loss_on = "all"',
+        "message 1 (user) is marked for training", 'task.loss_on = "all"',
     ),
     _no_chat(
         "a mark where all is learnt", {"messages": [USER, {**ANSWER, "weight": 0}]},
@@ -2177,7 +2177,7 @@ TEMPLATES = (
     Wild(
         name="reasoning under chatml",
         content=_rendered(ASKS, _says("assistant", "None.", reasoning_content="One, two.")),
-        task="chat", learnt=("None.",) * 2, notes=("does not write the reasoning in 2 turns of 2 rows",),
+        task="chat", learnt=("None.",) * 2, notes=("omits the reasoning in 2 turns of 2 rows",),
     ),
     Wild(
         name="thinking under chatml",
@@ -2200,7 +2200,7 @@ TEMPLATES = (
     ),
     Wild(
         name="names of speakers under chatml", content=_rendered(_says("user", "Sheep?", name="Ann"), TELLS),
-        task="chat", learnt=("None.",) * 2, notes=("does not write the speaker's name in 2 turns of 2 rows",),
+        task="chat", learnt=("None.",) * 2, notes=("omits the speaker's name in 2 turns of 2 rows",),
     ),
     # What templates may do.
     Wild(
@@ -2393,7 +2393,7 @@ FILES_AND_VALUES = (
     Wild(
         name="labels between blanks", settings={"task.problem_type": "multi_label_classification"}, model="encoder",
         content=[{"text": "A.", "labels": labels} for labels in ("a.b c.d", "a.b", "c.d e.f", "e.f a.b")],
-        task="sequence_classification", notes=("separated by blanks",),
+        task="sequence_classification", notes=("separated by spaces",),
         learnt=("A. -> a.b, c.d", "A. -> a.b", "A. -> c.d, e.f", "A. -> a.b, e.f"),
     ),
     *(
@@ -2440,7 +2440,7 @@ FILES_AND_FOLDERS = (
     # What is not read as rows.
     Wild(
         name="rows in YAML", file="a.yaml", content="# rows\n- text: good hay\n  label: pos\n", model="decoder",
-        refused=("this is a list of rows in YAML", "as JSONL"),
+        refused=("this is a list of rows in YAML", "to JSONL"),
     ),
     Wild(
         name="answers in a list of objects", model="decoder",
@@ -2466,12 +2466,12 @@ FILES_AND_FOLDERS = (
     Wild(
         name="numbered words with two levels of entities", file="train.tsv", model="encoder",
         content="#\thttp://a [1]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n\n#\tb\n1\tPaul\tB-PER\tB-OTH\n2\tsings\tO\tO\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read; nor is column 4",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read, as is column 4",),
     ),
     Wild(
         name="numbered words with parts of speech", file="a.conll", model="encoder",
         content="1 Ann NN B-PER\n2 sings VB O\n\n1 Paul NN B-PER\n2 sings VB O\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("nor is column 3",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("as is column 3",),
     ),
     Wild(
         name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",
@@ -2496,8 +2496,8 @@ FILES_AND_FOLDERS = (
             ("a.pkl", b"\x80\x04\x95a\0", "a Python pickle", "never opened"),
             ("a.spacy", b"x\x9cabc\0", "spaCy's", "JSONL"),
             ("a.txt", b"PK\x03\x04\0", "an Excel file or a zip", "CSV"),
-            ("a.xml", "<?xml version='1.0'?><a/>", "this is XML, which has no columns"),
-            ("a.yaml", "---\na: 1\n", "this is YAML, which has no columns"),
+            ("a.xml", "<?xml version='1.0'?><a/>", "this is XML without columns"),
+            ("a.yaml", "---\na: 1\n", "this is YAML without columns"),
         )
     ),
     *(
@@ -2710,7 +2710,7 @@ ROWS_AND_COLUMNS = (
     _not("a prompt of several texts", {"prompt": ["Sheep?", "Goats?"], "completion": "None."}, "a list of 2 texts",
          '"Sheep? Goats?"', model="decoder"),
     _not("a turn without a role", {"messages": [{"content": "Sheep?"}, ANSWER]}, "message 1 has no role",
-         "known roles: system, user", model="decoder"),
+         "add a role: system, user", model="decoder"),
     # Tools.
     _chat("Anthropic's parts", {"messages": [
         USER, _turn("assistant", [{"type": "thinking", "thinking": "Hm."}, {"type": "text", "text": "I look."},
@@ -2718,7 +2718,7 @@ ROWS_AND_COLUMNS = (
         _turn("user", [{"type": "tool_result", "tool_use_id": "t", "content": "0"}, {"type": "text", "text": "So?"}]),
         ANSWER]},
         learnt=f"I look.\n{_CALLED} | None.", reads=("<tool_response>\n0\n</tool_response>", "So?"),
-        notes=("does not write the reasoning in 2 turns",)),
+        notes=("omits the reasoning in 2 turns",)),
     *(
         _chat(f"xLAM, {what}", {"query": "Sheep?", "answers": write([{"name": "count", "arguments": {"of": "sheep"}}]),
               "tools": write(_TOOLS)}, learnt=_CALLED, reads=('"description": "Counts."',))
@@ -2808,7 +2808,7 @@ ROWS_AND_COLUMNS = (
     # Labels.
     *(
         _not(f"labels that may be numbers or names, {name}", f"text,label\na,{one}\nb,{other}\nc,{one}\n",
-             "may be a number or a name", 'task.problem_type = "single_label_classification"', file="a.csv")
+             "may be a number or a name", 'set task.problem_type to "single_label_classification"', file="a.csv")
         for name, one, other in (("versions", "1.2", "1.10"), ("codes", "250.01", "401.9"))
     ),
     Wild(
@@ -2874,9 +2874,9 @@ PUBLISHED = (
     _learns("dbpedia_14", [{"label": n, "title": "Ann", "content": f"Ann {n} is many."} for n in (0, 1)],
             "sequence_classification", "Ann 0 is many. -> 0", "Ann 1 is many. -> 1", notes=("title",)),
     _not("trec", [{"text": f"Who {n}?", "coarse_label": n, "fine_label": n + 3} for n in (0, 1)],
-         "name it in data.label_column", "coarse_label, fine_label"),
+         "set data.label_column", "coarse_label, fine_label"),
     _not("civil_comments", [{"text": f"a {n}", "toxicity": 0.1, "severe_toxicity": 0.2} for n in (0, 1)],
-         "name it in data.label_column", "toxicity"),
+         "set data.label_column", "toxicity"),
     _learns("clinc_oos", [{"text": f"a {n}", "intent": n} for n in (0, 1)], "sequence_classification", "a 0 -> 0",
             "a 1 -> 1"),
     _learns("anli", [{"uid": "a", "premise": "A b.", "hypothesis": f"B c {n}.", "label": n, "reason": "So."}

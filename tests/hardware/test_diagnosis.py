@@ -109,7 +109,7 @@ def test_a_gpu_without_a_driver_that_answers_has_a_remedy(machine, fake_nvml, su
             diagnosis = diagnose(machine(driver=driver, gpus=gpus, nvidia_pci_devices=1))
             (problem,) = diagnosis.problems
             assert problem.severity == "bad" and remedy in problem.remedy
-            assert "driver does not answer" in diagnosis.device_reason
+            assert "driver does not respond" in diagnosis.device_reason
     leftover = Driver(problem="the NVIDIA driver is installed but not loaded", error_code=9)
     assert not diagnose(machine(driver=leftover, nvidia_pci_devices=0)).is_bad, "without a card it is only a warning"
 

@@ -64,14 +64,14 @@ def test_every_key_of_a_match_must_fit(machine, gpu, subtests):
             if "capability_below" in match and fits:
                 assert reason == "trains on NVIDIA H200, compute capability 9.0"
             if "cores_at_most" in match and fits:
-                assert reason == "trains on NVIDIA H200, beside 8 cores"
+                assert reason == "trains on NVIDIA H200, with 8 cores"
 
 
 def test_a_cpu_profile_may_name_the_gpu_that_cannot_be_used(machine, gpu):
     old = gpu(name="Tesla K80", capability=(3, 7))
     named = profile(device="cpu", name=["*K80*", "*K40*"])
     beside = machine(gpus=(old,))
-    why = "trains on the CPU (Test CPU, 8 cores), as Tesla K80 cannot be used"
+    why = "trains on the CPU (Test CPU, 8 cores), because Tesla K80 cannot be used"
     assert why_it_matches(named, beside, old, "cpu") == why
     assert why_it_matches(named, beside, None, "cpu") == why
     assert why_it_matches(named, beside, old, "cuda") == ""
@@ -89,7 +89,7 @@ def test_a_cpu_profile_may_limit_the_cores(machine):
 DAMAGED = [
     ({}, "match.device"),
     ({"device": "gpu"}, 'device = "cuda"'),
-    ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not known"),
+    ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not a known key"),
     ({"device": "cpu", "memory_gib": [1, 2]}, "known keys with device = 'cpu': name, cores_at_most"),
     ({"device": "cuda", "capability_below": "8"}, 'capability_below = "8.6"'),
     ({"device": "cuda", "capability_at_least": "8.0", "capability_below": "8.0"}, "greater than capability_at_least"),

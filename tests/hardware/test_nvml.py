@@ -100,7 +100,7 @@ def test_cuda_visible_devices_hides_gpus(fake_nvml, monkeypatch):
 def test_a_driver_that_hangs_is_reported_after_the_deadline(fake_nvml):
     never = Event()
     driver, gpus = read_cards(Nvml(fake_nvml({}, hang=never)), deadline_seconds=0.05)
-    assert "does not answer" in driver.problem and gpus == ()
+    assert "did not respond within" in driver.problem and gpus == ()
     never.set()
 
 

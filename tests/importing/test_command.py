@@ -84,7 +84,7 @@ WRONG_OPTIONS = [
     (["--to", "none/out.toml"], "none/out.toml: cannot be written: No such file or directory"),
     (["--to", "out.yaml"], "out.yaml: does not end in .toml"),
     (["--force"], "--force works only with --to; name the file with --to OUT.toml"),
-    (["--as", "axolotol"], "--as: unknown kind of config 'axolotol'; did you mean axolotl?"),
+    (["--as", "axolotol"], "--as: unknown tool 'axolotol'; did you mean axolotl?"),
 ]
 
 
@@ -113,7 +113,7 @@ def test_unknown_keys_are_reported_with_all_importers(capsys, tmp_path):
     assert all(name in shown for name in all_importers())
     assert main(["import", "x.yaml", "--as", "trl"]) == 2
     shown = capsys.readouterr()
-    assert "colour: red is unknown: trl has no such key" in shown.err and shown.out == ""
+    assert "colour: red is not known: trl has no such key" in shown.err and shown.out == ""
     path = tmp_path / "config.json"
     path.write_text('{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "float32"}')
     assert main(["import", str(path)]) == 2
@@ -126,7 +126,7 @@ def test_a_file_that_sets_nothing_is_refused_with_the_reason(capsys, tmp_path):
     assert main(["import", str(config), "--as", "modelforge", "--to", str(out)]) == 2
     shown = capsys.readouterr()
     assert not out.exists() and shown.out == "" and shown.err.count("\n") == 1
-    assert "contains no setting that can be imported: provider: huggingface (same here: models are built" in shown.err
+    assert "contains no setting that can be imported: provider: huggingface (always so here: models" in shown.err
 
 
 NOT_TRAINABLE = [
@@ -159,7 +159,7 @@ def test_what_cannot_be_trained_is_refused_with_the_nearest_and_nothing_is_writt
             shown = capsys.readouterr()
             assert shown.out == "" and shown.err.count("\n") == 1 and not (tmp_path / "out.toml").exists()
             assert shown.err.startswith("tui-trainer: x.yaml: ") and re.search(
-                "cannot be trained here: |is not valid: ", shown.err
+                "cannot be trained here: |does not fit: ", shown.err
             )
             assert all(word in shown.err for word in words), shown.err
 

@@ -278,10 +278,10 @@ def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
         imported.refuse_other_runs()
     first, second = map(str, error.value.problems)
     where, expected = tmp_path / "foreign.json", all_settings()["tuning.r"].expected
-    assert first == f"{where}: lora_r: 100000 is not valid: tuning.r must be {expected}"
-    assert f"{where}: learning_rate: fast is not valid: training.learning_rate must be" in second
+    assert first == f"{where}: lora_r: 100000 does not fit: tuning.r must be {expected}"
+    assert f"{where}: learning_rate: fast does not fit: training.learning_rate must be" in second
     assert "--without lora_r,learning_rate imports the rest" in second
-    with pytest.raises(ConfigError, match="max_length: null is not valid: TRL truncates no rows then"):
+    with pytest.raises(ConfigError, match="max_length: null does not fit: TRL truncates no rows then"):
         read({"model_name_or_path": "a/b", "max_length": None}, "trl").refuse_other_runs()
 
 
@@ -368,14 +368,14 @@ WRONG_ARGUMENTS = [
     ({**FLOOR}, None, "needs min_lr_rate or min_lr, not both"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "min_lr": 1e-5}, "not both"),
     ({**FLOOR}, {"min_lr": 1e-5}, "min_lr becomes a share of learning_rate"),
-    ({**FLOOR}, {"min_lr_rate": 0.1, "num_cycles": 2}, "num_cycles: here"),
+    ({**FLOOR}, {"min_lr_rate": 0.1, "num_cycles": 2}, "num_cycles; supported values: num_cycles = 0.5"),
     ({**FLOOR}, {"min_lr_rate": 1.5}, "training.min_lr_rate must be"),
     ({**FLOOR}, [0.1], "lr_scheduler_kwargs must be a table"),
     ({**FLOOR}, "min_lr_rate", "lr_scheduler_kwargs must be a table"),
     ({**DECAY}, None, "needs num_decay_steps, a whole number"),
     ({**DECAY}, {"num_decay_steps": 0.1}, "a whole number"),
     ({**DECAY}, {"num_decay_steps": 9, "decay_type": "log"}, "training.decay_type must be"),
-    ({**DECAY}, {"num_decay_steps": 9, "warmup_type": "cosine"}, "warmup_type: here"),
+    ({**DECAY}, {"num_decay_steps": 9, "warmup_type": "cosine"}, "0.5, warmup_type = linear"),
     ({**DECAY, "max_steps": 90}, {"num_decay_steps": 9, "num_stable_steps": 9}, "must add up to max_steps"),
     ({**DECAY, "max_steps": 18, "warmup_steps": 0, "warmup_ratio": 0.1}, {"num_decay_steps": 9, "num_stable_steps": 9},
      "must add up to max_steps"),

@@ -80,7 +80,7 @@ def test_a_missing_file_a_folder_and_binary_data_are_reported(tmp_path):
     with pytest.raises(ConfigError, match="does not exist"):
         read_foreign(tmp_path / "none.yaml")
     (tmp_path / "adapter_config.json").write_text("{}")
-    with pytest.raises(ConfigError, match=r"is not a file; give .*adapter_config\.json"):
+    with pytest.raises(ConfigError, match=r"is not a file; use .*adapter_config\.json"):
         read_foreign(tmp_path)
     (tmp_path / "x.yaml").write_bytes(b"a: 1\nb: \xff\n")
     with pytest.raises(ConfigError, match="line 2 is not UTF-8"):

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[str, ...]] = {
 }
 # What the message says, and the settings in its hint.
 WHY: dict[str, tuple[str, dict[str, str]]] = {
-    MODEL: ("is an encoder", {TASK: "sequence_classification"}),
+    MODEL: ("is a masked language model", {TASK: "sequence_classification"}),
     PRECISION: ("fp16 needs a GPU|this CPU does not support bf16", {PRECISION: "auto"}),
     ATTENTION: ("flash_attention_2 needs a GPU", {ATTENTION: "auto"}),
     METHOD: ("qlora needs a GPU", {METHOD: "lora", DTYPE: "bfloat16"}),

@@ -107,7 +107,7 @@ def test_damaged_weights_are_reported_beside_the_other_facts(copied):
     os.truncate(copied / "model.safetensors", 3000)
     facts = find_model(str(copied))
     assert facts.headers is None and facts.weights == "safetensors"
-    assert "cut short" in str(facts.damage[0])
+    assert "truncated" in str(facts.damage[0])
     assert facts.shape.parameters == find_model(str(copied)).shape.parameters > 0
 
 
@@ -168,7 +168,7 @@ def test_a_revision_cannot_point_outside_the_cache(cache):
 
 
 def test_a_folder_without_a_config_is_refused_with_what_it_holds(tmp_path):
-    assert "the folder has no config.json; give the folder that" in refusal(tmp_path)
+    assert "the folder has no config.json; give the folder where" in refusal(tmp_path)
     (tmp_path / "inner").mkdir()
     (tmp_path / "inner" / "config.json").write_text("{}")
     assert "subfolders with one: inner" in refusal(tmp_path)

@@ -198,7 +198,7 @@ def test_rows_beyond_learnt_positions_are_refused_and_beyond_rotary_ones_cause_a
             assert length_problems(shape, limit) == [] and length_warning(shape, limit) == ""
             if variant == "llama":
                 assert length_problems(shape, limit + 1) == []
-                assert f"beyond the {limit} tokens" in length_warning(shape, limit + 1)
+                assert f"exceeds the {limit} tokens" in length_warning(shape, limit + 1)
                 continue
             (only,) = length_problems(shape, limit + 1)
             assert only.key == "data.max_length" and f"set data.max_length = {limit} or less" in str(only)

@@ -218,7 +218,7 @@ NEEDING_PACKAGES = [
     ({"spiece.model": PIECES}, (), "the packages sentencepiece and protobuf for reading it", "f && "),
     ({"spiece.model": PIECES}, SENTENCEPIECE, "the package protobuf for reading it is", "save_pretrained"),
     ({"spiece.model": PIECES}, BOTH, "", ""),
-    ({"source.spm": PIECES, "vocab.json": b"{}"}, (), "the package sentencepiece to", "uv pip install sent"),
+    ({"source.spm": PIECES, "vocab.json": b"{}"}, (), "package sentencepiece for reading it is", "uv pip install sent"),
     ({"source.spm": PIECES, "vocab.json": b"{}"}, SENTENCEPIECE, "", ""),
     ({"tokenizer.model": PIECES, "vocab.json": b"{}", "merges.txt": b""}, (), "", ""),
     ({"tokenizer.model": TIKTOKEN}, BOTH, "only a tiktoken file (tokenizer.", "copy"),

@@ -27,18 +27,18 @@ def planned(hardware: Hardware, family: str = "llama", **settings):
 
 
 def test_auto_takes_liger_on_a_card_and_family_that_have_it():
-    assert planned(LIGER) == ("liger", "auto: liger-kernel 0.8.5 knows llama", "")
+    assert planned(LIGER) == ("liger", "auto: liger-kernel 0.8.5 supports llama", "")
     assert len(LIGER_FAMILIES) > 15 and planned(LIGER, "qwen3")[0] == "liger"
 
 
 WITHOUT_KERNELS = [
 (H200, "llama", {}, "liger-kernel is not installed"),
 (CPU, "llama", {}, "this run is on the CPU"),
-(LIGER, "gpt2", {}, "none for gpt2"),
+(LIGER, "gpt2", {}, "does not support gpt2"),
 (replace(PASCAL, libraries=LIGER.libraries), "llama", {}, "7.0, and this GPU has 6.1"),
 (replace(LIGER, libraries={**LIGER.libraries, "triton": None}), "llama", {}, "triton"),
 (LIGER, "llama", {"training__torch_compile": "true"}, "compiled layers fuse the same"),
-(LIGER, "llama", {"training__deterministic": "true"}, "the same bits"),
+(LIGER, "llama", {"training__deterministic": "true"}, "kernels are deterministic"),
 (LIGER, "llama", {"model__kernels": "none"}, "from --set"),
 ]  # fmt: skip
 
@@ -53,7 +53,7 @@ def test_auto_takes_no_fused_kernels_elsewhere_and_gives_the_reason(subtests):
 REFUSED = [
 (H200, "llama", "liger", "liger-kernel is not installed"),
 (CPU, "llama", "liger", "on the CPU"),
-(LIGER, "gpt2", "liger", "none for gpt2"),
+(LIGER, "gpt2", "liger", "does not support gpt2"),
 ]  # fmt: skip
 
 

@@ -72,14 +72,14 @@ def test_the_learning_rate_is_scaled_to_the_rows_of_all_processes():
 
 
 COUNTS = [
-    (machine(card(0)), None, {}, 1, "one card"),
+    (machine(card(0)), None, {}, 1, "one GPU"),
     (FOUR, 2, {}, 1, "GPU 2 was chosen"),
     (machine(card(0), card(1, "NVIDIA T4")), None, {}, 1, "the other GPUs differ"),
     (FOUR, None, {"distributed__processes": 2}, 2, "from --set"),
     (FOUR, None, {"training__effective_batch_size": 3}, 3, "4 GPUs, but a step has only 3 rows"),
     (FOUR, "none", {}, 1, "one process uses all cores of the CPU"),
     (FOUR, "none", {"distributed__processes": 2}, 2, "from --set"),
-    (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one card"),
+    (machine(card(0), replace(card(1), visible=False)), None, {}, 1, "one GPU"),
 ]
 
 
@@ -99,7 +99,7 @@ def test_the_memory_budget_is_that_of_the_card_with_the_least_free():
 
 
 CONFLICTS = [
-    ({"distributed__processes": 5}, "is 5, but 4 cards can be used"),
+    ({"distributed__processes": 5}, "is 5, but 4 GPUs can be used"),
     ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows: each process"),
     ({"distributed__processes": 2, "training__effective_batch_size": 64, "training__per_device_train_batch_size": 8,
       "training__gradient_accumulation_steps": 8}, "distributed.processes = 8 x 8 x 2 = 128"),

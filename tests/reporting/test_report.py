@@ -117,7 +117,7 @@ def test_figures_are_those_of_journal_and_model_card(real):
     assert len(rows) == 15
     for row in rows:
         assert row in plain or row.replace("| ", "| loss: ", 1) in plain, row
-    asked = section(plain, "What was asked")
+    asked = section(plain, "Settings")
     assert "| training.max_steps | 8 | 0 |" in asked and "output.name" not in asked and "training.seed" not in asked
     again = section(plain, "Reproduce this run")
     assert f"--no-ui {folder.config} --set output.name=real-again" in again and "max_steps = 8" in again
@@ -286,7 +286,7 @@ def test_a_long_sample_is_cut_except_in_json(tmp_path):
     text = "".join(f"\nline {n}" for n in range(200))
     told = e.TextSampled(step=2, prompt="It says", text=text)
     facts = facts_of(run_of(tmp_path, "a", start(), *steps(1, 2), told))
-    report = section(to_markdown(facts), "What it writes")
+    report = section(to_markdown(facts), "Samples")
     assert "It says\u00b7\nline 0" in report and "line 28\n" in report and "line 29\n" not in report
     assert "and 171 more lines" in report and json.loads(to_json(facts))["samples"][0]["text"] == text
 
@@ -360,5 +360,5 @@ def test_exports_are_listed_with_their_certificates(tmp_path):
     (folder.root / "export" / "torn").mkdir()
     (folder.root / "export" / "torn" / "certificate.json").write_text("{")
     report = section(to_markdown(facts_of(folder)), "Exports")
-    assert "1.2500 → 1.2500 | 1.0 MiB → 1.0 MiB | 2 → 2 | as it was trained" in report
+    assert "1.2500 → 1.2500 | 1.0 MiB → 1.0 MiB | 2 → 2 | same as trained" in report
     assert "1.2500 → -- | 1.0 MiB → --" in report and "no tokenizer" in report and "torn" not in report

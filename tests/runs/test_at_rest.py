@@ -146,5 +146,5 @@ def test_an_invalid_or_existing_name_is_refused(run):
 def test_a_rename_is_kept_when_the_list_cannot_be_written(run, private_home):
     shutil.rmtree(private_home)
     private_home.write_text("a file where the folder should be")
-    assert "cannot be written" in at_rest.rename(run.root, "b").message
+    assert "cannot write the list of runs" in at_rest.rename(run.root, "b").message
     assert run.root.with_name("b").is_dir()

@@ -63,7 +63,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
     with pytest.raises(FolderError, match="tui-trainer resume a"):
         RunFolder.create(tmp_path, "a")
     (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FolderError, match="exists already"):
+    with pytest.raises(FolderError, match="already exists"):
         RunFolder.create(tmp_path, "dangling")
     assert (tmp_path / "a" / "config.toml").read_bytes() == b"first"
     assert not (tmp_path / "nowhere").exists()

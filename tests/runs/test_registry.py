@@ -68,7 +68,7 @@ def test_the_index_is_private_and_compacted(tmp_path, home):
 def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home):
     folder = RunFolder.create(tmp_path / "runs", "a")
     home.write_text("a file where the folder should be")
-    assert "cannot be written" in remember(folder.root).message
+    assert "cannot write the list of runs" in remember(folder.root).message
     assert forget(folder.root) is not None
     assert known_runs() == []
     assert find_run("runs/a") == folder
@@ -98,7 +98,7 @@ def test_an_ambiguous_reference_lists_the_candidates(tmp_path, subtests):
     candidates = {"co": ["code", "coda"], "same": [str(tmp_path / "runs/same"), str(tmp_path / "other/same")]}
     for reference, names in candidates.items():
         with subtests.test(reference):
-            with pytest.raises(FolderError, match="any of 2 runs") as refusal:
+            with pytest.raises(FolderError, match="matches 2 runs") as refusal:
                 find_run(reference)
             assert all(name in str(refusal.value) for name in names)
 

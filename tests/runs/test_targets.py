@@ -39,9 +39,9 @@ def verdicts(*events):
 
 def test_no_target_is_known_before_it_is_measured():
     assert verdicts(planned(**ALL)) == dict.fromkeys(
-        ("samples/s", "inference samples/s", "memory", "model size", "held-out loss", "F1"), "not known yet"
+        ("samples/s", "inference samples/s", "memory", "model size", "held-out loss", "F1"), "unknown yet"
     )
-    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 6 met, 6 not known yet"
+    assert targets_summary(fold([start(), planned(**ALL)])) == "0 of 6 met, 6 unknown yet"
 
 
 def test_each_target_is_a_lower_or_an_upper_limit():
@@ -88,14 +88,14 @@ def test_the_size_of_an_adapter_is_that_of_the_merged_model():
     state = fold([start(100), adapted, *steps(1, 5), ended])
     (target,) = targets_of(state)
     assert target.met is False
-    assert target.words == "model size 512.0 MiB, merged; the adapter alone 1.0 MiB (at most 256.0 MiB)"
-    assert "512.0 MiB merged; the adapter alone 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
+    assert target.words == "model size 512.0 MiB, merged; adapter only 1.0 MiB (at most 256.0 MiB)"
+    assert "512.0 MiB merged; adapter only 1.0 MiB" in "\n".join(lines.end_lines(state, "a", "a", "base"))
 
 
 def test_inference_speed_is_not_known_before_bench():
     state = fold([start(100), planned(inference_samples_per_second=50.0), *steps(1, 5), end(100)])
     (target,) = targets_of(state)
-    assert target.verdict == "not known yet" and "tui-trainer bench a" in target.words
+    assert target.verdict == "unknown yet" and "tui-trainer bench a" in target.words
     state.apply(InferenceMeasured(step=100, samples_per_second=60.0, rows=32))
     (target,) = targets_of(state)
     assert target.words == "inference samples/s 60, in batches (at least 50)"
@@ -124,7 +124,7 @@ def test_a_run_shows_its_targets_in_terminal_and_report(tiny_run):
     assert "(at least 0.001): met" in printed and "(at most 1.0 MiB): not met" in printed
     last = next(one for one in reversed(events) if isinstance(one, EvalDone))
     before = fold([one for one in events if not isinstance(one, RunFinished)])
-    assert lines.event_line(last, before).endswith("targets 2 of 4 met, 1 not known yet")
+    assert lines.event_line(last, before).endswith("targets 2 of 4 met, 1 unknown yet")
     report = (folder.root / "report.md").read_text().split("## Targets\n")[1].split("\n## ")[0]
     assert report.count("| met |") == 3 and report.count("| not met |") == 1
 
@@ -142,4 +142,4 @@ def test_compare_has_a_row_of_targets_if_a_run_has_any(tmp_path, capsys):
 
 def test_an_ended_run_without_a_model_has_no_known_size(tmp_path):
     folder = run_of(tmp_path, "a", start(), planned(model_size_gib=1.0), *steps(1, 2), end(2, "stopped"))
-    assert "| not known |" in to_markdown(facts_of(folder))
+    assert "| unknown |" in to_markdown(facts_of(folder))

@@ -74,7 +74,7 @@ def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing(
         "not rated: steps are so small that launch overhead dominates (2.0 s, computing 2.0 s)"
     )
     # What the machine reached itself with such steps is still a measure.
-    assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith("a problem, 1 % of the best here")
+    assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith("very slow, 1 % of the best here")
 
 
 def test_there_is_no_grade_without_a_best_rate_and_computing_rates():
@@ -139,12 +139,12 @@ def test_the_estimated_time_is_corrected_by_the_steps_so_far():
 def test_time_before_the_first_step_is_shown_apart():
     planned = replace(ON_A_CPU, total_steps=10, duration_seconds=32.5, beginning_seconds=30.0)
     state = fold([start(10), planned, *steps(1, 10), EPOCH, end(10)])
-    assert time_words(state).startswith("5.0 s, 32.5 s planned, 30.0 s of it before the first step; a step takes")
+    assert time_words(state).startswith("5.0 s, 32.5 s planned, 30.0 s of it before the first step; 500 ms/step")
 
 
 def test_a_plan_reports_cores_that_others_use():
     assert busy_words(None, 2, 2) == busy_words(0.4, 2, 2) == ""
-    assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they do")
+    assert busy_words(2.0, 2, 2).endswith("about 2.0 times as long while they run")
     assert "enough remain for this run" in busy_words(4.0, 16, 8)
 
 

@@ -308,14 +308,14 @@ STRIPS = (
 
 BAD_INPUT = [
     ({}, [*conversations(4), {"messages": LATER}], ("conversations.jsonl, line 5", "content of message 2 is null")),
-    ({}, [*conversations(4), {"messages": "x"}], ("conversations.jsonl, line 5", "no JSON")),
+    ({}, [*conversations(4), {"messages": "x"}], ("conversations.jsonl, line 5", "not valid JSON")),
     ({}, [*conversations(4), {"messages": []}], ("conversations.jsonl, line 5", "no messages")),
     (
         {},
         [{"text": "a"}] * 4,
         ("conversations.jsonl: no column holds conversations", "columns found: text", "causal_lm"),
     ),
-    ({"data.max_chars": 10}, None, ("data.max_chars: a table is read row by row", "data.max_rows limits")),
+    ({"data.max_chars": 10}, None, ("data.max_chars: does not apply to tables", "data.max_rows limits")),
     ({}, [*conversations(4), {"messages": [{**turn("user", "a"), "name": "\ud800"}, turn("assistant", "b")]}],
      ("conversations.jsonl, line 5", "half a character")),
     ({"data.text_column": "mesages"}, None, ("no column 'mesages'", "did you mean 'messages'?")),

@@ -108,7 +108,7 @@ def test_a_plan_and_a_preview_show_the_rows_of_each_source(tmp_path, capsys):
     sets = [part for key, value in settings.items() for part in ("--set", f"{key}={value}")]
     assert main(["plan", *sets]) == 0
     shown = capsys.readouterr().out
-    assert "trains on a.jsonl (" in shown and "learns from b.jsonl (" in shown
+    assert "trains on a.jsonl (" in shown and "trains on b.jsonl (" in shown
     assert "KiB): about 60 rows, about 96 per training epoch (data.weights 2)\n" in shown
     assert main(["preview", *sets, "-n", "1"]) == 0
     shown = capsys.readouterr().out

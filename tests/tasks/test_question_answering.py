@@ -176,7 +176,7 @@ def test_notes_describe_the_answers_of_the_data(tmp_path):
     _, data = prepared(tmp_path, rows)
     told = " | ".join(data.notes)
     assert "questions are in the column 'question'" in told and "2 questions have no answer" in told
-    assert "1 answer does not fit whole" in told
+    assert "1 answer does not fit: " in told
     assert "1 questions have different answers" in told and "1 answers occur more than once" in told
 
 
@@ -248,7 +248,7 @@ def test_mistakes_in_json_of_squad_are_refused_with_their_place(tmp_path, subtes
 SETTINGS_REFUSED = {
     "training.label_smoothing_factor=0.1": "does not apply to answers",
     "evaluation.metric_for_best_model=rouge1": "known: loss, exact_match, f1",
-    "data.label_column=x": "does not read it",
+    "data.label_column=x": "question_answering does not use it",
     "data.text_column=quest": "did you mean 'question'?",
     "data.max_length=3": "3 special tokens are added around a question and its context",
 }

@@ -285,7 +285,7 @@ BAD_INPUT = [
     (
         {"evaluation.metric_for_best_model": "rougeL", "evaluation.generate_rows": 0},
         None,
-        ("evaluation.generate_rows", "rougeL is measured on answers"),
+        ("evaluation.generate_rows", "rougeL needs generated answers"),
     ),
 ]
 

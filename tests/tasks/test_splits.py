@@ -160,7 +160,8 @@ def test_data_eval_path_wins_over_a_validation_split(tmp_path):
     other = write(tmp_path / "other.jsonl", rows("other", 5))
     trained, evaluated, told = used(tmp_path / "d", tmp_path / "cache", data__eval_path=other)
     assert trained == marks("train") and evaluated == {f"other-{n}" for n in range(5)}
-    assert "not read: validation (validation.jsonl), test (test.jsonl); data.eval_path says" in told
+    left_out = "not read: validation (validation.jsonl), test (test.jsonl)"
+    assert f"{left_out}; the held-out data comes from data.eval_path" in told
     on_test = used(tmp_path / "d", tmp_path / "cache", data__eval_path=tmp_path / "d/test.jsonl")
     assert on_test[:2] == (marks("train"), marks("test"))
     assert "test (test.jsonl) is evaluated on; not read: validation (validation.jsonl);" in on_test[2]
@@ -181,7 +182,7 @@ def test_each_of_several_sources_needs_a_validation_split_or_none_has_one(tmp_pa
     assert evaluated == {f"{source}validation-{n}" for source in "ab" for n in range(4)}
     assert told.count("not read: test") == 2
     (tmp_path / "b/validation.jsonl").unlink()
-    with pytest.raises(DataError, match=r"a: has a validation split, but .*/b has none; name .* in data.eval_path"):
+    with pytest.raises(DataError, match=r"a: has a validation split, but .*/b has none; set data.eval_path"):
         used(both, tmp_path / "cache")
     assert used(both, tmp_path / "cache", data__eval_path=tmp_path / "a")[1] == {f"avalidation-{n}" for n in range(4)}
 
@@ -408,7 +409,7 @@ def test_a_missing_split_is_refused(tmp_path, subtests):
     for name in COUNTS:
         write(tmp_path / f"{name}.jsonl", rows(name))
     for split, words in (
-        ("trian", "has no split 'trian'; it has"),
+        ("trian", "has no split 'trian'; its splits are train, validation, test"),
         ("train[5:", "'train[5:' is not a valid slice"),
         ("train[90:]", "'train[90:]' selects no rows; it has 20 rows"),
     ):

@@ -278,7 +278,7 @@ def test_an_ended_run_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch)
     assert [step for step, values in logged if "train/loss" in values] == [1, 2]
     assert logged[-1] == (None, {"status/finished": 1.0})
     assert main(["track", "a", "--to", "trackio"]) == 0
-    assert "trackio has all of it" in capsys.readouterr().out and len(finished) == 1
+    assert "trackio is up to date" in capsys.readouterr().out and len(finished) == 1
     assert {path.stat().st_mode & 0o077 for path in (folder.root / "tracking").rglob("*")} == {0}
 
 

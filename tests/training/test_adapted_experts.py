@@ -121,7 +121,7 @@ REFUSED = [
     ("mixtral", {"tuning.target_parameters": "experts.up"}, "that can be adapted: mlp.gate.weight, mlp.experts."),
     ("mixtral", {"tuning.lora_dropout": 0.1}, "is 0.1, but peft has no dropout for adapters on tensors"),
     ("gpt_oss", {**NAMED, "tuning.method": "full"}, "but tuning.method = full has no adapter"),
-    ("gpt_oss", {**NAMED, "training.torch_compile": "true"}, "was not tried with adapters of experts"),
+    ("gpt_oss", {**NAMED, "training.torch_compile": "true"}, "which is not tested with adapters of experts"),
     ("llama", {**BY_LAYER, "model.provider": "unsloth"}, "which is not supported with model.provider = unsloth"),
 ]
 

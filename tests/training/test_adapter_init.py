@@ -177,7 +177,7 @@ def test_the_learning_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny
     }
     # The rates 1e-3 and 3e-4 are for four times as many rows; a fourth of the rows halves them.
     assert (rates["default"].value, rates["pissa"].value, rates["olora"].value) == (5e-4, 1.5e-4, 5e-4)
-    assert "initial adapters as the largest part of the weights" in rates["pissa"].reason
+    assert "adapters that start as the principal part of the weights" in rates["pissa"].reason
 
 
 @pytest.mark.full

@@ -180,7 +180,7 @@ def test_free_memory_of_a_card_is_read_again_for_each_plan(machine, tiny_config,
 def test_the_command_takes_a_number_or_none(capsys):
     for word in ("one", "-1", "1.5"):
         assert main(["plan", f"--gpu={word}"]) == EXIT_BAD_INPUT
-        assert "takes the number of a card, or none" in capsys.readouterr().err
+        assert "takes the number of a GPU, or none" in capsys.readouterr().err
     assert main(["plan", "--gpu", "99"]) == EXIT_BAD_INPUT
     assert "there is no GPU 99" in capsys.readouterr().err
 
@@ -196,7 +196,9 @@ def test_a_run_is_resumed_on_another_card_and_reports_it(machine, stopped):
     assert (opened.plan.gpu_uuid, opened.plan.device_name) == ("GPU-0000", "NVIDIA H200")
     carry_out(opened)
     (event,) = problems(folder, "another device")
-    assert event.message == "the card of the plan (NVIDIA H100 80GB HBM3) is not here: GPU 0, NVIDIA H200 goes on"
+    assert event.message == (
+        "continuing on GPU 0 (NVIDIA H200) instead of the planned GPU (NVIDIA H100 80GB HBM3), which is not available"
+    )
     after = read_plan(folder)
     assert after.gpu_uuid == "GPU-0000" and after.effective_batch_size == before.effective_batch_size
     opened = open_again(folder, gpu=1)
@@ -229,7 +231,7 @@ def test_on_a_smaller_card_the_step_is_split_into_smaller_passes(machine, begun)
     assert words.endswith("with micro-batches of 2 rows instead of 4")
     assert changed.memory_bytes.value == needed[2] and changed.per_device_train_batch_size.reason == words
     tiny = replace(CARD, memory_free_bytes=GIB // 2, memory_bytes=GIB // 2)
-    with pytest.raises(ConfigError, match=r"needs about .* with 1 rows per pass, the GPU has 512"):
+    with pytest.raises(ConfigError, match=r"needs about .* with a micro-batch of 1, but the GPU has 512"):
         moved(plan, machine(tiny), None)
 
 

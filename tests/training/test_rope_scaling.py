@@ -61,9 +61,10 @@ def settings(tmp_path):
 
 @pytest.mark.versions
 def test_the_types_are_those_of_transformers():
-    assert FIELDS.keys() == ROPE_INIT_FUNCTIONS.keys()
+    # Dynamic scaling depends on the longest row seen so far, so no run could be resumed exactly.
+    assert FIELDS.keys() == ROPE_INIT_FUNCTIONS.keys() - {"dynamic"}
     kinds = set(RopeScalingSection.model_json_schema()["properties"]["rope_type"]["enum"])
-    assert kinds == {"default", *ROPE_INIT_FUNCTIONS}
+    assert kinds == {"default", *FIELDS}
     for needs, takes in FIELDS.values():
         assert {*needs, *takes} <= RopeScalingSection.model_fields.keys()
 

@@ -153,7 +153,7 @@ def test_values_beyond_the_range_are_marked_and_counted():
 
 def test_a_logarithmic_axis_is_refused_without_values_above_zero():
     drawn = Drawn(run([-1.0, 0.0]))
-    assert "above zero" in drawn.chart.toggle_log() and not drawn.chart.view.log
+    assert "needs positive values" in drawn.chart.toggle_log() and not drawn.chart.view.log
     drawn.state.apply(step(3, 2.0))
     assert drawn.chart.toggle_log() == ""
     assert "log" in drawn.heading and "▾ 2 below" in drawn.heading

@@ -87,7 +87,7 @@ async def test_the_worst_comes_first_and_the_finding_follows_keys_clicks_and_the
         await screens.shows("13-22 of 36", "check 07 takes 12 of 34 seconds")
         await screens.press("down")
         await screens.click("Title of check 03")
-        await screens.shows("a applies: training.weight_decay = 0.01", gone="\u2500 Finding")
+        await screens.shows("press a to apply training.weight_decay = 0.01", gone="\u2500 Finding")
         assert pointed(screens).startswith("Title of check 03")
 
 
@@ -117,7 +117,7 @@ async def test_the_same_check_stays_chosen_when_findings_come_anew_and_only_open
         await screens.shows("there are no fixes to apply")
         screens.bench.document.loaded = None
         screens.bench._checked([])
-        await screens.shows("the config has a problem: 2 shows it", gone="looking")
+        await screens.shows("the config has a problem: press 2 to see it", gone="checking")
 
 
 @in_event_loop

@@ -102,5 +102,5 @@ async def test_a_recipe_of_ones_own_that_cannot_be_used_says_why_in_the_list(lab
         await screens.press("2", "p")
         await settled(screens)
         why = {name: chooser(screens).misfit(name) for name in ("odd", "quick", "unknown")}
-        assert "nonsense" in why["odd"] and "does not fit its setting" in why["quick"], why
+        assert "nonsense" in why["odd"] and "is not valid for its setting" in why["quick"], why
         assert why["unknown"] == "unknown setting"

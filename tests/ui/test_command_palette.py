@@ -42,7 +42,7 @@ async def test_letters_find_actions_the_best_first_and_enter_does_the_chosen_one
         await screens.press(":", *"recipes")
         await screens.shows("Choose a recipe; you see first what it would change.")
         await screens.press("enter")
-        await screens.shows("Choose a recipe", "It changes")
+        await screens.shows("Choose a recipe", "\u2500\u2500 Changes ")
 
 
 async def take(screens, letters: str, first: str) -> None:

@@ -141,7 +141,7 @@ async def test_keys_change_a_value_reset_it_and_say_where_they_end():
         await press("/ =per_device_tr enter right")
         assert value(MICRO) == 32
         await press("r")
-        await screens.shows("per_device_train_batch_size is 16 again")
+        await screens.shows("per_device_train_batch_size reset to 16")
         await press("escape / =total_lim enter left left")
         await screens.shows("save_total_limit cannot go lower")
         await press("y")
@@ -328,7 +328,7 @@ async def test_a_broken_profile_of_the_users_own_ends_nothing(tmp_path, monkeypa
 async def test_what_the_run_does_not_read_is_folded_says_why_and_is_found_and_a_change_brings_it_back():
     async with opened() as (screens, _, press):
         shown = await press("/ =source_prefix enter")
-        assert "source_prefix" in shown and "Not used: the task char_lm does not read it." in shown
+        assert "source_prefix" in shown and "Not used: the task char_lm does not use it." in shown
         shown = await press("escape G")
         assert "source_prefix" not in shown
         await press("/ =source_prefix enter enter x enter escape")

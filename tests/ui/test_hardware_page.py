@@ -82,7 +82,7 @@ MACHINES = {
 SAID = {
     "no gpu": ("no NVIDIA GPU was found", "7, leaving one of 8 cores free (8 physical, 16 logical)", "none found",
                "bf16 natively (avx512_bf16)", "70.0 GiB free of 252.0 GiB", "/data/model cache",
-               "not here   peft, datasets"),
+               "missing    peft, datasets"),
     "sick driver": ("problems: 1", "the NVIDIA driver was updated"),
     "one": ("NVIDIA H200, 141.0 GiB, compute capability 9.0", "fp32, fp16 on tensor cores, bf16, tf32, fp8",
             "flash attention", "python of anna", "580.65, supports CUDA 13.2; torch is built for CUDA 13.2",

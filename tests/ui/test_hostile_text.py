@@ -244,7 +244,7 @@ def test_only_sequences_of_the_program_itself_are_sent_to_the_terminal(open_term
     terminal.press(*["down"] * (recipes + 2), "escape")
     terminal.wait_for("t start", gone="Choose a recipe")
     terminal.press("3")
-    terminal.wait_for("finding", gone="looking")
+    terminal.wait_for("finding", gone="checking")
     terminal.press(*["down"] * 12)
     terminal.start_run()
     terminal.wait_for("failed", "RuntimeError", seconds=90)

@@ -22,14 +22,14 @@ def bench() -> CannedBench:
 async def test_titles_keys_of_the_last_line_and_answers_are_clicked():
     async with open_screens(bench=bench()) as screens:
         for title, words in (("2 Config", "Enter edit"), ("3 Checklist", "finding"), ("4 Train", "Press t to start"),
-                             ("5 Runs", "no run yet"), ("1 Hardware", "processor")):  # fmt: skip
+                             ("5 Runs", "no runs yet"), ("1 Hardware", "processor")):  # fmt: skip
             await screens.click(title)
             await screens.shows(words)
         await screens.click("t start")
         await screens.click("Esc back")
         await screens.shows("? help", gone="Esc back")
         await screens.click("? help")
-        await screens.shows("Read the machine anew")
+        await screens.shows("Read the machine again")
         await screens.click("Esc close")
         await screens.shows("t start", gone="Esc close")
         screens.bench.tell("a sentence over all the keys of the last line")
@@ -68,7 +68,7 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
         screens.bench.has_no_runs = True
         screens.app.draw()
         await screens.click("shows the keys and the guides")
-        await screens.shows("Read the machine anew")
+        await screens.shows("Read the machine again")
         await screens.click("Esc close")
         await screens.click("4 Train")
         await screens.click("You see the plan first")
@@ -76,7 +76,7 @@ async def test_keys_that_a_text_names_are_pressed_by_a_click_on_their_words(monk
         await screens.shows("Press t to start", gone="Esc back")
         screens.bench.run = CannedRun([*trained(3), DONE], False)
         screens.app.draw()
-        await screens.click("in another form")
+        await screens.click("to another format")
         await screens.shows("Export quickstart-")
         await screens.click("Esc close")
         await screens.click("try it")

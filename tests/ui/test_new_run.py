@@ -55,7 +55,7 @@ def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
     # The same file by its whole path is one.
     run.config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
     found = data_here()
-    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["of the run first"] == [found[0].note]
+    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["used by run first"] == [found[0].note]
 
 
 def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):

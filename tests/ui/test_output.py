@@ -166,7 +166,7 @@ def test_all_screens_and_dialogs_on_every_kind_of_terminal(open_terminal, small_
     terminal.press("escape")
     terminal.wait_for("t start", gone="Choose a recipe")
     terminal.press("3")
-    terminal.wait_for("finding", gone="looking")
+    terminal.wait_for("finding", gone="checking")
     terminal.press(":")
     terminal.wait_for("Search actions, settings", "Checklist: up")
     terminal.press("\u00fc", "q", "z")

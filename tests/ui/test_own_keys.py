@@ -206,7 +206,7 @@ async def test_a_key_that_is_everywhere_is_typed_while_a_field_has_the_focus():
         await screens.press("ctrl+u", *"learn", "enter", "enter", "ctrl+u", "z", "Z")
         await screens.shows("[zZ")
         await screens.press("escape", "5", "/", "z", "Z")
-        await screens.shows("0 with 'zz'", "zZ")
+        await screens.shows("0 matching 'zz'", "zZ")
         await screens.press("enter", "z")
         await screens.shows("Go to the run above."), "and does what it says when nobody types"
 
@@ -216,7 +216,7 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
     for text, shown in (
         ("paused; continue with: tui-trainer ask chat resume", "paused; press p to continue"),
         ("before the first step; start with: tui-trainer resume a.b", "before the first step; press p to start"),
-        ("step 3 is saved, `tui-trainer resume chat` goes on from it", "step 3 is saved, p on Runs goes on from it"),
+        ("step 3 is saved; `tui-trainer resume a` continues from it", "step 3 is saved; p on Runs continues from it"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
         ("why: tui-trainer doctor chat", "why: d on Train"),

@@ -62,7 +62,7 @@ async def test_the_end_of_a_command_is_reported_on_other_screens_with_its_reason
     async with open_canned(size=(100, 30)) as screens:
         program.says("tui-trainer: data.path is not there")
         for ends, words in (((), "data.path is not there"), (({**REHEARSAL, "is_ready": True, "faults": []},),
-                                                             "nothing failed: the run can be started")):  # fmt: skip
+                                                             "nothing failed: the run is ready to start")):  # fmt: skip
             await screens.press("2", "d")
             await screens.ticks("data.path is not there ...")
             await screens.press("escape", "1")
@@ -142,7 +142,7 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         await screens.press("escape", "M")
         await screens.shows("tune is still running and would distort the measurement")
         screens.bench.run = CannedRun(trained(60), True)
-        await screens.ticks("tune ends: a run trains")
+        await screens.ticks("tune was stopped: a run is training")
         await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
         for key in "dmMb":
             await screens.press("escape", key)
@@ -249,7 +249,7 @@ async def test_the_speed_of_a_run_is_a_table_with_what_was_not_measured(chat, pr
         await screens.shows("\u25b8 ")
         await screens.press("M", "b", "enter")
         program.end(*json.dumps(SPEED, indent=1).split("\n"))
-        text = await screens.ticks("chat: 32 held-out rows in each turn, medians of up to 2 turns", "1.2500")
+        text = await screens.ticks("chat: 32 held-out rows, medians of up to 2 rounds", "1.2500")
         assert "onnx: onnxruntime is not installed" in text and "10.0 \u00b12%" in text
 
 
@@ -306,7 +306,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.press("5")
             await screens.shows("\u25b8 chat")
             await screens.press("x")
-            await screens.shows(" are free" if is_good else "held-out loss")
+            await screens.shows("GiB free." if is_good else "held-out loss")
             await screens.press(*["down"] * (3 if is_good else 0), "enter")
             await screens.ticks("writing, 3 of 12 tensors")
             await screens.press("escape", "D")
@@ -330,11 +330,11 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("5")
         await screens.shows("\u25b8 ")
         await screens.press("x")
-        await screens.shows("Export other", " are free")
+        await screens.shows("Export other", "GiB free.")
         await screens.press("enter")
         await screens.ticks("loading libraries and the model")
         await screens.press("escape", "down", "x")
-        await screens.shows("Export chat", "other is being exported to adapter: one at a time")
+        await screens.shows("Export chat", "other is being exported to adapter: wait until it is done")
         await screens.press("escape", "q")
         await screens.shows("Quit?", "other is being exported to adapter")
         await screens.press("c")
@@ -353,9 +353,9 @@ async def test_the_marked_are_exported_one_after_another_and_each_result_is_repo
         await screens.press("5")
         await screens.shows("3 here")
         await screens.press("*", "x")
-        await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "not run-c: it is interrupted")
+        await screens.shows("Export 3 runs", "2 of 3 runs, ~8.0 MiB", "run-c is skipped: it is interrupted")
         await screens.press("down")
-        await screens.shows("not run-a: llama.cpp's converter", gone="Enter export")
+        await screens.shows("run-a is skipped: llama.cpp's converter", gone="Enter export")
         await screens.press("up", "enter")
         await screens.ticks("exporting 1 of 2: run-b to adapter, 25%")
         program.end(exported())

@@ -70,10 +70,10 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.press("end", "D")
         await screens.shows("not created by a run")
         await screens.press("enter")
-        await screens.shows("thesis is no run folder")
+        await screens.shows("thesis is not a run folder")
 
         await screens.press("home", "down", "D")
-        await screens.shows("freed", "Esc")
+        await screens.shows("Frees ", "Esc")
         await screens.press("D")
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
@@ -115,7 +115,7 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.until(lambda: resumed == [stopped])
         monkeypatch.setattr(type(screens.bench), "run_is_ours_and_alive", True)
         await screens.press("p")
-        await screens.shows("one at a time")
+        await screens.shows("a run is active already")
         await screens.press("enter")
         await screens.shows("the Train screen keeps showing it")
     about = {"path": Path("/runs/a"), "step": 0, "total_steps": 5}
@@ -147,7 +147,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("/", *"5D")
         await screens.shows("no matching runs")
         await screens.press("backspace", "backspace", *"Dcy")
-        await screens.shows("1 with 'dcy'", "Esc clear", gone="run-28")
+        await screens.shows("1 matching 'dcy'", "Esc clear", gone="run-28")
         await screens.press("enter", "y")
         await screens.until(lambda: screens.app.clipboard == str(folder.root))
         await screens.press("escape")
@@ -191,7 +191,7 @@ async def test_the_settings_of_a_run_become_those_of_a_new_one_without_its_name_
         before = document.value("training.learning_rate")
         document.set("training.seed", 5)
         await screens.press("c")
-        await screens.shows("are in no file yet")
+        await screens.shows("settings that are not saved")
         assert document.value("training.max_steps") != 77
         await screens.press("enter")
         await screens.shows("recipe char-lm", "the settings of a")
@@ -209,7 +209,7 @@ async def test_a_deletion_that_waits_is_not_lost_when_another_run_is_looked_at(r
     async with opened() as screens:
         go_on = threading.Event()
         await screens.press("D")
-        await screens.shows("freed")
+        await screens.shows("Frees ")
         screens.bench.background.do("slow work", go_on.wait, lambda _: None)
         await screens.press("D", "down", "D")
         go_on.set()
@@ -318,7 +318,7 @@ async def test_tags_and_a_note_are_kept_with_the_run_shown_and_found(runs):
             await screens.press("e", *"to beat", "enter")
             await screens.shows("to beat", gone="Esc back")
         await screens.press("r", "/", *"#ba", "enter")
-        await screens.shows("1 with '#ba'", "third", gone="second")
+        await screens.shows("1 matching '#ba'", "third", gone="second")
         await screens.shows("third interrupted")
         await screens.press("N", "ctrl+u", *"renamed", "enter")
         await screens.shows("renamed to renamed", "#base #fp8", "to beat")
@@ -339,7 +339,7 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
             text = await screens.shows("Delete 3 runs?", "run-d is running and is kept; S stops it", "D delete 3")
-            assert "KiB are freed" in text and "2 of them are not shown" in text
+            assert "Frees " in text and "KiB: journals" in text and "2 of them are hidden by the filter" in text
             await screens.press("D")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]

@@ -213,7 +213,7 @@ async def test_what_is_waited_for_stays_in_the_last_line(monkeypatch):
         assert shown.notice == ("planning ...", "dim"), "it is not there yet"
         await screens.press("2")
         assert not shown.start_wanted, "the next key ends the wish"
-        await screens.shows("2 Config", gone="planning")
+        await screens.shows("2 Config", gone="planning ...")
 
 
 @pytest.mark.full

@@ -79,7 +79,7 @@ async def test_one_run_at_a_time_also_where_one_began_after_the_question(tmp_pat
         await screens.shows("Enter start")
         screens.bench.run = CannedRun(trained(60), alive=True)
         await screens.press("enter")
-        await screens.shows("one at a time", gone="Enter start")
+        await screens.shows("a run is active already", gone="Enter start")
         assert not list((tmp_path / "runs").glob("*"))
 
 
@@ -164,7 +164,7 @@ async def test_an_ended_run_is_reported_in_the_shell_after_another_one_was_opene
         bench.attach_to(RunFolder(tmp_path / "other"))
         await screens.until(lambda: bench.run is not own)
         await screens.press("5", "/", *own.folder.name, "enter")
-        await screens.shows(f"1 with '{own.folder.name}'")
+        await screens.shows(f"1 matching '{own.folder.name}'")
         await screens.press("N", "ctrl+u", *"told-at-the-end", "enter")
         await screens.shows("renamed to told-at-the-end")
     signals = SimpleNamespace(heard=[], ask_for_stop=False)

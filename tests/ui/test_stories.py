@@ -57,7 +57,7 @@ async def test_story_hardware(machine):
 
         machine(GPUS)
         await screens.press("r")
-        await screens.shows("GPUs: 2", "GPU 0: the card that would be used", "bf16", gone="problems: 1")
+        await screens.shows("GPUs: 2", "GPU 0, would be used", "bf16", gone="problems: 1")
         await screens.press("c")
         await screens.shows("GPU 0, chosen by you")
         await screens.press("c")
@@ -87,7 +87,7 @@ async def test_story_config(small, tmp_path):
         await screens.press("escape", "c")
         await screens.shows("learning_rate", "max_steps", gone="schema_version")
         await screens.press("c", "p")
-        await screens.shows("Choose a recipe", "It changes")
+        await screens.shows("Choose a recipe", "\u2500\u2500 Changes ")
         await screens.press("escape", "v")
         await screens.shows("sample 1 of", "trained", "times")
         await screens.press("escape", "s")
@@ -151,7 +151,7 @@ async def test_story_train(small, tmp_path):
         await screens.press("e", "s")
         await screens.shows("held out", "saved at step")
         await screens.press("t")
-        await screens.shows("one at a time")
+        await screens.shows("a run is active already")
         await screens.press("S")
         await screens.shows("Save and stop?")
         await screens.press("enter")
@@ -179,7 +179,7 @@ async def test_story_runs(small, tmp_path):
         shown = await screens.shows("3 here", "fast", "finished", "slow", "stopped", "broken", "interrupted")
         assert shown.index("fast") < shown.index("slow") < shown.index("broken"), "the newest comes first"
         await screens.press("/", *"stop")
-        await screens.shows("slow", "1 with 'stop'", gone="broken")
+        await screens.shows("slow", "1 matching 'stop'", gone="broken")
         await screens.press("escape")
         await screens.shows("broken")
 
@@ -202,11 +202,11 @@ async def test_story_runs(small, tmp_path):
         assert (runs / "faster/journal.jsonl").is_file() and not fast.root.exists()
 
         await screens.press("end", "D")
-        await screens.shows("freed")
+        await screens.shows("Frees ")
         await screens.press("escape")
         assert (runs / "broken").is_dir()
         await screens.press("D")
-        await screens.shows("are freed")
+        await screens.shows("Frees ", "B: journal")
         await screens.press("D")
         await screens.shows("deleted broken", "2 here")
         assert not (runs / "broken").exists()
@@ -237,7 +237,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
     """Every screen has its help, actions are found by name, Ctrl+C ends nothing, and leaving asks what is unsaved."""
     async with open_screens(Request(config_file=small())) as screens:
         for key, title, words in (
-            ("1", "1 Hardware", "Read the machine anew"),
+            ("1", "1 Hardware", "Read the machine again"),
             ("2", "2 Config", "Go to the setting above."),
             ("3", "3 Checklist", "Go to the check above."),
             ("4", "4 Train", "Pause or continue the run"),
@@ -256,7 +256,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.press("escape")
         await screens.shows("? help", gone="Save to another file.")
         await screens.press(":", *"check")
-        await screens.shows("is it ready, and is it fast?")
+        await screens.shows("is the run ready, and is it fast?")
         await screens.press("enter")
         await screens.shows("checks", "finding")
 

@@ -185,7 +185,7 @@ async def test_a_base_model_that_is_gone_is_named_and_the_trained_one_answers(mo
 async def test_a_run_is_tried_once_it_has_a_checkpoint_and_only_with_a_task_of_this_version():
     async with open_canned(run=CannedRun(trained(40), alive=True)) as screens:
         await screens.press("4", "w")
-        await screens.shows("there is no checkpoint to try yet: s saves one")
+        await screens.shows("no checkpoint to try yet: press s to save one")
         screens.bench.run = CannedRun(trained(148), alive=True)
         await screens.press("w")
         await screens.shows("latest checkpoint: step 100, training continues; on the CPU")

@@ -142,7 +142,7 @@ class PredictedFile:
             names = [name for name, value in json.loads(json.dumps(self._asked)).items() if before.get(name) != value]
         except (OSError, ValueError, AttributeError):
             return "an unknown command"
-        return " and ".join(f"a different {name.replace('_', ' ')}" for name in names[:3])
+        return f"different settings ({', '.join(names[:3]).replace('_', ' ')})" if names else ""
 
     def write(
         self, rows: Iterator[tuple[Row, Any]], predict: Callable[[int, list[Any]], list[dict[str, Any]]], name: str

@@ -206,7 +206,7 @@ def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raises ValueError for arguments of a schedule that are not the usual ones."""
     if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         known = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}; the only supported argument is {known}")
+        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}; supported values: {known}")
 
 
 def _early_stopping(done: Conversion) -> None:

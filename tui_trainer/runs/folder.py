@@ -205,7 +205,7 @@ def check_target(runs_dir: Path, name: str) -> list[Problem]:
             return [Problem(message=message, key="output.runs_dir", hint="choose another folder")]
         if os.path.lexists(runs_dir / name):
             hint = f"resume it with `tui-trainer resume {shell_word(name)}`, or choose another name"
-            return [Problem(message="this run exists already", where=_shown(runs_dir / name), hint=hint)]
+            return [Problem(message="this run already exists", where=_shown(runs_dir / name), hint=hint)]
         made += _make_parents(runs_dir)
         probe = runs_dir / f".{secrets.token_hex(8)}.probe"
         try:

@@ -118,7 +118,7 @@ class TextFrame(Rule):
                 "the model uses no special tokens around texts, or has no tokenizer.json that lists them"
             )
         if not missing:
-            return passed("the tokenizer adds all special tokens that the model was trained with")
+            return passed("the tokenizer adds all special tokens that the model was trained with (0 are missing)")
         return warned(
             f"the tokenizer does not add {' and '.join(missing)} around texts, but the model was trained with them",
             advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "

@@ -152,7 +152,7 @@ class WritingSettings(Rule):
         if shaping is None:
             return not_applicable("the model generates no text, or no model is set")
         if not shaping:
-            return passed("the model's files have no generation settings for length or repetition")
+            return passed("the model's files have 0 generation settings for length or repetition")
         sentence = f"the model's own generation settings are ignored: {settings_words(shaping)}"
         asked = (shaping.get(name) for name in ("min_length", "min_new_tokens"))
         least = max([one for one in asked if isinstance(one, int)], default=0)

@@ -130,7 +130,7 @@ class Truncation(Rule):
         if not long:
             sentence = f"0 of {rows:,} rows are truncated at {length:,} tokens"
             if find_task(context.config.task.type).gives_windows:
-                sentence += f": they are windows of {counts.rows_read:,} longer ones"
+                sentence += f": they are windows of {counts.rows_read:,} texts"
         else:
             sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
             words = counts.train_labels_beyond + counts.eval_labels_beyond

@@ -420,7 +420,7 @@ class Conversation:
                 what = f'{self._name(message)} is excluded from training, but task.loss_on = "all" trains on all turns'
                 raise DataError(what, where=row.where, hint='set task.loss_on = "assistant"')
             if loss_on != "all" and message["weight"]:
-                what = f"{self._name(message)} ({message['role']}) is marked for training, but only answers are"
+                what = f"{self._name(message)} ({message['role']}) is marked for training, but is not an answer"
                 raise DataError(what, where=row.where, hint='remove the mark, or set task.loss_on = "all"')
         asks = [message["content"] for message in self.messages if message["role"] == "user"]
         if asks and all(map(_is_blank, asks)):
