@@ -209,7 +209,7 @@ def test_bf16_weights_with_masters_are_not_advised_where_the_memory_would_not_be
     budget = context.basis.room.budget_bytes
     assert budget is not None and needed[0] <= budget < needed[1]
     finding = finding_of("master_weights", context)
-    assert finding.status == "n/a" and "more than there is" in finding.verdict.evidence
+    assert finding.status == "n/a" and "more than is available" in finding.verdict.evidence
 
 
 @pytest.mark.full

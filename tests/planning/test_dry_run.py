@@ -40,14 +40,14 @@ def test_a_failed_dry_run_gives_its_reason(counted_llama, monkeypatch):
 
     monkeypatch.setattr(asking.Worker, "ask", ask)
     found = measure("llama", setup_of("llama", lora_rank=77))
-    assert found == (None, "unknown: the dry run failed: no memory")
+    assert found == (None, "the dry run failed: no memory")
 
 
 def test_an_empty_or_partial_answer_is_reported_as_unknown(counted_llama, monkeypatch):
     for number, answer in enumerate(["", [], [{"kept": 3, "made": 3}], {"kept": None}]):
         monkeypatch.setattr(asking.Worker, "ask", lambda *_, answer=answer, **__: answer)
         monkeypatch.setattr(dry_run, "answers", Answers("dry_run", format_version=-1 - number))
-        assert measure("llama", setup_of("llama"))[1] == "unknown: the dry run gave no answer"
+        assert measure("llama", setup_of("llama"))[1] == "the dry run gave no answer"
 
 
 _ROW, _ANSWER = 192, 160

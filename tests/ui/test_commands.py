@@ -37,7 +37,7 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         await screens.press("escape", "M", "p")
         await screens.shows("asked.jsonl")
         await screens.press(*"asked", "enter")
-        await screens.shows("Into", ".jsonl", "Enter begin")
+        await screens.shows("Output: ", ".jsonl", "Enter begin")
         await screens.press("enter")
         await screens.ticks("12 rows", "rows/s")
         # The file gets its name when it is whole.

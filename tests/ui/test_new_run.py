@@ -164,7 +164,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
         await screens.press("ctrl+t", "left", "left")
         await screens.shows("text         none")
         await screens.press("left", "escape")
-        await screens.shows("columns: text body, label kind", gone="Which column")
+        await screens.shows("columns: text body, label kind", gone="Choose the columns")
         await screens.press("ctrl+t", "right", "right", "enter")
         await screens.shows("columns: text text, label kind", "short 0", gone="body of review 0")
         await screens.press("enter")

@@ -249,7 +249,7 @@ async def test_the_speed_of_a_run_is_a_table_with_what_was_not_measured(chat, pr
         await screens.shows("\u25b8 ")
         await screens.press("M", "b", "enter")
         program.end(*json.dumps(SPEED, indent=1).split("\n"))
-        text = await screens.ticks("chat: 32 held-out rows, medians of up to 2 rounds", "1.2500")
+        text = await screens.ticks("chat: 32 held-out rows per round, medians of up to 2 rounds", "1.2500")
         assert "onnx: onnxruntime is not installed" in text and "10.0 \u00b12%" in text
 
 
@@ -306,7 +306,7 @@ async def test_the_certificate_of_an_export_is_reported_and_stands_there_when_th
             await screens.press("5")
             await screens.shows("\u25b8 chat")
             await screens.press("x")
-            await screens.shows("GiB free." if is_good else "held-out loss")
+            await screens.shows("B free." if is_good else "held-out loss")
             await screens.press(*["down"] * (3 if is_good else 0), "enter")
             await screens.ticks("writing, 3 of 12 tensors")
             await screens.press("escape", "D")
@@ -330,7 +330,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("5")
         await screens.shows("\u25b8 ")
         await screens.press("x")
-        await screens.shows("Export other", "GiB free.")
+        await screens.shows("Export other", "B free.")
         await screens.press("enter")
         await screens.ticks("loading libraries and the model")
         await screens.press("escape", "down", "x")
@@ -384,7 +384,7 @@ async def test_a_config_of_another_tool_is_shown_and_taken_as_one_step(tmp_path,
         text = await screens.shows("axolotl", "->", "Esc back")
         if "w ignore these keys" in text:
             await screens.press("w")
-        await screens.shows("Enter import into Config", "left out")
+        await screens.shows("Enter import into Config", "not imported")
         await screens.press("enter")
         await screens.shows("settings from theirs.yaml", "u to undo")
         assert screens.bench.document.own_values() != before

@@ -71,7 +71,7 @@ async def test_a_length_of_a_recipe_is_cut_to_the_learnt_positions_as_without_sc
         assert document.problems == () and not document.is_changed("data.max_length")
         assert document.loaded.config.data == headless.config.data and document.loaded.notes == headless.notes
         await screens.press("2", "/", *"data.max_length", "enter")
-        await screens.shows("from recipe finetune", "learnt 128")
+        await screens.shows("from recipe finetune", "gpt2 model has 128")
         await screens.press("enter", "ctrl+u", *"256", "enter")
         await screens.shows("256 is above 128")
         await screens.press("r")

@@ -362,9 +362,9 @@ async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_proces
         await screens.press("2")
         await screens.shows(f"planning {counting}")
         await screens.press("p")
-        first = await screens.shows("Choose a recipe", counting, "It changes")
+        first = await screens.shows("Choose a recipe", counting, "\u2500\u2500 Changes ")
         await screens.press("up")
-        assert await screens.shows(counting, "It changes") != first
+        assert await screens.shows(counting, "\u2500\u2500 Changes ") != first
         await screens.press("enter")
         await screens.shows("recipe ", gone="Choose a recipe")
         await screens.press("t")
