@@ -104,7 +104,7 @@ class ChoiceOfPath(FieldDialog):
 
     def _empty(self) -> str:
         if self._all is None:
-            return "looking ..."
+            return "searching ..."
         return "No matches; press Enter to use the text as typed" if self.value else "Nothing found here: type a path"
 
     def _row(self, place: int, width: int) -> Line:

@@ -220,7 +220,7 @@ class ProcessesDialog(Dialog):
 
     def _notes(self, width: int) -> list[Line]:
         if self._look is None:
-            return [[("looking ...", "dim")]]
+            return [[("checking ...", "dim")]]
         chosen, lines = self.table.chosen, list[Line]()
         said, role = self._said
         if chosen is not None and chosen.command:

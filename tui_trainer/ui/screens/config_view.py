@@ -449,7 +449,7 @@ def estimate_lines(
     plan: PlanSummary | None, preset: PlanSummary | None, planning: bool, waits_for: str = ""
 ) -> list[Line]:
     """Two lines: what is planned now, and what the recipe alone would give where that differs; else blank."""
-    label: Span = (("planning" if planning else "plan").ljust(LABEL_CELLS), "dim")
+    label: Span = (("plan..." if planning else "plan").ljust(LABEL_CELLS), "dim")
     if plan is None:
         return [[label, (f" {waits_for}" if planning else _NO_PLAN, "dim")], []]
     now = [label, *_figures(plan, "dim" if planning else "text")]
