@@ -133,8 +133,10 @@ def _data_line(event: events.DataPrepared) -> str:
 
 
 def step_line(event: events.StepDone, state: RunState) -> str:
-    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`; the loss is a mean of 50 steps, and
-    so are the scores that follow it, if any."""
+    """`step 120/600  loss 1.853  lr 2.9e-03  grad 0.81  41 k tokens/s  ETA 32.0 s`. Scores follow the loss, if any.
+
+    The loss is that of `RunState.loss_smoothed`, the scores are means of up to 50 steps.
+    """
     loss = state.loss_smoothed if state.loss_smoothed is not None else event.loss
     rate = format_rate(state.tokens_per_second or event.tokens_per_second, "tokens")
     seconds = eta_seconds(state)

@@ -77,11 +77,9 @@ class CurveCollector:
         at = _moment(event.at)
         gap = (at - self._last_at).total_seconds() if at and self._last_at else 0.0
         gap = gap if 0 <= gap <= _LONGEST_GAP_SECONDS else 0.0
-        watts = [gpu.power_watts for gpu in event.gpus if gpu.power_watts is not None]
-        if watts:
-            mean = (sum(watts) + (self._last_watts or sum(watts))) / 2
-            self.energy_joules = (self.energy_joules or 0.0) + gap * mean
-        self._last_at, self._last_watts = at or self._last_at, sum(watts) if watts else None
+        if (watts := event.over_gpus("power_watts")) is not None:
+            self.energy_joules = (self.energy_joules or 0.0) + gap * (watts + (self._last_watts or watts)) / 2
+        self._last_at, self._last_watts = at or self._last_at, watts
         self._seconds += gap
         self._gauge_seconds.append(self._seconds)
         for name, value in _readings(event).items():
@@ -129,7 +127,11 @@ class CurveCollector:
             name: Curve(name=name, points=means(xs, column, MOST_POINTS)) for name, column in self._gauges.items()
         }
         return [
-            Chart(title=title, x_unit=unit, curves=tuple(curves[name] for name in names if name in curves))
+            Chart(
+                title=title,
+                x_unit=unit,
+                curves=tuple(curves[name] for name in names if name in curves and curves[name].points),
+            )
             for title, names in _GAUGE_CHARTS.items()
         ]
 
@@ -144,19 +146,14 @@ _GAUGE_CHARTS = {
 
 
 def _readings(event: GaugesRead) -> dict[str, float | None]:
-    gpus = event.gpus
-    found = {
+    return {
         "process memory": _scaled(event.process_memory_bytes, 1 / GIB),
         "CPU": _scaled(event.process_cpu_share, 100),
+        "GPU memory": _scaled(event.over_gpus("memory_used_bytes"), 1 / GIB),
+        "GPU": _scaled(event.over_gpus("utilization_share"), 100),
+        "power": event.over_gpus("power_watts"),
+        "temperature": event.over_gpus("temperature_celsius"),
     }
-    if gpus:
-        found |= {
-            "GPU memory": _scaled(gpus[0].memory_used_bytes, 1 / GIB),
-            "GPU": _scaled(gpus[0].utilization_share, 100),
-            "power": gpus[0].power_watts,
-            "temperature": gpus[0].temperature_celsius,
-        }
-    return found
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
+from statistics import fmean
 from typing import Any, Final, get_type_hints
 
 from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, shortened, whole
@@ -319,6 +320,9 @@ class GpuReading:
     slowed_by: str | None = None
 
 
+_OF_SEVERAL: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugesRead(Event):
     """What the run's process uses, once in a few seconds. None: not reported.
@@ -337,6 +341,11 @@ class GaugesRead(Event):
     io_stall_share: float | None = None
     memory_available_bytes: int | None = None
     gpus: list[GpuReading] = field(default_factory=list)
+
+    def over_gpus(self, name: str) -> float | None:
+        """Return one figure of all GPUs: their mean use, their total power, otherwise that of the highest one."""
+        values = [value for gpu in self.gpus if (value := getattr(gpu, name)) is not None and math.isfinite(value)]
+        return _OF_SEVERAL.get(name, max)(values) if values else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -41,10 +41,7 @@ class Mean:
 
 @dataclass(slots=True)
 class GaugeSummary:
-    """Several readings as one. None: not reported by any of them.
-
-    Of several cards, memory and power are those of all together; the temperature is that of the hottest.
-    """
+    """Several readings as one, for all GPUs as `GaugesRead.over_gpus` has them. None: not reported by any reading."""
 
     readings: int = 0
     utilization_share: Mean = field(default_factory=Mean)
@@ -60,31 +57,25 @@ class GaugeSummary:
 
     def add(self, reading: GaugesRead) -> None:
         """Takes one more reading in; figures that are not finite count as not reported."""
-        gpus = reading.gpus
         self.readings += 1
-        self.utilization_share.add(*(gpu.utilization_share for gpu in gpus))
-        self.power_watts.add(_sum(gpu.power_watts for gpu in gpus))
-        cores, share = _sum([reading.usable_cores]), _sum([reading.process_cpu_share])
+        self.utilization_share.add(reading.over_gpus("utilization_share"))
+        self.power_watts.add(reading.over_gpus("power_watts"))
+        cores, share = _highest(reading.usable_cores), _highest(reading.process_cpu_share)
         if cores is not None and share is not None:
             self.busy_cores.add(share * cores)
             self.usable_cores = cores
-            if (machine := _sum([reading.machine_cpu_share])) is not None:
+            if (machine := _highest(reading.machine_cpu_share)) is not None:
                 self.others_cores.add(max(machine - share, 0.0) * cores)
-        self.peak_gpu_memory_bytes = _highest(self.peak_gpu_memory_bytes, _sum(gpu.memory_used_bytes for gpu in gpus))
-        self.gpu_memory_bytes = _highest(self.gpu_memory_bytes, _sum(gpu.memory_bytes for gpu in gpus))
+        self.peak_gpu_memory_bytes = _highest(self.peak_gpu_memory_bytes, reading.over_gpus("memory_used_bytes"))
+        self.gpu_memory_bytes = _highest(self.gpu_memory_bytes, reading.over_gpus("memory_bytes"))
         self.peak_temperature_celsius = _highest(
-            self.peak_temperature_celsius, *(gpu.temperature_celsius for gpu in gpus)
+            self.peak_temperature_celsius, reading.over_gpus("temperature_celsius")
         )
         self.peak_process_memory_bytes = _highest(self.peak_process_memory_bytes, reading.process_memory_bytes)
 
 
 def _reported(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _sum(values: Iterable[float | None]) -> float | None:
-    known = _reported(values)
-    return sum(known) if known else None
 
 
 def _highest(*values: float | None) -> float | None:
@@ -347,12 +338,8 @@ class RunState:
 
     @property
     def loss_smoothed(self) -> float | None:
-        """Nats per token over the last tenth of the steps, 5 to 50 of them; those that are not finite are left out."""
-        last = smoothing_window(len(self.steps))
-        window = zip(self.loss_sums[-last:], self.token_counts[-last:], strict=True)
-        finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
-        tokens = sum(tokens for _, tokens in finite)
-        return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
+        """The training loss as `training_loss` defines it, in nats per token."""
+        return training_loss(self.loss_sums[-WINDOW_STEPS:], self.token_counts[-WINDOW_STEPS:], len(self.steps))
 
     @property
     def training_scores(self) -> dict[str, float]:
@@ -430,8 +417,21 @@ class RunState:
 
 
 def smoothing_window(steps: int) -> int:
-    """How many of the last steps a smoothed loss is the mean of: a tenth of them, 5 to 50."""
+    """Return how many of the last steps a smoothed loss is the mean of: a tenth of them, 5 to 50."""
     return min(max(steps // 10, _LEAST_SMOOTHED), WINDOW_STEPS)
+
+
+def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps: int) -> float | None:
+    """Return the training loss after `steps` in nats per token: that of the last tenth of the steps, 5 to 50 of them.
+
+    The sequences hold the last steps, up to `WINDOW_STEPS`. Steps whose loss is not finite are skipped. None if there
+    are no others.
+    """
+    last = smoothing_window(steps)
+    window = zip(loss_sums[-last:], token_counts[-last:], strict=True)
+    finite = [(loss_sum, tokens) for loss_sum, tokens in window if math.isfinite(loss_sum)]
+    tokens = sum(tokens for _, tokens in finite)
+    return sum(loss_sum for loss_sum, _ in finite) / tokens if tokens else None
 
 
 def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:

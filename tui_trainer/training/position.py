@@ -8,9 +8,8 @@ from typing import Any
 
 from tui_trainer.errors import CheckpointError
 from tui_trainer.planning.fused_kernels import Kernels
+from tui_trainer.runs.state import WINDOW_STEPS, training_loss
 from tui_trainer.training.step import StepReport
-
-_RECENT_STEPS = 50
 
 
 @dataclass(slots=True)
@@ -40,7 +39,7 @@ class Position:
     """Loss sum and tokens of the last steps."""
 
     def count(self, report: StepReport, loss_sum: float, seconds: float) -> None:
-        self.recent = [*self.recent[1 - _RECENT_STEPS :], (loss_sum, report.tokens)]
+        self.recent = [*self.recent[1 - WINDOW_STEPS :], (loss_sum, report.tokens)]
         self.training_seconds += seconds
         self.epoch_loss_sum += loss_sum
         self.epoch_tokens += report.tokens
@@ -54,9 +53,9 @@ class Position:
 
     @property
     def recent_loss(self) -> float | None:
-        """Mean training loss of the last steps, in nats per token; None before the first."""
-        tokens = sum(count for _, count in self.recent)
-        return sum(loss_sum for loss_sum, _ in self.recent) / tokens if tokens else None
+        """The training loss as the screens show it, in nats per token. None before the first step."""
+        sums, counts = zip(*self.recent, strict=True) if self.recent else ((), ())
+        return training_loss(sums, counts, self.step)
 
     def judge(
         self, eval_loss: float, metric: float, *, threshold: float, scores: dict[str, float] | None = None

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter, itemgetter
+from operator import attrgetter, itemgetter, methodcaller
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -532,26 +532,18 @@ def _of_readings(value_of: Callable[[GaugesRead], float | None], show: Callable[
     return Metric(points, show, is_noisy=False)
 
 
-def _mean_of_cards(name: str) -> Callable[[GaugesRead], float | None]:
-    def value_of(reading: GaugesRead) -> float | None:
-        values = [value for gpu in reading.gpus if (value := getattr(gpu, name)) is not None]
-        return sum(values) / len(values) if values else None
-
-    return value_of
-
-
 def _in_gib(bytes_of: Callable[[GaugesRead], float | None]) -> Callable[[GaugesRead], float | None]:
     return lambda reading: None if (found := bytes_of(reading)) is None else found / GIB
 
 
-# What the run used of its machine; of several cards the mean.
+# What the run used of its machine.
 _READINGS: Final[dict[str, tuple[Callable[[GaugesRead], float | None], Callable[[float], str]]]] = {
     "process memory, GiB": (_in_gib(attrgetter("process_memory_bytes")), "{:.2f}".format),
     "CPU use": (attrgetter("process_cpu_share"), "{:.0%}".format),
-    "GPU use": (_mean_of_cards("utilization_share"), "{:.0%}".format),
-    "GPU memory, GiB": (_in_gib(_mean_of_cards("memory_used_bytes")), "{:.2f}".format),
-    "GPU power, W": (_mean_of_cards("power_watts"), "{:.0f}".format),
-    "GPU temperature, C": (_mean_of_cards("temperature_celsius"), "{:.0f}".format),
+    "GPU use": (methodcaller("over_gpus", "utilization_share"), "{:.0%}".format),
+    "GPU memory, GiB": (_in_gib(methodcaller("over_gpus", "memory_used_bytes")), "{:.2f}".format),
+    "GPU power, W": (methodcaller("over_gpus", "power_watts"), "{:.0f}".format),
+    "GPU temperature, C": (methodcaller("over_gpus", "temperature_celsius"), "{:.0f}".format),
 }
 
 
