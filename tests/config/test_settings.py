@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -13,7 +14,7 @@ from tui_trainer.cli import main
 from tui_trainer.config import sections
 from tui_trainer.config.explain import describe, find_settings
 from tui_trainer.config.fields import SettingsSection, option, settings_of
-from tui_trainer.config.load import Request, all_settings, load
+from tui_trainer.config.load import Request, all_settings, all_tables, load
 from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import task_names
 
@@ -47,6 +48,47 @@ def test_every_setting_is_read_outside_of_config():
         "schema_version",
         "hardware_profile",
     }
+
+
+# Settings that change the memory or time of a step, and that decide a word of `StepKey` or the shape of the model.
+IN_WORDS = """
+    task.max_target_length model.provider model.towers model.text_only model.add_tokens model.scratch.hidden_size
+    model.scratch.num_hidden_layers model.scratch.num_key_value_heads model.scratch.vocab_size data.max_length
+    data.packing tuning.method tuning.trainable_layers tuning.r training.effective_batch_size
+    training.per_device_train_batch_size training.router_aux_loss_coef training.mixed_precision
+    training.gradient_checkpointing training.torch_compile distributed.processes distributed.nodes
+    distributed.cpu_offload
+""".split()
+BETWEEN_STEPS = """
+    data.num_proc tuning.init_lora_weights evaluation.eval_steps evaluation.generate_rows checkpoint.save_steps
+    logging.logging_steps logging.report_to
+""".split()
+
+
+def test_each_setting_that_costs_memory_or_time_is_part_of_the_key_of_measurements():
+    """A measurement made with another value of it would be reused otherwise."""
+    costs = {key for key, setting in all_settings().items() if setting.memory or setting.speed}
+    of_key = {key for key, setting in all_settings().items() if setting.in_step_key}
+    assert costs - of_key == {*IN_WORDS, *BETWEEN_STEPS}
+
+
+def test_every_name_of_a_setting_in_the_package_is_one():
+    tables = sorted({table.partition(".")[0] for table in all_tables()})
+    name = re.compile(rf"(?:{'|'.join(tables)})(?:\.[a-z_0-9]+)+")
+    # These have the names of other tools and of earlier versions.
+    others = ("importing/importers", "importing/detection.py", "config/removed.py")
+    unknown = {
+        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
+        for path in PACKAGE.rglob("*.py")
+        if not str(path.relative_to(PACKAGE)).startswith(others)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and name.fullmatch(node.value)
+        and not node.value.endswith((".pkl", ".safetensors", ".json", ".gguf"))
+        and node.value not in {*all_settings(), *all_tables()}
+    }
+    assert unknown == set()
 
 
 MEANT = [

@@ -134,15 +134,18 @@ def option(
     step: Step | None = None,
     completes: Completes | None = None,
     advanced: bool = False,
+    in_step_key: bool = False,
 ) -> Any:
     """Declare one setting: `low <= value <= high`, `above < value < below`; what it does to memory and to speed. The
     text below is its help, where `help` gives none.
 
     `step` is what an editor's key for more or less does, `completes` what a text names; an `advanced` setting is
-    shown only when asked for.
+    shown only when asked for. Measurements of a step hold for one value of each setting that is `in_step_key`; those
+    that decide a word of `measured_steps.StepKey` need not be.
     """
-    extra = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes, "advanced": advanced}
-    known: dict[str, Any] = {name: fact for name, fact in extra.items() if fact}
+    extra: dict[str, Any] = {"unit": unit, "memory": memory, "speed": speed, "step": step, "completes": completes}
+    extra |= {"advanced": advanced, "in_step_key": in_step_key}
+    known = {name: fact for name, fact in extra.items() if fact}
     return Field(default, description=help, ge=low, gt=above, le=high, lt=below, json_schema_extra=known)
 
 
@@ -187,6 +190,7 @@ class Setting:
     step: Step | None = None
     completes: Completes | None = None
     advanced: bool = False
+    in_step_key: bool = False
 
     @property
     def name(self) -> str:

@@ -128,6 +128,7 @@ class ModelSection(SettingsSection):
         "auto",
         memory="bfloat16 halves frozen weights; trainable ones take 20 bytes instead of 18, but fewer activations",
         speed="16-bit weights need no casts",
+        in_step_key=True,
     )
     """Data type of the weights; auto: float32 for trainable weights, else 16 bits if native. Trainable bfloat16 weights
     have fp32 master weights."""
@@ -140,7 +141,13 @@ class ModelSection(SettingsSection):
     """Library that loads and adapts the model; unsloth: in its own environment (`tui-trainer install unsloth`)."""
     attn_implementation: Annotated[
         KnownAttention | str, Form('such as "kernels-community/flash-attn2"', _check_attention)
-    ] = option("auto", memory="eager stores all scores", speed="fused kernels never write the scores", advanced=True)
+    ] = option(
+        "auto",
+        memory="eager stores all scores",
+        speed="fused kernels never write the scores",
+        advanced=True,
+        in_step_key=True,
+    )
     """Attention kernel; auto: torch's fused kernel if the model supports it. Other names are those of transformers;
     sdpa is used if it cannot load one."""
     kernels: Literal["auto", "none", "liger"] = option(
@@ -148,6 +155,7 @@ class ModelSection(SettingsSection):
         memory="stores fewer activations",
         speed="fewer passes over memory; not measured on a GPU here",
         advanced=True,
+        in_step_key=True,
     )
     """Fused kernels for norms, MLPs and the loss, if they give the same results; auto: liger-kernel on a GPU."""
     towers: Literal["host", "card"] = option(
@@ -202,9 +210,10 @@ class TuningSection(SettingsSection):
         memory="above 0, a mask and a copy of each adapted layer's input are stored",
         speed="above 0, each layer and its adapter are computed separately",
         step="+0.05",
+        in_step_key=True,
     )
     """LoRA: dropout of the adapters' inputs."""
-    target_modules: Names = option("all-linear")
+    target_modules: Names = option("all-linear", in_step_key=True)
     """LoRA: names of layers that get an adapter, separated by commas; all-linear: all but the head; or a regular
     expression that matches whole paths: '.*(q|v)_proj'."""
     target_parameters: Names = option(
@@ -212,12 +221,13 @@ class TuningSection(SettingsSection):
         memory="the backward pass stores a copy of each tensor",
         speed="each pass adds the update to the whole tensor",
         advanced=True,
+        in_step_key=True,
     )
     """LoRA: expert tensors that get an adapter, separated by commas: experts.gate_up_proj, experts.down_proj;
     all-linear includes those of Mixtral and Qwen."""
     use_rslora: bool = option(False, advanced=True)
     """LoRA: scale by lora_alpha / sqrt(r), so that high ranks still learn."""
-    use_dora: bool = option(False, speed="a third to a half slower", advanced=True)
+    use_dora: bool = option(False, speed="a third to a half slower", advanced=True, in_step_key=True)
     """LoRA: train magnitude and direction of the weights separately (DoRA)."""
     init_lora_weights: Annotated[AdapterInit | str, Form('such as "pissa_niter_16"', _check_init)] = option(
         "default",
@@ -227,11 +237,13 @@ class TuningSection(SettingsSection):
     )
     """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
     are saved as LoRA of rank 2r."""
-    fused_adapters: bool = option(True, speed="fewer passes over memory; not measured on a GPU here", advanced=True)
+    fused_adapters: bool = option(
+        True, speed="fewer passes over memory; not measured on a GPU here", advanced=True, in_step_key=True
+    )
     """LoRA: compute a layer and its adapter in one function, if it gives the same results."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
     """LoRA: learning rate of the second matrix of an adapter, relative to the first; LoRA+ uses 16, LoRA 1."""
-    modules_to_save: Names = option("", advanced=True)
+    modules_to_save: Names = option("", advanced=True, in_step_key=True)
     """LoRA: layers trained as a whole and saved with the adapter, such as embed_tokens."""
 
     @property
@@ -255,10 +267,15 @@ class QuantizationSection(SettingsSection):
 
     bnb_4bit_quant_type: Literal["nf4", "fp4"] = option("nf4")
     """QLoRA: the 4-bit data type; nf4 suits weights, which are normally distributed."""
-    bnb_4bit_use_double_quant: bool = option(True, memory="4.13 bits per weight instead of 4.5", advanced=True)
+    bnb_4bit_use_double_quant: bool = option(
+        True, memory="4.13 bits per weight instead of 4.5", advanced=True, in_step_key=True
+    )
     """QLoRA: also quantise the scale shared by each block of 64 weights."""
     bnb_4bit_compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = option(
-        "auto", speed="float32 is several times slower", advanced=True
+        "auto",
+        speed="float32 is several times slower",
+        advanced=True,
+        in_step_key=True,
     )
     """QLoRA: data type that weights are unpacked to for a matmul; auto: that of the weights that are not in 4 bits."""
 
@@ -338,7 +355,7 @@ class DataSection(SettingsSection):
     """Maximum tokens per row."""
     packing: Literal["auto"] | bool = option("auto", speed="no time spent on padding")
     """Put several documents into one row, without attention between them; auto: if that saves padding."""
-    group_by_length: Literal["auto"] | bool = option(False, speed="less padding", advanced=True)
+    group_by_length: Literal["auto"] | bool = option(False, speed="less padding", advanced=True, in_step_key=True)
     """Make batches of documents of similar length if they are not packed; auto: above 10 % padding."""
     on_bad_rows: Literal["stop", "skip"] = option("stop")
     """What to do with invalid rows: stop and list them, or skip and count them."""
@@ -364,11 +381,13 @@ class DataSection(SettingsSection):
 
 
 class DataloaderSection(SettingsSection):
-    num_workers: WholeNumber | Auto = option("auto", speed="prepares batches while the device works", step="+1")
+    num_workers: WholeNumber | Auto = option(
+        "auto", speed="prepares batches while the device works", step="+1", in_step_key=True
+    )
     """Threads that prepare batches in advance; 0: batches are made when needed."""
     prefetch_factor: int = option(2, low=1, high=1000, advanced=True)
     """Batches that each thread prepares in advance."""
-    pin_memory: bool = option(True, speed="copies overlap with computing", advanced=True)
+    pin_memory: bool = option(True, speed="copies overlap with computing", advanced=True, in_step_key=True)
     """Keep batches in pinned memory, which a GPU reads without another copy."""
 
 
@@ -433,14 +452,16 @@ class TrainingSection(SettingsSection):
     seed: int = option(42, low=0, high=2**63 - 1)
     """Seed for the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
-        DEFAULT, memory="8 bytes per trainable parameter; in 8 bits 2, in 4 bits 1, Muon 4 in layers, Adafactor few"
+        DEFAULT,
+        memory="8 bytes per trainable parameter; in 8 bits 2, in 4 bits 1, Muon 4 in layers, Adafactor few",
+        in_step_key=True,
     )
     """The optimizer; 8-bit and 4-bit ones need bitsandbytes or torchao."""
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
         "auto", memory="16 bits halve the activations", speed="matmuls are 2 to 8 times faster where native"
     )
     """Data type of matmuls; auto: bf16 if native, fp16 on older GPUs, else fp32."""
-    tf32: bool = option(True, speed="up to 8 times faster")
+    tf32: bool = option(True, speed="up to 8 times faster", in_step_key=True)
     """Use TF32 for fp32 matmuls, on GPUs that support it."""
     gradient_checkpointing: bool = option(
         False,
@@ -449,22 +470,34 @@ class TrainingSection(SettingsSection):
     )
     """Store only the layers' inputs and recompute the other activations in the backward pass."""
     loss_chunk_tokens: WholeNumber | Auto = option(
-        "auto", memory="logits of one chunk instead of all", step="x2", advanced=True
+        "auto",
+        memory="logits of one chunk instead of all",
+        step="x2",
+        advanced=True,
+        in_step_key=True,
     )
     """Tokens per chunk of head and loss; 0: all at once; auto: in chunks on a GPU."""
     torch_compile: bool = option(False, speed="10 to 30 % faster on GPUs")
     """Compile each layer with torch.compile; takes a minute or more at the start."""
     torch_compile_mode: Literal["default", "reduce-overhead", "max-autotune-no-cudagraphs"] = option(
-        "default", advanced=True
+        "default",
+        advanced=True,
+        in_step_key=True,
     )
     """How hard the compiler tries."""
     empty_cache_steps: int = option(
-        0, low=0, unit="steps", speed="usually slows a healthy run", step="1-2-5", advanced=True
+        0,
+        low=0,
+        unit="steps",
+        speed="usually slows a healthy run",
+        step="1-2-5",
+        advanced=True,
+        in_step_key=True,
     )
     """Collect garbage and release cached GPU memory every this many steps; 0: never."""
     cpu_threads: PositiveInt | Auto = option("auto", unit="threads", advanced=True)
     """Threads of a run on a CPU; auto: one per core, from four cores on one less."""
-    deterministic: bool = option(False, speed="some kernels are slower", advanced=True)
+    deterministic: bool = option(False, speed="some kernels are slower", advanced=True, in_step_key=True)
     """Use only deterministic kernels on a GPU, for bit-identical results."""
 
 
@@ -529,7 +562,9 @@ class DistributedSection(SettingsSection):
     rendezvous: Address = option("", advanced=True)
     """Rendezvous of the nodes: HOST:PORT of the first one; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
-        "auto", memory="fsdp, hsdp and deepspeed-3 split weights and state; deepspeed-2 only the state"
+        "auto",
+        memory="fsdp, hsdp and deepspeed-3 split weights and state; deepspeed-2 only the state",
+        in_step_key=True,
     )
     """What each process holds: ddp: a full copy; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO;
     auto: ddp if it fits, else fsdp or hsdp."""

@@ -1,7 +1,4 @@
-"""What decides how long a step takes and what it holds: the key of everything that is measured of one.
-
-The first screen reads measurements, so neither pydantic nor the settings are loaded here.
-"""
+"""What decides how long a step takes and what it holds: the key of everything that is measured of one."""
 
 import json
 import math
@@ -14,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import PositiveFloat, PositiveInt
 
-from tui_trainer.config.load import ResolvedLoaded, value_of
+from tui_trainer.config.load import ResolvedLoaded, all_settings, value_of
 from tui_trainer.config.sections import step_rows
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -39,13 +36,6 @@ if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
     from tui_trainer.models.shape import ModelShape
     from tui_trainer.planning.training_setup import TrainingSetup
-
-# What decides how long a step takes, or what it holds, and is no word of a key.
-_SETTINGS = (
-    "model.attn_implementation", "model.kernels", "model.dtype", "data.group_by_length", "tuning.target_modules",
-    "tuning.modules_to_save", "tuning.use_dora", "training.optim", "training.loss_chunk_tokens", "training.tf32",
-    "training.torch_compile_mode", "training.deterministic", "dataloader.num_workers", "distributed.strategy",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +81,6 @@ def step_key(
     processes: int = 1,
 ) -> StepKey:
     """`effective_batch`: rows of one process in a step. Nothing of how fast a model learns is part of it."""
-    from tui_trainer.config.load import value_of
-
     sizes = [shape.hidden_size, shape.layers, shape.attention_heads, shape.key_value_heads, shape.mlp_size]
     model = "-".join(map(str, [shape.model_type, *sizes, shape.vocabulary, shape.parameters, setup.precision]))
     if shape.head != CAUSAL:
@@ -113,7 +101,8 @@ def step_key(
         f"answers{setup.target_tokens}": setup.target_tokens > 0,
     }
     how = [setup.method if setup.method == "full" else f"{setup.method}{setup.lora_rank}"]
-    others = json.dumps([value_of(config, key) for key in _SETTINGS], default=str).encode()
+    keys = [key for key, setting in all_settings().items() if setting.in_step_key]
+    others = json.dumps([value_of(config, key) for key in keys], default=str).encode()
     return StepKey(
         model=", ".join((f"{config.task.type} {model}", *versions)),
         setup="-".join([*how, *(word for word, is_so in more.items() if is_so), sha256(others).hexdigest()[:8]]),
