@@ -34,6 +34,7 @@ from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
+from tui_trainer.planning.planned import StepGrade
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
@@ -291,7 +292,7 @@ def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     is_pretrained = config.model.init == "pretrained"
     values = {name: getattr(plan, name).value for name in _ANNOUNCED}
     seconds = plan.step_seconds
-    is_measured = seconds.reason.startswith("measured here")
+    is_measured = plan.step_grade == StepGrade.MEASURED
     rows = min(plan.effective_batch_size.value, plan.train_rows.value)
     asked = config.targets
     targets = {

@@ -35,6 +35,7 @@ from tui_trainer.planning.duration import (
 from tui_trainer.planning.fit import MemoryBudget, parts_of_run, row_tokens
 from tui_trainer.planning.fused_kernels import fused_kernels
 from tui_trainer.planning.measured_steps import (
+    Calibration,
     StepKey,
     is_busy,
     measured_words,
@@ -332,8 +333,8 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
     card = gpu.card if gpu else None
 
-    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], bool]:
-        """Return what a step computes, the key of its measurements, its seconds, and whether these were measured."""
+    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
+        """Return what a step computes, the key of its measurements, its seconds, and what was measured."""
         flops = training_flops(
             shape,
             setup,
@@ -345,12 +346,12 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         known = read_calibration(device, key, flops)
         starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
         step = step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
-        return flops, key, step, known.is_known
+        return flops, key, step, known
 
-    flops, key, step, is_measured = timed(setup)
-    other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[2]
-    with_it, without = (step, other) if setup.gradient_checkpointing else (other, step)
-    cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it, without)
+    flops, key, step, known = timed(setup)
+    other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
+    with_it, without = (known, other) if setup.gradient_checkpointing else (other, known)
+    cost = checkpointing_cost(recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds)
     offload = made.group.cpu_offload
     if setup.cpu_offload:
         passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
@@ -387,7 +388,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
         "compute_rates": rates,
         "busy_words": busy,
         "step_seconds": step,
-        "has_measured_steps": is_measured,
+        "step_grade": known.grade,
         "sample_tokens": sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
         if find_task(loaded.config.task.type).continues
         else exact(0, "set by the task"),

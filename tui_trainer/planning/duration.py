@@ -53,7 +53,6 @@ DECOMPOSING_SHARE, DECOMPOSING_HALF_SHARE_WIDTH, NARROW_SHARE = 0.55, 130, 0.5
 # Of a card's fp32 rate. An estimate: pytorch's pull request 1373 has an SVD of 4160 x 4160 on a Titan X in 4.3 s, which
 # is 0.04 to 0.07 of what cards of that name can do; PiSSA's README has a fast SVD of 7B in "a few seconds".
 DECOMPOSING_CARD_SHARE = 0.05
-_MEASURED = "measured here"
 
 # Operations of a layer in a pass, forward and backward. Counted by `python -m tests.benchmarks.roofline --only bert`:
 # 969 kernels in 12 layers.
@@ -134,20 +133,13 @@ def recomputed_share(shape: ModelShape, setup: TrainingSetup, row_tokens: int) -
 
 
 def checkpointing_cost(
-    planned_share: float, seconds_with: Planned[float | None], seconds_without: Planned[float | None]
+    planned_share: float, measured_with: float | None, measured_without: float | None
 ) -> Planned[float]:
-    """How much longer a step takes with checkpointing, as a share: of the two times where both come from measured steps
-    on this machine, else by what is computed again."""
-    both = (seconds_with, seconds_without)
-    if all(one.value and is_measured_here(one.reason) for one in both):
-        share = float(seconds_with.value or 0) / float(seconds_without.value or 1) - 1
-        return estimated(max(share, 0.0), "measured here with and without it")
+    """Return how much longer a step takes with checkpointing, as a share. The times are seconds measured on this
+    machine; without both of them the share is `planned_share`, what is computed again."""
+    if measured_with and measured_without:
+        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without it")
     return estimated(planned_share, "the forward pass of layers runs twice")
-
-
-def is_measured_here(reason: str) -> bool:
-    """Whether a time of `step_time` comes from these very steps on this machine."""
-    return reason.startswith(_MEASURED)
 
 
 def _matrix_flops(shape: ModelShape, setup: TrainingSetup, reads: Reads) -> float:
@@ -253,7 +245,7 @@ def step_time(
     which a processor does before each and beside a card."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"{_MEASURED}, {_runs(calibration, 'such steps')}")
+        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
     if calibration.flops_per_second is not None:
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")

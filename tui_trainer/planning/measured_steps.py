@@ -18,6 +18,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning.memory.parts import MemoryPart
+from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.records import (
     MICRO_BATCH,
     PEAK,
@@ -136,9 +137,10 @@ class Calibration:
     busy: bool = False
 
     @property
-    def is_known(self) -> bool:
-        """Whether steps of this model were measured."""
-        return self.step_seconds is not None or self.flops_per_second is not None
+    def grade(self) -> StepGrade:
+        if self.step_seconds is not None:
+            return StepGrade.MEASURED
+        return StepGrade.ESTIMATED if self.flops_per_second is None else StepGrade.OTHER_ROWS
 
 
 @dataclass(frozen=True, slots=True)

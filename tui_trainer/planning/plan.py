@@ -58,7 +58,7 @@ from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
 from tui_trainer.planning.memory.host import host_memory_problems
 from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.planning.planned import Planned, StepGrade, exact
 from tui_trainer.planning.processes import (
     COPIES,
     ON_THE_CARDS,
@@ -176,8 +176,8 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Planned[int]
     step_seconds: Planned[float | None]
-    has_measured_steps: bool = True
-    """Whether `step_seconds` comes from steps of this model that were measured on this machine."""
+    step_grade: StepGrade = StepGrade.MEASURED
+    """Where `step_seconds` comes from."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
@@ -191,6 +191,11 @@ class Plan(BaseModel):
     busy_words: str = ""
     out_of_memory_events: int = 0
     """How often passes were made smaller since the run began."""
+
+    @property
+    def has_measured_steps(self) -> bool:
+        """Whether `step_seconds` comes from steps of this model that were measured on this machine."""
+        return self.step_grade != StepGrade.ESTIMATED
 
     @property
     def is_group(self) -> bool:

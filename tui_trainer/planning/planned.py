@@ -1,10 +1,19 @@
 """A derived number with its reason."""
 
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
 T = TypeVar("T")
+
+
+class StepGrade(StrEnum):
+    """Where the planned seconds of a step come from."""
+
+    ESTIMATED = "estimated"
+    OTHER_ROWS = "measured with other rows"
+    MEASURED = "measured"
 
 
 class Planned(BaseModel, Generic[T]):

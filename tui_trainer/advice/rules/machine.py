@@ -28,6 +28,7 @@ from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.terminal.safe_text import shell_word
@@ -395,7 +396,7 @@ class Throughput(Rule):
         rate = rows / seconds
         tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
         sentence = f"{format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')} planned"
-        if source.startswith("measured here"):
+        if plan.step_grade == StepGrade.MEASURED:
             return _against_the_last(context, seconds, f"{sentence}, {source}")
         return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
 
