@@ -75,10 +75,9 @@ def test_a_small_model_on_a_card_takes_as_long_as_starting_its_operations():
 
 
 def test_a_short_run_is_planned_to_the_second_only_where_its_steps_were_measured():
-    guessed, measured = Calibration().is_known, Calibration(step_seconds=0.1, runs=1).is_known
     for seconds, is_measured, words in (
-        (0.2, guessed, "under a minute"), (59.0, guessed, "under a minute"), (75.0, guessed, "about 1 min 15 s"),
-        (59.0, measured, "about 59.0 s"), (None, guessed, "time unknown"),
+        (0.2, False, "under a minute"), (59.0, False, "under a minute"), (75.0, False, "about 1 min 15 s"),
+        (59.0, True, "about 59.0 s"), (None, False, "time unknown"),
     ):  # fmt: skip
         assert planned_time_words(seconds, is_measured=is_measured) == words
 
