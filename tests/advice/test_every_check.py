@@ -37,6 +37,7 @@ from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.hardware.facts import Driver, GpuProcess, Hardware
 from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.planning.planned import StepGrade
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import GIB, MIB
 
@@ -785,10 +786,11 @@ def context_of(row: Input, gathered: Context, step_seconds: float | None = None)
     if context.plan is not None:
         steps = context.plan.total_steps.value
         step = step_seconds or (None if row.run_seconds is None else row.run_seconds / steps)
-        reason = "measured here" if row.is_measured else "as this table says"
+        grade = StepGrade.MEASURED if row.is_measured else StepGrade.ESTIMATED
         whole = {"value": None if step is None else step * steps}
         times = {
-            "step_seconds": context.plan.step_seconds.model_copy(update={"value": step, "reason": reason}),
+            "step_seconds": context.plan.step_seconds.model_copy(update={"value": step, "reason": grade}),
+            "step_grade": grade,
             "duration_seconds": context.plan.duration_seconds.model_copy(update=whole),
         }
         context = replace(context, plan=context.plan.model_copy(update=times))

@@ -282,7 +282,7 @@ def card(share=0.9, used=60 * GIB, watts=500.0, celsius=70.0, index=0):
                       power_watts=watts, temperature_celsius=celsius)  # fmt: skip
 
 
-def test_the_line_of_gauges_has_means_of_use_and_power_peaks_of_memory_and_the_sums_of_cards(subtests):
+def test_the_line_of_gauges_has_means_of_use_and_power_and_peaks_of_memory(subtests):
     first = e.GaugesRead(process_memory_bytes=3 * GIB, process_cpu_share=0.5, usable_cores=4.0, gpus=[card()])
     second = e.GaugesRead(process_memory_bytes=2 * GIB, process_cpu_share=0.25, usable_cores=4.0,
                         gpus=[card(0.5, 61 * GIB, 400.0, 60.0)])  # fmt: skip
@@ -291,7 +291,7 @@ def test_the_line_of_gauges_has_means_of_use_and_power_peaks_of_memory_and_the_s
     rows = [
         ([first, second], "GPU 70 %, 61.0 of 140.0 GiB, 450 W, 70 \u00b0C; process 3.0 GiB, CPU 1.5 of 4 cores"),
         ([e.GaugesRead(gpus=[card(), card(0.7, index=1, celsius=75.0)])],
-         "GPU 80 %, 120.0 of 280.0 GiB, 1000 W, 75 \u00b0C"),
+         "GPU 80 %, 60.0 of 140.0 GiB, 1000 W, 75 \u00b0C"),
         ([nothing, some], "GPU 80 W; process 1.0 GiB"),
         ([e.GaugesRead(process_memory_bytes=GIB)], "process 1.0 GiB"),
         ([e.GaugesRead(gpus=[e.GpuReading(index=0, utilization_share=0.0)])], "GPU 0 %"),
