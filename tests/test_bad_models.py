@@ -390,7 +390,7 @@ def test_weights_that_are_not_finite_are_named_while_loading(copied, capsys):
     change_tensors(folder, lambda tensors: tensors[name].__setitem__((3, 4), float("nan")))
     assert train(folder, output__name="poisoned") == 2
     message = capsys.readouterr().err
-    assert message.count("\n") == 1 and f"{folder}: {MODEL}: {name} holds 1 " in message and "not finite" in message
+    assert message.count("\n") == 1 and f"{folder}: {MODEL}: {name} contains 1 " in message and "not finite" in message
     run = RunFolder(Path("runs") / "poisoned")
     last = read_all(run.journal)[-1]
     assert isinstance(last, RunFailed) and name in last.message

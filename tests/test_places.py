@@ -278,9 +278,9 @@ def test_unwritable_home_is_reported_with_the_variable_to_set(place):
     environment = without_home(HOME="/proc/x")
     done = run_program(words_of("train"), environment=environment, folder=place)
     assert done.returncode == EXIT_BAD_INPUT
-    assert done.stderr.count("set TUI_TRAINER_HOME to a folder that can be written to") == 1, done.stderr
+    assert done.stderr.count("set TUI_TRAINER_HOME to a writable folder") == 1, done.stderr
     done = run_program(words_of("rename"), environment=environment, folder=place)
-    assert done.returncode == EXIT_DONE and "Set TUI_TRAINER_HOME to a folder that can be written to" in done.stderr
+    assert done.returncode == EXIT_DONE and "Set TUI_TRAINER_HOME to a writable folder" in done.stderr
 
 
 @pytest.mark.full

@@ -148,7 +148,7 @@ def test_sizes_are_printed_as_a_table(settings, monkeypatch, capsys):
     steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0})
     assert main(["tune", "--effective", *arguments((*settings, *NO_BOUND)), "--gpu", "none"]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
-    assert head.split("  ")[0] == "rows a step" and "busy" in head and "learning rate" in head
+    assert head.split("  ")[0] == "rows/step" and "busy" in head and "learning rate" in head
     assert first.split()[:3] == ["8", "100.0", "2,000"] and "50%" in first and "16.0 MiB" in first
 
 

@@ -86,7 +86,7 @@ def system_reason(error: BaseException) -> str:
 
 def room_hint(error: BaseException, folder: str | os.PathLike[str]) -> str:
     """Return what to do where a file of the program's own could not be written into `folder`."""
-    elsewhere = "set TUI_TRAINER_HOME to a folder that can be written to"
+    elsewhere = "set TUI_TRAINER_HOME to a writable folder"
     if not full_disk_words(error):
         return elsewhere
     try:

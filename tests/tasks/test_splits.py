@@ -606,7 +606,7 @@ def test_a_plan_reports_rows_shared_through_data_eval_path(tmp_path):
         sources = [str(path)], [str(tmp_path / "link.jsonl")]
         found, held_out = training_and_evaluation(*sources, "auto", DataChoice(split=split), eval_split)
         assert held_out and (eval_split in held_out.description or not eval_split)
-        return any("trained on as well" in use.words() for use in found.splits)
+        return any("also trained on" in use.words() for use in found.splits)
 
     assert shares("", "") and shares("train[:90%]", "train[80%:]") and not shares("train[:80%]", "train[80%:]")
     plan = estimated_plan(loaded(path, data__eval_path=path))

@@ -290,7 +290,7 @@ async def test_where_it_cannot_be_saved_that_is_said_and_a_restored_edit_names_t
     async with opened() as (screens, _, press):
         await press("S ctrl+u ~")
         await screens.press(*"nobody-has-this/x.toml", "enter")
-        await screens.shows("does not exist")
+        await screens.shows("create the folder first")
         await press("escape")
         (folder := tmp_path / "gone").mkdir()
         monkeypatch.chdir(folder)

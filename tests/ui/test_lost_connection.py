@@ -79,7 +79,7 @@ def test_an_error_of_the_screens_gives_the_terminal_back_and_the_run_goes_on(ope
     terminal.wait_for("of 100,000")
     terminal.wait_for_steps(10)
     (terminal.cwd / "tear").touch()
-    terminal.wait_for("keeps training: you may close this terminal")
+    terminal.wait_for("continues: you may close this terminal")
     terminal.wait_for_steps(len(terminal.steps) + 50)
     terminal.press("ctrl+c")
     assert terminal.wait_for_end() == 3

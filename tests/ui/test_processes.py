@@ -51,7 +51,7 @@ async def opened(monkeypatch, reader: ProcessReader | None = None, size=(100, 30
         monkeypatch.setattr(room, "ProcessReader", lambda: reader)
     async with open_canned(CPU_ONLY, size=size) as screens:
         await screens.press("p")
-        await screens.shows("k end it", "command", gone="checking ...")
+        await screens.shows("k end ", "command", gone="checking ...")
         yield screens
 
 

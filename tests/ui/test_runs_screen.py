@@ -389,7 +389,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.press(*["v"] * 6)
         await screens.shows("accuracy, held out")
         await screens.press("down")
-        await screens.shows("differs from oldest", "the run before", "0.001 \u2192 0.002", "accuracy, held out")
+        await screens.shows("differs from oldest", "previous run", "0.001 \u2192 0.002", "accuracy, held out")
         await screens.press("down")
         await screens.shows("no earlier run of this task to compare")
         await screens.resize(80, 24)

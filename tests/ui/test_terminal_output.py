@@ -106,7 +106,7 @@ def test_what_a_stalled_reader_of_errors_has_missed_is_named(monkeypatch):
     *kept, lost = lines
     assert 1_000 < len(kept) < 2_000
     assert kept == [f"line {number:0100}\n" for number in range(len(kept))]
-    assert lost == f"tui-trainer: lines skipped here, because the output was not read in time:  {3_000 - len(kept):,}\n"
+    assert lost == f"tui-trainer: lines skipped here, because the output was not read in time: {3_000 - len(kept):,}\n"
 
 
 def test_what_is_no_terminal_is_left_alone(monkeypatch, tmp_path):

@@ -43,7 +43,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.press("l")
     # Its lines scroll by while the terminal reads.
     terminal.wait_for("/100000")
-    assert b"keeps training: you may close this terminal" in terminal.raw
+    assert b"continues: you may close this terminal" in terminal.raw
     for sequence in ("\x1b[?1049l", "\x1b[?25h", "\x1b[?1003l", "\x1b[?1004l", "\x1b[?2004l", "\x1b[<u"):
         assert sequence in terminal.sequences, sequence
     terminal.wait_for_steps(len(terminal.steps) + 50)

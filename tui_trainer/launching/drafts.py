@@ -86,7 +86,7 @@ def keeping(document: ConfigDocument, below: Edits | None = None) -> Callable[[]
         try:
             keep()
         except OSError as error:
-            hint = "save the config before you quit, or set TUI_TRAINER_HOME to a folder that can be written to"
+            hint = "save the config before you quit, or set TUI_TRAINER_HOME to a writable folder"
             message = f"unsaved edits could not be stored: {system_reason(error)}"
             return Problem(message=message, where=one_line(str(state_folder())), hint=hint)
         return None
