@@ -50,8 +50,8 @@ DECAYS = [
     (100, 20, 20, "num_decay_steps = 20"),
     (1, 0.1, 1, "0.1 of 1 steps"),
     (100, 0, 0, "stays at the peak learning rate"),
-    (100, 0.99, 95, "all 95 after warm-up; num_decay_steps = 0.99 would be 99"),
-    (10, 50, 9, "all 9 after warm-up; num_decay_steps = 50 would be 50"),
+    (100, 0.99, 95, "all 95 steps after warm-up; num_decay_steps = 0.99 asks for 99 steps"),
+    (10, 50, 9, "all 9 steps after warm-up; num_decay_steps = 50 asks for 50 steps"),
 ]
 
 

@@ -141,7 +141,7 @@ class Steps:
             return None
         planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
         if planned.value > left:
-            reason = f"all {left} after warm-up; num_decay_steps = {setting:g} would be {planned.value}"
+            reason = f"all {left} steps after warm-up; num_decay_steps = {setting:g} asks for {planned.value} steps"
             return Planned(value=left, exact=self.total.exact, reason=reason)
         return planned if planned.value else exact(0, "stays at the peak learning rate")
 

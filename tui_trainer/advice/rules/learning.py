@@ -466,7 +466,7 @@ class Schedule(Rule):
             return warned(stays, fix={_DECAY: _GOOD_DECAY})
         if decay := plan.decay_steps:
             if 0 < decay.value < every(training.num_decay_steps, total):
-                return warned(f"{name}: decays from {rate:g} in {decay.reason}", fix={_DECAY: _GOOD_DECAY})
+                return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
             return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
         return passed(f"{name}: decays from {rate:g} over {total:,} steps")
 

@@ -395,7 +395,8 @@ IMPORTER = Importer(
             "bnb_config_kwargs.bnb_4bit_compute_dtype": hf.FOUR_BITS["bnb_4bit_compute_dtype"],
             "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("4-bit weights are stored as bytes"),
             "bnb_config_kwargs.llm_int8_*": _OF_ANOTHER,
-            "qlora_sharded_model_loading merge_lora merge_method": NotNeeded("adapters are merged by exporting"),
+            "merge_lora merge_method": NotNeeded("adapters are merged by exporting"),
+            "qlora_sharded_model_loading": NotNeeded("it only changes how weights are loaded"),
             "loraplus_lr_embedding relora_cpu_offload relora_prune_method": _OF_ANOTHER,
             "jagged_restart_warmup_steps jagged_restart_anneal_steps": _OF_ANOTHER,
             # schemas/training.py
