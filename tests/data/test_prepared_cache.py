@@ -190,5 +190,7 @@ def test_data_found_again_has_the_names_of_now(tmp_path):
 
 
 def test_a_cache_that_cannot_be_written_is_reported(data):
-    with pytest.raises(DataError, match=r"could not write the prepared data.*; set TUI_TRAINER_HOME to a writable folder"):
+    with pytest.raises(
+        DataError, match=r"could not write the prepared data.*; set TUI_TRAINER_HOME to a writable folder"
+    ):
         prepared(data, folder=data / "cache")

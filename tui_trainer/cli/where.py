@@ -14,8 +14,8 @@ _DEADLINE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class KeptFile:
-    """A file or folder of this program. `exists` and `bytes` are None if the disk did not answer in time."""
+class Place:
+    """A file or folder that this program writes. `exists` and `bytes` are None if the disk did not answer in time."""
 
     name: str
     path: str
@@ -52,7 +52,7 @@ def paths() -> Mapping[str, Path]:
     }
 
 
-def look_at(name: str, path: Path) -> KeptFile:
+def look_at(name: str, path: Path) -> Place:
     """Return whether the path exists, and its size."""
     from tui_trainer.hardware.storage import is_there, within
     from tui_trainer.runs.folder import folder_size
@@ -62,16 +62,16 @@ def look_at(name: str, path: Path) -> KeptFile:
             return False, None
         return True, folder_size(path).bytes if path.is_dir() else path.stat().st_size
 
-    return KeptFile(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, look) or (None, None)))
+    return Place(name, str(path.absolute()), *(within(_DEADLINE_SECONDS, look) or (None, None)))
 
 
 @app.command()
 def where(as_json: AsJson = False) -> None:
     """Show where files are kept: runs, measurements, logs, caches, your own keys and profiles."""
-    found = [look_at(name, path) for name, path in paths().items()]
+    places = [look_at(name, path) for name, path in paths().items()]
     if as_json:
-        print(json.dumps([asdict(one) for one in found], indent=1))
+        print(json.dumps([asdict(place) for place in places], indent=1))
         return
-    for one in found:
-        size = format_bytes(one.bytes) if one.exists else "no answer" if one.exists is None else "not there"
-        print(f"{one.name:<13}  {size:>10}  {one_line(one.path)}")
+    for place in places:
+        size = format_bytes(place.bytes) if place.exists else "no answer" if place.exists is None else "not there"
+        print(f"{place.name:<13}  {size:>10}  {one_line(place.path)}")

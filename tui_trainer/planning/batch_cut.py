@@ -47,7 +47,7 @@ class BatchCut:
         return -(-self.effective // self.processes)
 
     def share_of(self, rows: int) -> int:
-        """Return the rows of a step in one process, at the most, where the data has so many rows."""
+        """Return how many rows of a step one process has at most, in data of `rows` rows."""
         return -(-min(self.effective, rows) // self.processes)
 
 

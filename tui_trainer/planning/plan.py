@@ -176,8 +176,8 @@ class Plan(BaseModel):
     final_model_bytes: int
     disk_bytes: Planned[int]
     step_seconds: Planned[float | None]
-    step_grade: StepGrade = StepGrade.MEASURED
-    """Where `step_seconds` comes from."""
+    step_grade: StepGrade = StepGrade.ESTIMATED
+    """Where `step_seconds` comes from. Plans of earlier versions do not say it."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None

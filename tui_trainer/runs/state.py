@@ -339,7 +339,7 @@ class RunState:
     @property
     def loss_smoothed(self) -> float | None:
         """The training loss as `training_loss` defines it, in nats per token."""
-        return training_loss(self.loss_sums[-WINDOW_STEPS:], self.token_counts[-WINDOW_STEPS:], len(self.steps))
+        return training_loss(self.loss_sums, self.token_counts, len(self.steps))
 
     @property
     def training_scores(self) -> dict[str, float]:
@@ -424,8 +424,8 @@ def smoothing_window(steps: int) -> int:
 def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps: int) -> float | None:
     """Return the training loss after `steps` in nats per token: that of the last tenth of the steps, 5 to 50 of them.
 
-    The sequences hold the last steps, up to `WINDOW_STEPS`. Steps whose loss is not finite are skipped. None if there
-    are no others.
+    The sequences end with the last step; more than `WINDOW_STEPS` values are not read. Steps whose loss is not finite
+    are skipped. None if there are no others.
     """
     last = smoothing_window(steps)
     window = zip(loss_sums[-last:], token_counts[-last:], strict=True)

@@ -178,7 +178,7 @@ class EarlyStopping(Rule):
     def before(self, context: Context) -> Verdict:
         plan, patience = context.planned, context.config.evaluation.early_stopping_patience
         if not plan.eval_rows.value:
-            return not_applicable("early stopping needs held-out data, and there is none")
+            return not_applicable("early stopping needs held-out rows, but the data has none")
         passes = context.epochs
         evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
         sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"

@@ -568,7 +568,7 @@ def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     at = "" if kept is None else f", at step {kept:,}"
     lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (f"{loss_unit(state.task)}{at}", "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
-        label = f"  {scene.shown(name)[:16]:<16}"
+        label = f"  {scene.shown(name)[:16]:<17}"
         lines.append(
             [(" " * _STORY_LABEL, "text"), (f"{other:.4f}", "text"), (label, "dim"), scene.beaten(loss < other)]
         )
