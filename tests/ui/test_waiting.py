@@ -360,7 +360,7 @@ async def test_recipes_are_chosen_while_a_model_is_counted_and_q_ends_the_proces
     waiting.begin()
     async with open_screens(asked, ready=lambda bench: bench.document, size=(120, 40)) as screens:
         await screens.press("2")
-        await screens.shows(f"planning {counting}")
+        await screens.shows("plan...", counting)
         await screens.press("p")
         first = await screens.shows("Choose a recipe", counting, "\u2500\u2500 Changes ")
         await screens.press("up")
