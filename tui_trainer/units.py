@@ -4,7 +4,11 @@ A number takes the larger unit from where it would be rounded up to one of it: 9
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final, Literal, get_type_hints
 
 KIB = 1024
 MIB = 1024**2
@@ -75,3 +79,49 @@ def utc_now() -> str:
 def round_seconds(seconds: float | None) -> str:
     """`41 s`, and `0 s` before the first."""
     return f"{seconds:.0f} s" if seconds is not None and seconds < 60 else format_seconds(seconds)
+
+
+Unit = Literal["count", "rounded count", "bytes", "seconds", "number", "share", "flag", "text"]
+_WRITTEN: Final[dict[Unit, Callable[[Any], str]]] = {
+    "count": "{:,}".format,
+    "rounded count": format_count,
+    "bytes": format_bytes,
+    "seconds": format_seconds,
+    "number": "{:g}".format,
+    "share": "{:.1%}".format,
+    "flag": lambda value: "yes" if value else "no",
+    "text": str,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Figure:
+    """How a figure is named and written wherever it is shown.
+
+    It is declared once, where its value is held: `total_steps: Annotated[Planned[int], Figure(title="steps")]`, or as
+    the annotation of what a property returns. A figure of `RunState` that has the name of one of `Plan` is what was
+    measured of it.
+    """
+
+    title: str
+    unit: Unit = "count"
+    config_place: int = 0
+    """The place on the Config screen, from 1; 0 where it is not shown."""
+    in_journal: bool = False
+    """Whether `PlanMade.figures` carries it to those who read only the journal."""
+
+
+def figure_text(figure: Figure, value: Any) -> str:
+    """Return the value of a figure as people read it; `--` for None."""
+    return "--" if value is None else _WRITTEN[figure.unit](value)
+
+
+@cache
+def figures_of(holder: type) -> dict[str, Figure]:
+    """Return the figures that a class declares, by the names of its fields and properties, in their order."""
+    annotated = get_type_hints(holder, include_extras=True)
+    for name, member in vars(holder).items():
+        if isinstance(member, property) and member.fget:
+            annotated[name] = get_type_hints(member.fget, include_extras=True).get("return")
+    declared = ((name, getattr(hint, "__metadata__", ())) for name, hint in annotated.items())
+    return {name: one for name, found in declared for one in found if isinstance(one, Figure)}

@@ -14,6 +14,7 @@ from tui_trainer.advice.contract import Remedy, all_rules
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.errors import ConfigError, InputError
+from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.planning import plan as planning
@@ -68,11 +69,18 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
     ]
 
 
-def make_plan(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **known: Any) -> Plan:
-    """`planning.make`; where memory is too small for the plan, the hint says what would make it fit. Raises
-    ConfigError."""
+def make_plan(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts,
+    *,
+    made_from: planning.MadeFrom = planning.ESTIMATES,
+    chosen_gpu: GpuChoice = None,
+) -> Plan:
+    """Return `planning.make`. Where memory is too small for the plan, the hint of the ConfigError lists what would make
+    it fit."""
     try:
-        return planning.make(loaded, hardware, facts, **known)
+        return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
         hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
         found = replace(error.shortage, hint=hint)

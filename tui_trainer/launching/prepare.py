@@ -4,7 +4,7 @@ import json
 import platform
 import shlex
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import fields, replace
 from importlib import metadata
 from time import monotonic
 from typing import Any
@@ -32,9 +32,9 @@ from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.planning.learning_rates import peak_rate
 from tui_trainer.planning.memory.parts import KERNELS
-from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan import MadeFrom, Plan
 from tui_trainer.planning.plan_file import DamagedPlanError, changed_base, commit_of, read_plan_file, write_plan_file
-from tui_trainer.planning.planned import StepGrade
+from tui_trainer.planning.planned import Planned, StepGrade
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, PlanMade, RunProblem
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
@@ -43,21 +43,15 @@ from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
+from tui_trainer.units import figures_of
 
 _PACKAGES = (
     "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
     "triton", "liger-kernel", "kernels", "flash-attn", "flash-attn-3",
 )  # fmt: skip
 
+
 # What the journal has of the plan by the same name.
-_ANNOUNCED = (
-    "total_steps", "steps_per_epoch", "effective_batch_size", "per_device_train_batch_size", "learning_rate",
-    "gradient_accumulation_steps", "processes", "parameters", "trained_parameters", "memory_bytes", "disk_bytes",
-    "duration_seconds", "eval_rows", "eval_every_steps", "save_every_steps", "sample_every_steps", "precision",
-    "packing", "loader_workers", "warmup_steps",
-)  # fmt: skip
-
-
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
     """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
     facts = data_facts(loaded, progress)
@@ -115,11 +109,13 @@ def exact_plan(
             loaded,
             with_memory_now(probe()),
             task.facts(loaded.config, data),
-            data_key=data.folder.name,
-            data_fingerprint=data.fingerprint,
-            model_key=task.model_key(loaded.config),
-            model_commit=commit_of(loaded.config),
-            versions=versions(),
+            made_from=MadeFrom(
+                data_key=data.folder.name,
+                data_fingerprint=data.fingerprint,
+                model_key=task.model_key(loaded.config),
+                model_commit=commit_of(loaded.config),
+                versions=versions(),
+            ),
             chosen_gpu=gpu,
         )
 
@@ -286,61 +282,52 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None
 
 
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
-    """Tell the journal what the exact plan says, and which command starts its processes."""
-    config = plan.config
-    rates = peak_rate(config, plan.parameters.value)
-    is_pretrained = config.model.init == "pretrained"
-    values = {name: getattr(plan, name).value for name in _ANNOUNCED}
-    seconds = plan.step_seconds
-    is_measured = plan.step_grade == StepGrade.MEASURED
-    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    asked = config.targets
-    targets = {
-        "samples_per_second": asked.samples_per_second,
-        "inference_samples_per_second": asked.inference_samples_per_second,
-        "memory_gib": asked.memory_gib,
-        "model_size_gib": asked.model_size_gib,
-        "loss": asked.loss,
-        "score": asked.score,
+    """Write the exact plan to the journal, with the command that starts its processes.
+
+    Fields of the event that have the name of one of the plan are taken from it, and so are the figures that are
+    declared for the journal.
+    """
+    config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
+    values = {one.name: _announced(plan, one.name) for one in fields(PlanMade) if hasattr(plan, one.name)}
+    declared = (name for name, figure in figures_of(Plan).items() if figure.in_journal)
+    rows, seconds = min(plan.effective_batch_size.value, plan.train_rows.value), plan.step_seconds.value
+    values |= {
+        "figures": {name: value for name in declared if (value := _announced(plan, name)) is not None},
+        "command": command,
+        "base_model": config.model.model_name_or_path if config.model.init == "pretrained" else "",
+        "came_from": chain_words(plan.ancestors),
+        "lora_rank": config.tuning.r if config.tuning.has_adapter else None,
+        "targets": {name: value for name, value in config.targets.model_dump().items() if value},
+        "metric": config.evaluation.metric_for_best_model,
+        "early_stopping_patience": config.evaluation.early_stopping_patience,
+        "best_precision": plan.best_precision or "",
+        "group_by_length": config.data.group_by_length is True,
+        "torch_compile": config.training.torch_compile,
+        "logging_steps": config.logging.logging_steps,
+        "empty_cache_steps": config.training.empty_cache_steps,
+        "usual_learning_rate": rates.auto,
+        "most_learning_rate": rates.most,
+        "kernel_bytes": sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
+        "attention": plan.attention.words,
+        "best_samples_per_second": rows / seconds if seconds and plan.step_grade == StepGrade.MEASURED else None,
+        "gradient_checkpointing": config.training.gradient_checkpointing,
+        "tuning_method": config.tuning.method,
+        "max_grad_norm": config.training.max_grad_norm,
+        "seed": config.training.seed,
+        "step_seconds_reason": plan.step_seconds.reason,
+        "user_settings": list(plan.user_keys),
+        "merged_bytes": _merged_bytes(plan),
+        "cpu_threads": plan.threads.value if plan.device == "cpu" else None,
+        **_precision_gain(plan),
     }
-    journal.append(
-        PlanMade(
-            **values,
-            command=command,
-            base_model=config.model.model_name_or_path if is_pretrained else "",
-            came_from=chain_words(plan.ancestors),
-            lora_rank=config.tuning.r if config.tuning.has_adapter else None,
-            targets={name: value for name, value in targets.items() if value},
-            metric=config.evaluation.metric_for_best_model,
-            early_stopping_patience=config.evaluation.early_stopping_patience,
-            best_precision=plan.best_precision or "",
-            group_by_length=config.data.group_by_length is True,
-            torch_compile=config.training.torch_compile,
-            logging_steps=config.logging.logging_steps,
-            empty_cache_steps=config.training.empty_cache_steps,
-            usual_learning_rate=rates.auto,
-            most_learning_rate=rates.most,
-            memory_budget_bytes=plan.memory_budget_bytes,
-            kernel_bytes=sum(part.bytes for part in plan.memory_parts if part.name == KERNELS),
-            attention=plan.attention.words,
-            best_samples_per_second=rows / seconds.value if seconds.value and is_measured else None,
-            gradient_checkpointing=config.training.gradient_checkpointing,
-            tuning_method=config.tuning.method,
-            max_grad_norm=config.training.max_grad_norm,
-            seed=config.training.seed,
-            **_precision_gain(plan),
-            compute_rates=plan.compute_rates,
-            beginning_seconds=plan.beginning_seconds.value if plan.beginning_seconds else None,
-            step_seconds=seconds.value,
-            step_seconds_reason=seconds.reason,
-            has_measured_steps=plan.has_measured_steps,
-            busy_words=plan.busy_words,
-            hardware_settings=list(plan.hardware_settings),
-            user_settings=list(plan.user_keys),
-            merged_bytes=_merged_bytes(plan),
-            cpu_threads=plan.threads.value if plan.device == "cpu" else None,
-        )
-    )
+    journal.append(PlanMade(**values))
+
+
+def _announced(plan: Plan, name: str) -> Any:
+    """Return a value of the plan without its reason."""
+    value = getattr(plan, name)
+    value = value.value if isinstance(value, Planned) else value
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _precision_gain(plan: Plan) -> dict[str, Any]:

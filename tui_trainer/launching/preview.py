@@ -28,7 +28,6 @@ from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.models.loading import config_only
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.assemble import Decisions
 from tui_trainer.planning.basis import with_settings
 from tui_trainer.planning.batch_cut import longest_row
 from tui_trainer.planning.conflicts import setting_problems
@@ -133,7 +132,7 @@ def _class_rows(data: PreparedData, rows: Rows) -> dict[str, int]:
 
 
 def _layout(
-    task: Task, config: ResolvedConfig, data: PreparedData, facts: DataFacts, made: Decisions, tokenizer: Any
+    task: Task, config: ResolvedConfig, data: PreparedData, facts: DataFacts, made: planning.Decisions, tokenizer: Any
 ) -> RowLayout:
     """As a run makes it (`training/components.py`), without the model."""
     model = config_only(
@@ -153,7 +152,7 @@ def _layout(
 
 
 def _padding(
-    loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, made: Decisions, rows: Rows
+    loaded: ResolvedLoaded, task: Task, data: PreparedData, facts: DataFacts, made: planning.Decisions, rows: Rows
 ) -> PaddingShares | None:
     if not data.lengths:
         return None

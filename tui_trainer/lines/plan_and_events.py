@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tui_trainer.runs import events
 from tui_trainer.runs.labels import tag_words
@@ -39,13 +39,12 @@ from tui_trainer.runs.wording import (
 )
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
-from tui_trainer.units import format_bytes, format_bytes_of, format_count, format_rate, format_seconds
+from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.other_cards import CardPlan
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.planning.planned import Planned
     from tui_trainer.runs.comparison import ComparedRun
     from tui_trainer.runs.overview import RunOverview
 
@@ -272,76 +271,20 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         f"hardware profile {plan.hardware_profile or 'none'}: {plan.hardware_reason}",
         *map(one_line, notes),
     ]
-    lines += _number_lines(plan)
-    for needed, parts in ((None, plan.memory_parts), (plan.host_memory_bytes, plan.host_memory_parts)):
-        lines += [_plan_line("host memory", needed, format_bytes(needed.value))] if needed else []
-        lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
-    lines.append(_plan_line("time per step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
-    lines.append(_plan_line("time", plan.duration_seconds, _time_of(plan)))
+    lines += _figure_lines(plan)
     memory = "that of the GPU" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
 
-def _number_lines(plan: Plan) -> Iterator[str]:
-    """What is off is left out."""
-    yield _plan_line("rows to train on", plan.train_rows)
-    yield _plan_line("rows evaluated", plan.eval_rows)
-    yield _plan_line("packing", plan.packing, "yes" if plan.packing.value else "no")
-    if plan.grouping and not plan.packing.value:
-        yield _plan_line("batches by length", plan.grouping, "yes" if plan.grouping.value else "no")
-    yield _plan_line("vocabulary", plan.vocabulary)
-    if plan.head:
-        yield _plan_line("head", plan.head, plan.head.value)
-    yield _plan_line("parameters", plan.parameters, format_count(plan.parameters.value))
-    if (trained := plan.trained_parameters).value < plan.parameters.value:
-        yield _plan_line("trainable", trained, format_count(trained.value))
-    yield _plan_line("precision", plan.precision, plan.precision.value)
-    if (attention := plan.attention).kernel:
-        yield f"{'attention':<19} {one_line(attention.kernel):>12} = {one_line(attention.because)}"
-    yield _plan_line("weights", plan.weights_dtype, plan.weights_dtype.value)
-    yield _plan_line("learning rate", plan.learning_rate, f"{plan.learning_rate.value:g}")
-    if (ratio := plan.config.tuning.loraplus_lr_ratio) != 1:
-        second = plan.learning_rate.model_copy(
-            update={"reason": f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio"}
-        )
-        yield _plan_line("LoRA+ rate", second, f"{plan.learning_rate.value * ratio:g}")
-    if floor := plan.config.training.min_lr_rate:
-        # The share is exact, so the rate is as exact as the peak.
-        final = plan.learning_rate.model_copy(update={"reason": f"{floor:g} of the peak, training.min_lr_rate"})
-        yield _plan_line("final learning rate", final, f"{plan.learning_rate.value * floor:g}")
-    if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
-        yield _plan_line("tokens per loss", chunk, "" if chunk.value else "all")
-    if plan.loader_workers.value:
-        yield _plan_line("loader threads", plan.loader_workers)
-    yield _plan_line("effective batch", plan.effective_batch_size)
-    if plan.is_group:
-        yield _plan_line("processes", plan.processes)
-        yield _plan_line("strategy", plan.strategy, plan.strategy.value)
-    if plan.config.distributed.cpu_offload:
-        yield _plan_line("CPU offload", plan.cpu_offload, "yes" if plan.cpu_offload.value else "no")
-    yield _plan_line("micro-batch", plan.per_device_train_batch_size)
-    yield _plan_line("accumulation", plan.gradient_accumulation_steps)
-    yield _plan_line("evaluation batch", plan.per_device_eval_batch_size)
-    yield _plan_line("steps per epoch", plan.steps_per_epoch)
-    yield _plan_line("steps", plan.total_steps)
-    yield _plan_line("warm-up steps", plan.warmup_steps)
-    if plan.decay_steps:
-        yield _plan_line("decay steps", plan.decay_steps)
-    if plan.router_aux_loss_coef:
-        yield _plan_line("router loss", plan.router_aux_loss_coef, f"{plan.router_aux_loss_coef.value:g}")
-    yield _plan_line("evaluates every", plan.eval_every_steps)
-    yield _plan_line("saves every", plan.save_every_steps)
-    yield _plan_line("samples every", plan.sample_every_steps)
-    if plan.sample_every_steps.value and plan.sample_tokens.value:
-        yield _plan_line("tokens per sample", plan.sample_tokens)
-    yield _plan_line("CPU threads", plan.threads)
-    yield _plan_line("checkpoint", plan.checkpoint_bytes, format_bytes(plan.checkpoint_bytes.value))
-    yield _plan_line("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value))
-    yield _plan_line("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value))
-
-
-def _plan_line(label: str, planned: Planned[Any], shown: str = "") -> str:
-    return f"{label:<19} {shown or f'{planned.value:,}':>12} {'=' if planned.exact else '~'} {planned.reason}"
+def _figure_lines(plan: Plan) -> Iterator[str]:
+    """Yield a line for each figure, and below a sum of memory one for each of its parts."""
+    parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
+    for name, figure, planned in plan.figures():
+        text = _time_of(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
+        text = "all" if name == "loss_chunk_tokens" and not planned.value else one_line(text)
+        yield f"{figure.title:<19} {text:>12} {'=' if planned.exact else '~'} {one_line(planned.reason)}"
+        for part in parts.get(name, ()):
+            yield f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}"
 
 
 def _time_of(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import NamedTuple, Self
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.load import LoadedConfig
@@ -193,12 +193,23 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     return exact(0, "auto: on a CPU, all at once is faster")
 
 
+class Chosen(NamedTuple):
+    """What `auto` became, as figures of a plan. Only a mixture of experts has a router loss."""
+
+    precision: Planned[Precision]
+    weights_dtype: Planned[Dtype]
+    loss_chunk_tokens: Planned[int]
+    attention: Attention
+    router_aux_loss_coef: Planned[float] | None
+
+
 def choose(
     loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, shape: ModelShape, known: TrainingSetup
-) -> tuple[TrainingSetup, dict[str, Any]]:
-    """How the model is trained, and fields of a plan that say so. Raises ConfigError for targets that match nothing.
+) -> tuple[TrainingSetup, Chosen]:
+    """Return how the model is trained, and the figures of a plan that say so.
 
     `known` has what no setting decides: how the rows of the data are, and what a dry run counted. It stays as it is.
+    Raises ConfigError for targets that match nothing.
     """
     chosen = precision(loaded, hardware, target, shape)
     weights, chunk = weights_dtype(loaded, chosen.value, shape), loss_chunk(loaded, target, shape)
@@ -264,10 +275,7 @@ def choose(
         compiled=training.torch_compile,
         tf32=training.tf32,
     )
-    planned = {"precision": chosen, "weights_dtype": weights, "loss_chunk_tokens": chunk, "attention": attention}
-    if router_weight:
-        planned["router_aux_loss_coef"] = router_weight
-    return setup, planned
+    return setup, Chosen(chosen, weights, chunk, attention, router_weight)
 
 
 def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | None, Planned[float] | None]:

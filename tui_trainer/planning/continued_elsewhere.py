@@ -18,7 +18,6 @@ from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
-from tui_trainer.planning.assemble import threads_of
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, parts_of_run, row_tokens, with_dry_run
 from tui_trainer.planning.measured_steps import step_key
@@ -26,7 +25,7 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.memory.host import host_memory, host_memory_problems
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.planned import Planned, estimated, exact
-from tui_trainer.planning.processes import cards_for, split_over, tightest
+from tui_trainer.planning.processes import cards_for, split_over, threads_of, tightest
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.terminal.safe_text import one_line
@@ -253,10 +252,12 @@ def _split(
         message = f"the run needs about {format_bytes(needed)} of memory with a micro-batch of {micro}, "
         message += f"but {room.where} has {format_bytes(room.total_bytes)}"
         raise ConfigError(Problem(message=message, hint="choose another GPU (--gpu N), or resume on another machine"))
-    on_host = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
-    if problems := host_memory_problems(on_host["host_memory_bytes"], hardware):
+    host_parts, host_bytes = host_memory(shape, setup, plan.config, plan.loader_workers.value, plan.processes_per_node)
+    if problems := host_memory_problems(host_bytes, hardware):
         raise ConfigError(problems)
-    changes = on_host | {
+    changes = {
+        "host_memory_parts": host_parts,
+        "host_memory_bytes": host_bytes,
         "training_setup": setup,
         "memory_key": "",
         "per_device_train_batch_size": exact(micro, words),

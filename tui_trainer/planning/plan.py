@@ -4,34 +4,38 @@
 facts, they are exact, and that plan is written to `plan.json` before step 1. A run reads nothing else.
 """
 
-from collections.abc import Iterable
-from dataclasses import replace
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded
+from tui_trainer.config.load import LoadedConfig, Origin, ResolvedLoaded, all_settings
 from tui_trainer.config.sections import ResolvedConfig, step_rows
 from tui_trainer.data.preparing.row_selection import SourceRows
 from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.diagnosis import Device, GpuChoice
+from tui_trainer.hardware.environment import spins_by_load
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS
 from tui_trainer.hardware.probe import disk_free_bytes
 from tui_trainer.models.config_json import fp16_problems
-from tui_trainer.models.heads import CAUSAL
+from tui_trainer.models.facts import find_model
+from tui_trainer.models.heads import CAUSAL, own_labels
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.ancestry import Ancestor, ancestors_of
-from tui_trainer.planning.assemble import Decisions, assemble, requested_threads
 from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import (
     GROUP_BY_LENGTH,
     TUNE,
+    BatchCut,
     cut_batch,
     cut_by_length,
     grouping,
@@ -50,37 +54,83 @@ from tui_trainer.planning.conflicts import (
     memory_problem,
     setting_problems,
 )
-from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, SAMPLE_TOKENS, starting_tokens, times_of_packing
+from tui_trainer.planning.disk import checkpoint_bytes, final_model_bytes, run_bytes
+from tui_trainer.planning.duration import (
+    MOST_TIMES_OF_PACKING,
+    SAMPLE_TOKENS,
+    Decomposition,
+    busy_words,
+    checkpointing_cost,
+    compute_rates,
+    offload_words,
+    recomputed_share,
+    sample_token_seconds,
+    sample_tokens,
+    starting_seconds,
+    starting_tokens,
+    step_time,
+    times_of_packing,
+    training_flops,
+)
 from tui_trainer.planning.effective_batch import decided, is_automatic, resolved, with_rows, with_rows_of_step
-from tui_trainer.planning.fit import MemoryBudget, largest_micro_batch, needed_bytes, with_dry_run
-from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fuses_loss, kernel_problems
+from tui_trainer.planning.fit import (
+    MemoryBudget,
+    largest_micro_batch,
+    needed_bytes,
+    parts_of_run,
+    row_tokens,
+    with_dry_run,
+)
+from tui_trainer.planning.fused_kernels import NOT_USED, Kernels, fused_kernels, fuses_loss, kernel_problems
 from tui_trainer.planning.learning_rates import learning_rate
-from tui_trainer.planning.measured_steps import kept_micro_batch, measured_peaks, micro_batch_key
-from tui_trainer.planning.memory.host import host_memory_problems
-from tui_trainer.planning.memory.parts import MemoryPart
-from tui_trainer.planning.planned import Planned, StepGrade, exact
+from tui_trainer.planning.measured_steps import (
+    Calibration,
+    StepKey,
+    is_busy,
+    kept_micro_batch,
+    measured_peaks,
+    measured_words,
+    micro_batch_key,
+    nearest_peak,
+    read_calibration,
+    step_key,
+)
+from tui_trainer.planning.memory.estimate import total_bytes
+from tui_trainer.planning.memory.host import host_memory, host_memory_problems
+from tui_trainer.planning.memory.parts import MemoryPart, Static
+from tui_trainer.planning.planned import Planned, StepGrade, estimated, exact
 from tui_trainer.planning.processes import (
     COPIES,
     ON_THE_CARDS,
     ONE,
+    Group,
     Strategy,
     deepspeed_problems,
     offload_of,
     processes_of,
+    requested_threads,
     split_over,
     strategy_of,
     tightest,
 )
+from tui_trainer.planning.records import Key, device_key, trial_device
+from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.runs.events import ComputeRates
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import Figure, figures_of, format_count, format_seconds
 
 CHECKPOINTING = "training.gradient_checkpointing"
 
 
 class Plan(BaseModel):
-    """Everything a run needs to know. Bytes, seconds, rows and steps as the names say."""
+    """Everything a run needs to know. Bytes, seconds, rows and steps as the names say.
+
+    The figures are shown in the order of their fields.
+    """
 
     model_config = ConfigDict(frozen=True)
 
@@ -97,92 +147,97 @@ class Plan(BaseModel):
     device_name: str
     device_reason: str
     gpu_uuid: str
-    processes: Planned[int] = ONE
-    """That train together, each with its share of every step: on all nodes."""
     nodes: int = 1
-    strategy: Planned[Strategy] = COPIES
-    cpu_offload: Planned[bool] = ON_THE_CARDS
     gpu_uuids: tuple[str, ...] = ()
     """The card of each process, where there are several; on the first node."""
     cpu_name: str
-    data_key: str
+    data_key: str = ""
+    """Name of the prepared data; empty while that is an estimate."""
     data_fingerprint: str = ""
     """Of the sources that the prepared data was made from; empty in plans that do not say."""
-    model_key: str
+    model_key: str = ""
     model_commit: str = ""
     """Of the model in the hub's cache; empty for a folder, and in plans that do not say."""
     ancestors: tuple[Ancestor, ...] = ()
     """The runs that trained its model before, the oldest first, behind the model that the first of them began with."""
-    versions: dict[str, str]
-    threads: Planned[int]
-    vocabulary: Planned[int]
-    classes: int
-    head: Planned[str] | None = None
-    """Of a classifier: kept or new; None where that is not known, or there was none."""
-    parameters: Planned[int]
-    trained_parameters: Planned[int]
-    precision: Planned[Precision]
-    best_precision: Precision | None = None
-    """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
-    memory_budget_bytes: int | None = None
-    """What the plan may take of the memory that it counts; None where that is not known."""
-    weights_dtype: Planned[Dtype]
-    learning_rate: Planned[float]
-    router_aux_loss_coef: Planned[float] | None = None
-    """Of a mixture of experts; None for other models."""
-    attention: Attention = NOT_PLANNED
-    packing: Planned[bool]
-    grouping: Planned[bool] | None = None
-    """Whether batches are drawn by length; None in plans of before."""
-    longest_row: int
-    packed_width: int = 0
-    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
-    training_setup: TrainingSetup
-    loss_chunk_tokens: Planned[int]
-    kernels: Planned[Kernels] = NOT_USED
-    loader_workers: Planned[int]
+    versions: dict[str, str] = {}
     sources: tuple[SourceRows, ...] = ()
     splits: tuple[SplitUse, ...] = ()
     data_notes: tuple[str, ...] = ()
     """What was found in the data, in words; none before it is prepared."""
-    train_rows: Planned[int]
-    eval_rows: Planned[int]
+    train_rows: Annotated[Planned[int], Figure(title="rows to train on")]
+    eval_rows: Annotated[Planned[int], Figure(title="rows evaluated")]
+    packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
+    grouping: Annotated[Planned[bool] | None, Figure(title="batches by length", unit="flag")] = None
+    """Whether batches are drawn by length; None in plans of before."""
+    vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
+    classes: int
+    head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
+    """Of a classifier: kept or new; None where that is not known, or there was none."""
+    parameters: Annotated[Planned[int], Figure(title="parameters", unit="rounded count")]
+    trained_parameters: Annotated[Planned[int], Figure(title="trainable", unit="rounded count")]
+    precision: Annotated[Planned[Precision], Figure(title="precision", unit="text")]
+    best_precision: Precision | None = None
+    """What `training.mixed_precision = "auto"` is here; None in plans that do not say."""
+    attention: Annotated[Attention, Figure(title="attention", unit="text")] = NOT_PLANNED
+    weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text")]
+    learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
+    loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
+    """Of the second matrix of each adapter; None where it is the same."""
+    final_learning_rate: Annotated[Planned[float] | None, Figure(title="final learning rate", unit="number")] = None
+    """None where it goes down to 0."""
+    longest_row: int
+    packed_width: int = 0
+    """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
+    training_setup: TrainingSetup
+    loss_chunk_tokens: Annotated[Planned[int], Figure(title="tokens per loss")]
+    kernels: Planned[Kernels] = NOT_USED
+    loader_workers: Annotated[Planned[int], Figure(title="loader threads")]
     train_tokens: Planned[int]
-    effective_batch_size: Planned[int]
+    effective_batch_size: Annotated[Planned[int], Figure(title="effective batch")]
     effective_batch_is_auto: bool = False
     """The number was left to the plan, and `config` has it."""
-    per_device_train_batch_size: Planned[int]
+    processes: Annotated[Planned[int], Figure(title="processes")] = ONE
+    """That train together, each with its share of every step: on all nodes."""
+    strategy: Annotated[Planned[Strategy], Figure(title="strategy", unit="text")] = COPIES
+    cpu_offload: Annotated[Planned[bool], Figure(title="CPU offload", unit="flag")] = ON_THE_CARDS
+    per_device_train_batch_size: Annotated[Planned[int], Figure(title="micro-batch")]
     memory_key: str = ""
     """Under which its peak of memory is kept; empty: it would not be that of such a run."""
     untuned_key: str = ""
     """Under which its micro-batch is kept once it is measured; empty: nothing is to be measured."""
-    gradient_accumulation_steps: Planned[int]
-    per_device_eval_batch_size: Planned[int]
-    steps_per_epoch: Planned[int]
-    total_steps: Planned[int]
-    warmup_steps: Planned[int]
-    decay_steps: Planned[int] | None = None
+    gradient_accumulation_steps: Annotated[Planned[int], Figure(title="accumulation")]
+    per_device_eval_batch_size: Annotated[Planned[int], Figure(title="evaluation batch")]
+    steps_per_epoch: Annotated[Planned[int], Figure(title="steps per epoch")]
+    total_steps: Annotated[Planned[int], Figure(title="steps", config_place=4)]
+    warmup_steps: Annotated[Planned[int], Figure(title="warm-up steps")]
+    decay_steps: Annotated[Planned[int] | None, Figure(title="decay steps")] = None
     """The last steps, in which warmup_stable_decay goes down; None: another schedule."""
-    eval_every_steps: Planned[int]
-    save_every_steps: Planned[int]
-    sample_every_steps: Planned[int]
-    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "in each text")
-    memory_parts: tuple[MemoryPart, ...]
-    memory_bytes: Planned[int]
-    host_memory_parts: tuple[MemoryPart, ...] = ()
-    host_memory_bytes: Planned[int] | None = None
-    """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
-    checkpoint_bytes: Planned[int]
+    router_aux_loss_coef: Annotated[Planned[float] | None, Figure(title="router loss", unit="number")] = None
+    """Of a mixture of experts; None for other models."""
+    eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
+    save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
+    sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
+    sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "in each text")
+    threads: Annotated[Planned[int], Figure(title="CPU threads")]
+    checkpoint_bytes: Annotated[Planned[int], Figure(title="checkpoint", unit="bytes")]
     final_model_bytes: int
-    disk_bytes: Planned[int]
-    step_seconds: Planned[float | None]
+    disk_bytes: Annotated[Planned[int], Figure(title="disk", unit="bytes", config_place=3)]
+    memory_budget_bytes: int | None = None
+    """What the plan may take of the memory that it counts; None where that is not known."""
+    memory_bytes: Annotated[Planned[int], Figure(title="memory", unit="bytes", config_place=1)]
+    memory_parts: tuple[MemoryPart, ...]
+    host_memory_bytes: Annotated[Planned[int] | None, Figure(title="host memory", unit="bytes")] = None
+    """Of the machine, for a run on a GPU; None on a CPU, where `memory_bytes` is the machine's."""
+    host_memory_parts: tuple[MemoryPart, ...] = ()
+    step_seconds: Annotated[Planned[float | None], Figure(title="time per step", unit="seconds")]
     step_grade: StepGrade = StepGrade.ESTIMATED
     """Where `step_seconds` comes from. Plans of earlier versions do not say it."""
     step_flops: float
     shape_key: str
     beginning_seconds: Planned[float | None] | None = None
     """Of `duration_seconds`, what is computed once before the first step; None where nothing is."""
-    duration_seconds: Planned[float | None]
+    duration_seconds: Annotated[Planned[float | None], Figure(title="time", unit="seconds", config_place=2)]
     checkpointing_cost: Planned[float] | None = None
     """How much longer a step is with gradient checkpointing than without it, as a share; None in plans that do not
     say."""
@@ -206,6 +261,26 @@ class Plan(BaseModel):
     def processes_per_node(self) -> int:
         return self.processes.value // self.nodes
 
+    def figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
+        """Yield the name, the declaration and the value of each figure; those that this run has no use for are left
+        out."""
+        is_used = {
+            "grouping": not self.packing.value,
+            "attention": bool(self.attention.kernel),
+            "trained_parameters": self.trained_parameters.value < self.parameters.value,
+            "loss_chunk_tokens": self.loss_chunk_tokens.value or self.device == "cuda",
+            "loader_workers": self.loader_workers.value,
+            "processes": self.is_group,
+            "strategy": self.is_group,
+            "cpu_offload": self.config.distributed.cpu_offload,
+            "sample_tokens": self.sample_every_steps.value and self.sample_tokens.value,
+        }
+        for name, figure in figures_of(Plan).items():
+            value = getattr(self, name)
+            if value is not None and is_used.get(name, True):
+                is_kernel = isinstance(value, Attention)
+                yield name, figure, exact(value.kernel, value.because) if is_kernel else value
+
     def model_shape(self) -> ModelShape:
         """Of its model, as it is now. Raises InputError where that is no longer there."""
         return find_task(self.config.task.type).model_shape(self.config, self.vocabulary.value, self.classes)
@@ -220,21 +295,63 @@ class MemoryShortage(ConfigError):
         self.shortage, self.basis, self.budget_bytes = shortage, basis, budget_bytes
 
 
-def make(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, **known: Any) -> Plan:
-    """The plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MadeFrom:
+    """What a plan was made from: names of the prepared data and of the weights, and versions of libraries.
+
+    All are empty while the data and the model are estimates.
+    """
+
+    data_key: str = ""
+    data_fingerprint: str = ""
+    model_key: str = ""
+    model_commit: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+
+
+ESTIMATES = MadeFrom()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Decisions:
+    """What `auto` became: where and how the run computes, and how its batch is cut."""
+
+    loaded: ResolvedLoaded
+    target: choices.TrainingDevice
+    group: Group
+    room: MemoryBudget
+    shape: ModelShape
+    setup: TrainingSetup
+    cut: BatchCut
+    chosen: choices.Chosen
+    packing: Planned[bool]
+    grouping: Planned[bool]
+    padding: float
+    """Share of what is computed that is padding; 0 for packed rows."""
+    threads: Planned[int]
+    memory_reason: str
+    memory_key: Key
+    is_untuned: bool
+
+
+def make(
+    loaded: LoadedConfig,
+    hardware: Hardware,
+    facts: DataFacts,
+    *,
+    made_from: MadeFrom = ESTIMATES,
+    chosen_gpu: GpuChoice = None,
+) -> Plan:
+    """Return the plan for a config on this machine. Raises ConfigError with all problems, MemoryShortage among them.
 
     Where a hardware profile undoes the recipe's checkpointing and the run does not fit without, the recipe's counts.
-
-    `data_key` names the prepared data that `facts` were counted on, `data_fingerprint` what it was made from, and
-    `model_key` and `model_commit` the weights that the run starts from; empty while they are estimates. `versions` are
-    those of the libraries that the run begins with.
     """
     try:
-        return _make(loaded, hardware, facts, **known)
+        return _make(loaded, hardware, facts, made_from, chosen_gpu)
     except MemoryShortage:
         if (checkpointed := _with_checkpointing_of_recipe(loaded)) is None:
             raise
-        return _make(checkpointed, hardware, facts, **known)
+        return _make(checkpointed, hardware, facts, made_from, chosen_gpu)
 
 
 def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
@@ -248,33 +365,12 @@ def _with_checkpointing_of_recipe(loaded: LoadedConfig) -> LoadedConfig | None:
 
 
 def _make(
-    loaded: LoadedConfig,
-    hardware: Hardware,
-    facts: DataFacts,
-    *,
-    data_key: str = "",
-    data_fingerprint: str = "",
-    model_key: str = "",
-    model_commit: str = "",
-    versions: dict[str, str] | None = None,
-    chosen_gpu: GpuChoice = None,
+    asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made_from: MadeFrom, chosen_gpu: GpuChoice
 ) -> Plan:
-    asked = loaded
     loaded, facts = with_rows_of_step(asked, hardware, facts, chosen_gpu)
     decisions = decide(loaded, hardware, facts, chosen_gpu)
     loaded = decisions.loaded
-    numbers = assemble(hardware, facts, decisions)
-    plan = Plan(
-        **numbers,
-        learning_rate=learning_rate(asked, numbers["parameters"].value, decisions.cut.effective),
-        effective_batch_is_auto=is_automatic(asked),
-        data_key=data_key,
-        data_fingerprint=data_fingerprint,
-        model_key=model_key,
-        model_commit=model_commit,
-        ancestors=ancestors_of(loaded.config),
-        versions=versions or {},
-    )
+    plan = _assemble(asked, hardware, facts, decisions, made_from)
     room, config = decisions.room, loaded.config
     needed = plan.memory_bytes.value
     problems = disk_problems(loaded, plan.disk_bytes.value, disk_free_bytes(Path(config.output.runs_dir)))
@@ -428,3 +524,234 @@ def _label_share(facts: DataFacts) -> float:
         return 1.0
     inputs = facts.counts.train_tokens - facts.counts.train_rows * facts.row_documents
     return min(1.0, facts.counts.train_labels / max(inputs, 1))
+
+
+def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
+    """Return the plan of what was decided. Seconds are None for a card of which nothing is known."""
+    loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
+    config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
+    task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
+
+    # The model.
+    name, whole, trained = config.model.model_name_or_path, shape.loaded_parameters, setup.trained_parameters
+    counted = f"of {name}" if name else "counted from the shape in [model.scratch]"
+    if name and not find_model(name, config.model.revision, head=shape.head, labels=shape.labels).folder:
+        counted += ", which has not been downloaded: use `tui-trainer download`"
+    counted += task.changes_words(config)
+    is_exact = facts.exact or not config.is_from_scratch
+    frozen = ""
+    if shape.towers:
+        frozen = f"; {format_count(sum(shape.towers.values()))} of them in {', '.join(shape.towers)}, which stay frozen"
+        frozen += ", on the host" if setup.towers_on_host else ""
+    share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
+    begins = None
+    if tuning.mutates_weights:
+        begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
+    if begins:
+        share += f"; initialised by {begins.how} of each of {begins.count:,} matrices before the first step"
+        share += f", {begins.operations:.1e} operations, and are saved with rank {2 * tuning.r}"
+    rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
+    ratio_reason, floor_reason = (
+        f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio",
+        f"{floor:g} of the peak, training.min_lr_rate",
+    )
+
+    # Steps and batches.
+    effective_reason = cut.effective_reason
+    if facts.rows < cut.effective:
+        effective_reason += f"; the data has only {facts.rows} rows, so every step uses all of them"
+    eval_batch, eval_reason = cut.micro, "as in training"
+    if (requested := config.evaluation.per_device_eval_batch_size) != "auto":
+        eval_batch = min(requested, max(facts.eval_rows, 1))
+        eval_reason = f"from {loaded.where('evaluation.per_device_eval_batch_size')}"
+    warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
+    threads_reason = made.threads.reason
+    if setup.device == "cpu" and spins_by_load():
+        is_busy_here = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
+        how = "sleep, as other programs need the cores"
+        if not is_busy_here:
+            how = "do not sleep, as the cores are otherwise free"
+        threads_reason += f"; waiting threads {how}"
+    loader_workers = choices.loader_workers(loaded, made.target)
+
+    # Memory and disk.
+    parts = parts_of_run(shape, setup, config, cut.micro, eval_batch)
+    peak = nearest_peak(setup.measured_peaks, cut.micro, eval_batch)
+    memory_reason = f"{measured_words(peak)}; {made.memory_reason}" if peak else made.memory_reason
+    host_parts, host_bytes = host_memory(shape, setup, config, loader_workers.value, group.per_node)
+    saved, saved_reason = checkpoint_bytes(shape, setup)
+    final_model = final_model_bytes(whole, setup)
+    disk, disk_reason = run_bytes(
+        saved,
+        final_model,
+        save_total_limit=config.checkpoint.save_total_limit,
+        saves=steps.saves,
+        keeps_best=config.evaluation.early_stopping_patience > 0,
+        total_steps=steps.total.value,
+    )
+    if setup.merged_parameters and setup.has_adapter:
+        disk += whole * Static(shape, setup).weight_size
+        disk_reason += ", and the merged base model of the adapter"
+
+    # Time: of one process, as all compute at the same time.
+    longest, rows = row_tokens(config, setup), cut.share_of(facts.rows)
+    # Attention sees full rows where they are packed, else rows as long as their documents, padding included.
+    computed_tokens = (facts.row_tokens or longest) / (1 - made.padding)
+    as_documents = facts.row_tokens and not setup.packed
+    row_width = max(1, round(max(facts.document_tokens, computed_tokens))) if as_documents else longest
+    device = device_key(hardware.cpu_name, made.threads.value, full_name(gpu) if gpu else "")
+    card = gpu.card if gpu else None
+
+    def timed(setup: TrainingSetup) -> tuple[float, StepKey, Planned[float | None], Calibration]:
+        """Return what a step computes, the key of its measurements, its seconds, and what was measured."""
+        flops = training_flops(
+            shape,
+            setup,
+            tokens=round(rows * computed_tokens),
+            row_tokens=row_width,
+            document_tokens=facts.document_tokens or None,
+        )
+        key = step_key(config, hardware.libraries, shape, setup, cut.micro, rows, longest, cut.processes)
+        known = read_calibration(device, key, flops)
+        starts = -(-rows // cut.micro) * starting_seconds(shape, setup)
+        step = step_time(flops, shape.hidden_size, known, setup, card, device=device, starts=starts)
+        return flops, key, step, known
+
+    flops, key, step, known = timed(setup)
+    other = timed(replace(setup, gradient_checkpointing=not setup.gradient_checkpointing))[3]
+    with_it, without = (known, other) if setup.gradient_checkpointing else (other, known)
+    offload = group.cpu_offload
+    if setup.cpu_offload:
+        passes, capability = -(-rows // cut.micro), gpu.capability if gpu else None
+        on_card = timed(replace(setup, cpu_offload=False))[2].value
+        cost_words = offload_words(shape, setup, passes, capability, on_card)
+        offload = offload.model_copy(update={"reason": f"{offload.reason}: {cost_words}"})
+    total = training_seconds = None
+    if step.value is not None:
+        evaluation = step.value / rows * steps.eval_rows.value / cut.processes * EVALUATION_SHARE
+        training_seconds = steps.total.value * step.value
+        total = training_seconds + steps.evaluations * evaluation
+    time_reason = f"{steps.total.value} steps and {steps.evaluations} evaluations"
+    beginning = None
+    if begins:
+        beginning = begins.seconds(card, on_card=setup.device == "cuda")
+        took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
+        time_reason += f", and {took}{beginning.reason}"
+        total = None if total is None or beginning.value is None else total + beginning.value
+    time_reason += "; without loading, saving and samples"
+    all_threads = made.threads.value * group.per_node
+    busy = busy_words(hardware.load_of_others, hardware.usable_cores, all_threads) if setup.device == "cpu" else ""
+    writes = exact(0, "set by the task")
+    if task.continues:
+        writes = sample_tokens(training_seconds, steps.samples, sample_token_seconds(shape, setup))
+
+    return Plan(
+        config=config,
+        user_keys=tuple(key for key in all_settings() if loaded.origin(key).by_user),
+        recipe=loaded.recipe.name if loaded.recipe else "",
+        hardware_profile=loaded.hardware_profile.name if loaded.hardware_profile else "",
+        hardware_reason=loaded.hardware_reason,
+        hardware_settings=tuple(key for key in loaded.layers if loaded.origin(key) is Origin.HARDWARE),
+        device=made.target.device,
+        device_name=full_name(gpu) if gpu else hardware.cpu_name,
+        device_reason=made.target.reason,
+        gpu_uuid=gpu.cuda_uuid if gpu else "",
+        nodes=group.nodes,
+        gpu_uuids=group.gpu_uuids,
+        cpu_name=hardware.cpu_name,
+        data_key=made_from.data_key,
+        data_fingerprint=made_from.data_fingerprint,
+        model_key=made_from.model_key,
+        model_commit=made_from.model_commit,
+        versions=made_from.versions,
+        ancestors=ancestors_of(config),
+        sources=facts.sources,
+        splits=facts.splits,
+        data_notes=facts.notes,
+        train_rows=Planned(value=facts.rows, exact=facts.exact, reason=facts.reason),
+        eval_rows=steps.eval_rows,
+        packing=made.packing,
+        grouping=made.grouping,
+        vocabulary=Planned(
+            value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else counted
+        ),
+        classes=facts.classes,
+        head=_head(loaded, facts, shape),
+        parameters=Planned(value=whole, exact=is_exact, reason=counted + frozen),
+        trained_parameters=Planned(value=trained, exact=is_exact, reason=share),
+        precision=made.chosen.precision,
+        best_precision=choices.best_precision(hardware, made.target, shape).value,
+        attention=made.chosen.attention,
+        weights_dtype=made.chosen.weights_dtype,
+        learning_rate=rate,
+        loraplus_learning_rate=None if ratio == 1 else exact(rate.value * ratio, ratio_reason),
+        # The share is exact, so the rate is as exact as the peak.
+        final_learning_rate=exact(rate.value * floor, floor_reason) if floor else None,
+        longest_row=longest,
+        training_setup=setup,
+        loss_chunk_tokens=made.chosen.loss_chunk_tokens,
+        kernels=fused_kernels(loaded, hardware, made.target, shape),
+        loader_workers=loader_workers,
+        train_tokens=Planned(value=facts.tokens, exact=facts.exact, reason=facts.reason),
+        effective_batch_size=exact(cut.effective, effective_reason),
+        effective_batch_is_auto=is_automatic(asked),
+        processes=group.count,
+        strategy=group.strategy,
+        cpu_offload=offload,
+        per_device_train_batch_size=exact(cut.micro, cut.micro_reason),
+        memory_key=str(made.memory_key),
+        untuned_key=str(made.memory_key) if made.is_untuned else "",
+        gradient_accumulation_steps=exact(cut.accumulation, cut.accumulation_reason),
+        per_device_eval_batch_size=exact(eval_batch, eval_reason),
+        steps_per_epoch=steps.per_epoch,
+        total_steps=steps.total,
+        warmup_steps=warmup,
+        decay_steps=steps.decay(training.lr_scheduler_type, training.num_decay_steps, warmup.value),
+        router_aux_loss_coef=made.chosen.router_aux_loss_coef,
+        eval_every_steps=steps.cadence("eval_steps", config.evaluation.eval_steps),
+        save_every_steps=steps.cadence("save_steps", config.checkpoint.save_steps),
+        sample_every_steps=steps.cadence("sample_steps", config.logging.sample_steps),
+        sample_tokens=writes,
+        threads=exact(made.threads.value, threads_reason),
+        checkpoint_bytes=estimated(saved, saved_reason),
+        final_model_bytes=final_model,
+        disk_bytes=estimated(disk, disk_reason),
+        memory_budget_bytes=made.room.budget_bytes,
+        memory_bytes=estimated(total_bytes(parts), memory_reason),
+        memory_parts=parts,
+        host_memory_bytes=host_bytes,
+        host_memory_parts=host_parts,
+        step_seconds=step,
+        step_grade=known.grade,
+        step_flops=flops,
+        shape_key=str(key),
+        beginning_seconds=beginning,
+        duration_seconds=estimated(total, "; ".join(filter(None, (time_reason, busy)))),
+        checkpointing_cost=checkpointing_cost(
+            recomputed_share(shape, setup, row_width), with_it.step_seconds, without.step_seconds
+        ),
+        compute_rates=compute_rates(
+            flops / rows,
+            shape,
+            setup,
+            device=device,
+            processes=group.per_node,
+            card=card,
+            tried_on=trial_device(hardware, gpu) if gpu else "",
+        ),
+        busy_words=busy,
+    )
+
+
+def _head(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape) -> Planned[str] | None:
+    """Whether a classifier goes on with the head of its model, where the labels of both are known by name."""
+    config, names = loaded.config, tuple(facts.details.get("names", ()))
+    if config.is_from_scratch or not names:
+        return None
+    had = own_labels(find_model(config.model.model_name_or_path, config.model.revision, head=shape.head).config)
+    if not had or any(re.fullmatch(r"LABEL_\d+", name) for name in (*had, *names)):
+        return None
+    told, now = (one_line(", ".join(some[:5]) + (", ..." if len(some) > 5 else ""), 120) for some in (had, names))
+    if set(had) == set(names):
+        return exact("kept", f"the model already has the labels of the data: {told}")
+    return exact("new", f"the model has the labels {told}, but the data has {now}")

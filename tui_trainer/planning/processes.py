@@ -11,6 +11,7 @@ from tui_trainer.config.sections import Config, step_rows
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice, usable_gpus
 from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.processor import training_threads
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
@@ -263,3 +264,20 @@ def _with_rows(loaded: ResolvedLoaded, count: int) -> int:
         message = f"is {is_there}, but a step has {rows} rows: each process needs at least one"
         raise ConfigError(loaded.problem(key, message, hint))
     return count
+
+
+def requested_threads(loaded: LoadedConfig, hardware: Hardware, processes: int = 1) -> Planned[int]:
+    """Return the threads of torch's kernels in each process, as the setting or, for `auto`, the machine has them."""
+    requested, key = loaded.config.training.cpu_threads, "training.cpu_threads"
+    if requested == "auto":
+        return threads_of(hardware, processes)
+    return exact(requested, f"from {loaded.where(key)}")
+
+
+def threads_of(hardware: Hardware, processes: int = 1) -> Planned[int]:
+    """Return the threads of torch's kernels in one of so many processes on this machine."""
+    cores, threads = hardware.usable_cores, training_threads(hardware.usable_cores)
+    reason = f"{cores} usable cores, one left for other work" if threads < cores else f"all {cores} usable cores"
+    if processes > 1:
+        threads, reason = max(1, threads // processes), f"{reason}, shared by {processes} processes"
+    return exact(threads, reason)

@@ -35,12 +35,6 @@ LEAST_RUNS: Final = 2
 MOST_RUNS: Final = 6
 CURVE_POINTS: Final = 400
 _FILE_LIMIT_BYTES: Final = MIB
-# Of plan.json, beside the config; those with `value` were derived.
-_PLANNED: Final = (
-    "hardware_profile", "device_name", "precision", "weights_dtype", "effective_batch_size",
-    "per_device_train_batch_size", "gradient_accumulation_steps", "packing", "learning_rate", "threads",
-    "train_rows", "eval_rows", "total_steps", "warmup_steps", "decay_steps",
-)  # fmt: skip
 # They say where a run is.
 _NO_DIFFERENCE: Final = frozenset({"output.name", "output.runs_dir", "schema_version"})
 
@@ -221,11 +215,12 @@ def _sums(values: Iterable[float]) -> list[float]:
 
 
 def settings_of(folder: RunFolder) -> dict[str, Any]:
-    """The settings of a run by dotted key: all of plan.json, or, before there is a plan, those of config.toml."""
+    """Return the settings of a run by dotted key, and what its plan derived from them exactly; before there is a plan,
+    the settings of config.toml."""
     plan = read_fields(folder.plan)
     if isinstance(plan.get("config"), dict):
-        planned = {key: plan[key] for key in _PLANNED if key in plan}
-        derived = {key: one["value"] if isinstance(one, dict) else one for key, one in planned.items()}
+        derived = {key: one["value"] for key, one in plan.items() if isinstance(one, dict) and one.get("exact")}
+        derived |= {key: plan[key] for key in ("hardware_profile", "device_name") if key in plan}
         return dotted_keys(plan["config"]) | {f"plan.{key}": value for key, value in derived.items()}
     with suppress(OSError, ValueError, RecursionError):
         return dotted_keys(tomllib.loads(read_plain_file(folder.config, _FILE_LIMIT_BYTES).decode("utf-8")))

@@ -98,6 +98,9 @@ class ComputeRates:
 class PlanMade(Event):
     """What the exact plan says; the whole of it is in plan.json.
 
+    Fields with the name of a field of `Plan` have its value, and `figures` those that are declared for the journal
+    (`Figure.in_journal`), by their names.
+
     `eval_every_steps` and `save_every_steps` are 0 where it happens only at the end; None in journals without them.
     `base_model` is empty for a model from scratch, `came_from` where no run trained it before, `lora_rank` None where
     all weights are trainable. `targets` are those of [targets] that were set, `metric` is
@@ -174,6 +177,7 @@ class PlanMade(Event):
     """Of each process."""
     merged_bytes: int | None = None
     """Of the weights with an adapter merged into them, which is what is deployed; None for a run without one."""
+    figures: dict[str, float] = field(default_factory=dict, metadata=LEFT_OUT_EMPTY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ Prepared data is mapped from its file, which costs nothing that the system could
 
 from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from tui_trainer.config.sections import Config, ResolvedConfig, step_rows
 from tui_trainer.errors import Problem
@@ -37,10 +36,10 @@ _TOKEN_BYTES = 32
 
 def host_memory(
     shape: ModelShape, setup: TrainingSetup, config: ResolvedConfig, loader_workers: int, processes: int = 1
-) -> dict[str, Any]:
-    """The fields of a plan that are about the machine's memory; empty on a CPU, where all memory is that."""
+) -> tuple[tuple[MemoryPart, ...], Planned[int] | None]:
+    """Return the parts and the sum of the machine's memory; no parts and None on a CPU, where all memory is that."""
     if setup.device != "cuda":
-        return {"host_memory_parts": (), "host_memory_bytes": None}
+        return (), None
     parts = tuple(_parts(shape, setup, config, loader_workers))
     reason = "libraries, the peak of loading or saving, and prefetched batches"
     if setup.cpu_offload:
@@ -49,7 +48,7 @@ def host_memory(
         parts = tuple(replace(part, bytes=processes * part.bytes) for part in parts)
         reason += f", in each of {processes} processes"
     total = sum(part.bytes for part in parts)
-    return {"host_memory_parts": parts, "host_memory_bytes": estimated(total, reason)}
+    return parts, estimated(total, reason)
 
 
 def host_memory_problems(needed: Planned[int] | None, hardware: Hardware) -> list[Problem]:

@@ -37,14 +37,13 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.planned import Planned
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.wording import UNDER_A_MINUTE, planned_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, format_bytes, format_count, format_seconds
+from tui_trainer.units import GIB, figure_text, format_bytes, format_seconds
 
 # The config screen without a screen: which rows its table has, what is typed into one of them, and what is changed in
 # the document.
@@ -422,17 +421,12 @@ class PlanSummary:
 
 def figures(plan: Plan) -> dict[str, str]:
     """What it takes; `~` stands before what is estimated."""
-    steps = plan.total_steps.value
-    time = planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
-    texts: list[tuple[str, Planned[Any], str]] = [
-        ("memory", plan.memory_bytes, format_bytes(plan.memory_bytes.value)),
-        ("time", plan.duration_seconds, time),
-        ("disk", plan.disk_bytes, format_bytes(plan.disk_bytes.value)),
-        ("steps", plan.total_steps, format_count(steps) if steps >= 100_000 else f"{steps:,}"),
-    ]
+    placed = sorted((one for one in plan.figures() if one[1].config_place), key=lambda one: one[1].config_place)
+    texts = {name: figure_text(figure, planned.value) for name, figure, planned in placed}
+    texts["duration_seconds"] = planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
     return {
-        name: text if number.exact or number.value is None or text == UNDER_A_MINUTE else f"~{text}"
-        for name, number, text in texts
+        figure.title: texts[name] if planned.exact or texts[name] in ("--", UNDER_A_MINUTE) else f"~{texts[name]}"
+        for name, figure, planned in placed
     }
 
 

@@ -1,0 +1,86 @@
+"""How many steps a run has, and on which of them it evaluates, saves and writes samples."""
+
+import math
+
+from tui_trainer.config.fields import Auto
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.data.batching.row_order import steps_per_epoch
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.planning.batch_cut import BatchCut
+from tui_trainer.planning.planned import Planned, exact
+from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
+from tui_trainer.tasks.contract import DataFacts
+
+# The share of the time that evaluations during the run may take where nobody has set how many rows they read, and the
+# fewest rows from which a loss says something.
+_EVALUATIONS_SHARE, _LEAST_EVAL_ROWS = 0.03, 32
+
+
+class Steps:
+    """The steps of a run, counted from its settings and its data."""
+
+    def __init__(self, loaded: LoadedConfig, facts: DataFacts, cut: BatchCut) -> None:
+        training, evaluation = loaded.config.training, loaded.config.evaluation
+        per_epoch = steps_per_epoch(facts.rows, cut.effective)
+        self.per_epoch: Planned[int] = Planned(
+            value=per_epoch, exact=facts.exact, reason=f"{facts.rows} rows / {cut.effective}, rounded up"
+        )
+        if training.max_steps:
+            self.total: Planned[int] = exact(
+                training.max_steps, f"training.max_steps from {loaded.where('training.max_steps')}"
+            )
+        else:
+            # 0.07 x 100 is a little more than 7 in floating point, and no reason for an eighth step.
+            total = max(1, math.ceil(training.num_train_epochs * per_epoch - 1e-9))
+            reason = f"{training.num_train_epochs:g} epochs of {per_epoch} steps"
+            self.total = Planned(value=total, exact=facts.exact, reason=reason)
+        self.evaluations = times(self.total.value, every(evaluation.eval_steps, self.total.value))
+        self.eval_rows: Planned[int] = self._eval_rows(evaluation.max_eval_rows, facts, cut)
+        samples_every = every(loaded.config.logging.sample_steps, self.total.value)
+        self.samples = self.total.value // samples_every if samples_every else 0
+        self.saves = times(self.total.value, every(loaded.config.checkpoint.save_steps, self.total.value))
+        if evaluation.early_stopping_patience:
+            self.saves += self.evaluations
+
+    def _eval_rows(self, limit: int | Auto, facts: DataFacts, cut: BatchCut) -> Planned[int]:
+        """`auto` goes by numbers of rows and no measured time: the same run is measured on the same rows each time."""
+        reason, on_the_way, rows = "evaluation.max_eval_rows, evenly spaced", self.evaluations - 1, 0
+        if limit != "auto":
+            rows = limit
+        elif on_the_way:
+            training_rows = self.total.value * min(cut.effective, facts.rows)
+            affordable = _EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
+            rows = max(_LEAST_EVAL_ROWS, round(affordable))
+            share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
+            reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
+            reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"
+        if 0 < rows < facts.eval_rows:
+            return Planned(value=rows, exact=facts.exact, reason=reason)
+        return Planned(value=facts.eval_rows, exact=facts.exact, reason=facts.reason)
+
+    def warmup(self, scheduler: str, setting: float) -> Planned[int]:
+        if not LR_SCHEDULES[scheduler].warms_up:
+            return exact(0, "this schedule has no warm-up; constant_with_warmup has one")
+        planned = self.cadence("warmup_steps", setting)
+        if 0 < setting < 1 and planned.value >= (total := self.total.value):
+            # Else a run of one step would train at rate 0.
+            reason = f"all but the last of {total} steps, which has the peak learning rate"
+            return Planned(value=total - 1, exact=self.total.exact, reason=reason)
+        return planned if planned.value else exact(0, "starts at the peak learning rate")
+
+    def decay(self, scheduler: str, setting: float, warmup_steps: int) -> Planned[int] | None:
+        """The last steps of a schedule that goes down only there, after the warm-up; None: another schedule."""
+        if not LR_SCHEDULES[scheduler].has_decay_steps:
+            return None
+        planned, left = self.cadence("num_decay_steps", setting), max(0, self.total.value - warmup_steps)
+        if planned.value > left:
+            reason = f"all {left} steps after warm-up; num_decay_steps = {setting:g} asks for {planned.value} steps"
+            return Planned(value=left, exact=self.total.exact, reason=reason)
+        return planned if planned.value else exact(0, "stays at the peak learning rate")
+
+    def cadence(self, name: str, setting: float) -> Planned[int]:
+        total = self.total
+        value = every(setting, total.value)
+        if 0 < setting < 1:
+            return Planned(value=value, exact=total.exact, reason=f"{setting:g} of {total.value} steps")
+        return exact(value, f"{name} = {setting:g}" if value else f"{name} = 0: not during the run")
