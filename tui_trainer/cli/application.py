@@ -63,7 +63,7 @@ TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.
 _GPU_HELP = "The GPU to use, or none. If not given: the one with the most free memory."
 GpuName = Annotated[Any, option("--gpu", "N", _GPU_HELP, parser=_gpu_choice)]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows it.")
+    bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows the run.")
 ]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Print lines instead of showing the screens.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
@@ -86,7 +86,7 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
     for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
         if times > 1 and not is_repeatable:
-            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it can be given only once")
+            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="give it only once")
 
 
 class _TrainByDefault(TyperGroup):

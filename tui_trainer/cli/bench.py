@@ -45,7 +45,7 @@ class _ModelByDefault(TyperGroup):
 
 bench = typer.Typer(
     cls=_ModelByDefault,
-    help="Measure speed here: `bench RUN` of a trained model, `bench train [CONFIG]` of each training option.",
+    help="Measure speed on this machine: `bench RUN` a trained model, `bench train [CONFIG]` each training option.",
 )
 app.add_typer(bench, name="bench")
 
@@ -59,7 +59,7 @@ def bench_model(
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained model: one by one, in batches, with beams, quantized, compiled, exported."""
+    """Measure a trained model: rows one by one, in batches, with beams, quantized, compiled, exported."""
     from tui_trainer.bench.inference import InferenceBench, keep_speed, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))

@@ -120,7 +120,9 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     else:
         if found.others:
             labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
-            lines.append(f"its splits are {labels}: train is trained on, validation evaluated, test not used;")
+            lines.append(
+                f"its splits are {labels}: train is for training, validation for evaluation, test is not used;"
+            )
             lines.append("set data.split and data.eval_split to choose others")
     return [*lines, f"data.path = {toml_text(str(wanted))}"]
 

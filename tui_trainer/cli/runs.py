@@ -320,9 +320,9 @@ def submit(
     folder = make_folder(loaded, root, script)
     by_hand = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
-        tell(f"sbatch is not available on this machine: {by_hand} where it is")
+        tell(f"sbatch is not available on this machine; {by_hand} on a machine that has it")
         return
-    if asks and not typer.confirm("submit it?", err=True):
+    if asks and not typer.confirm("submit this script?", err=True):
         tell(by_hand)
         return
     job = hand_over(folder)
