@@ -250,7 +250,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
         "no owner": "the Hub has no dataset imdb",
         "no name": "expected hub:owner/name",
-        "outside": "leads out of its dataset",
+        "outside": "points outside its dataset",
         "script": f"try hub:org/script@{COPY}",
         "gated": f"accept it on {hub.url}/datasets/org/gated",
         "private": "a private dataset needs `hf auth login` or HF_TOKEN",

@@ -526,7 +526,9 @@ def test_train_is_preferred_to_other_splits_whose_names_begin_with_it(tmp_path):
     assert [file.name for file in found.files] == ["train.jsonl"]
     assert held_out and [file.name for file in held_out.files] == ["validation.jsonl"]
     readme(tmp_path, train_extra="more.jsonl", train_other="train.jsonl")
-    with pytest.raises(DataError, match=r"several are named train.*; set data.split to train_extra or train_other; or"):
+    with pytest.raises(
+        DataError, match=r"several splits are named train.*; set data.split to train_extra or train_other; or"
+    ):
         open_source(str(tmp_path))
 
 

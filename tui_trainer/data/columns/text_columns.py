@@ -101,7 +101,11 @@ class ColumnChoices:
         before, column = self.choose(head), self.choose([*head, row])
         if column != before:
             hint = f"set data.text_column to the column to read: {listed([before, column])}"
-            raise DataError(f"the text would now be in '{one_line(column, 40)}'", where=row.where, hint=hint)
+            raise DataError(
+                f"from this row on, the text would be in the column '{one_line(column, 40)}'",
+                where=row.where,
+                hint=hint,
+            )
 
     def notes(self) -> tuple[str, ...]:
         told = [
@@ -432,7 +436,7 @@ class PairColumns:
         unread = f" (not read: {listed(others)})" if others else ""
         of = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        other = "; for another direction set data.text_column and data.target_column" if is_guess else ""
+        other = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
         return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
