@@ -151,7 +151,7 @@ def tune(
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
+    """Find the largest micro-batch and the fastest settings on this machine, at the same effective batch and loss."""
     from tui_trainer.bench.effective_batches import EffectiveBatches, MeasuredBatches, sizes_table
     from tui_trainer.bench.fastest_settings import Tuned, Tuning, measured_table, micro_batch_line, notes_of
     from tui_trainer.config.toml_files import refuse_existing

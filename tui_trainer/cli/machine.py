@@ -70,7 +70,7 @@ def check(
 @app.command()
 @shares_options
 def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
-    """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if one fails."""
+    """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if a part fails."""
     from tui_trainer.bench import rehearsal
 
     def hear(told: dict[str, Any]) -> None:

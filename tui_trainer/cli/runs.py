@@ -48,7 +48,7 @@ def resume(
     nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
-    """Resume a run from its latest complete checkpoint; without --gpu on the GPU it started on, if available."""
+    """Resume a run from its latest complete checkpoint, without --gpu on the GPU that it started on, if available."""
     from tui_trainer.launching.open_run import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation

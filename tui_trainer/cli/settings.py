@@ -84,7 +84,7 @@ def import_config(
 ) -> None:
     """Import another tool's config, and show how each key is rewritten and which keys are ignored.
 
-    The TOML goes to standard output and the report to standard error; with --to, the file and the report on
+    Without --to, the TOML goes to standard output, and the report to standard error. With --to, the report goes to
     standard output.
     """
     from tui_trainer.importing.imported import import_file, write_config

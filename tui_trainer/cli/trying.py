@@ -52,7 +52,7 @@ def generate(
     beams: Beams = 1,
     seed: Seed = 0,
 ) -> None:
-    """Try a trained model on a text: it continues the text, or answers as in its task."""
+    """Try a trained model on a text: it continues the text, or gives the answer of its task, such as a label."""
     folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
