@@ -957,7 +957,7 @@ SEPARATED_FILES = (
     labelled(
         "rows of new classes within two lone quotes", FLAT + '"more hay,none\nhay of 5",pos\n',
         learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
-        notes=("line 4: a text in double quotes ends on line 5; without them each of its lines would be a row",),
+        notes=("line 4: a text in double quotes ends on line 5; without the quotes each of its lines would be a row",),
     ),
     labelled(
         "texts of several lines with commas", FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
@@ -2105,7 +2105,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
 )
 _THOUGHT = "<think>One, two.</think>None."
 _NO_WRITE = "omits"
-_ONCE = "already have special tokens of the tokenizer at the beginning or end: they are not added again"
+_ONCE = "already have special tokens of the tokenizer at the beginning or end: these tokens are not added again"
 
 TEMPLATES = (
     # What a template has no place for.

@@ -91,7 +91,7 @@ def bench_train(
     rounds: Rounds = 2,
     only: Only = None,
     whole: Annotated[
-        bool, option("--whole", None, "Train the whole run once per variant, for times and final losses (hours).")
+        bool, option("--whole", None, "Train the whole run once per variant, for times and final losses (takes hours).")
     ] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.2, max=1440, help="Time limit, in minutes. [default: 9]")
@@ -146,7 +146,7 @@ def tune(
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
         bool,
-        typer.Option("--effective", help="Measure instead how many rows per step use this machine fully."),
+        typer.Option("--effective", help="Instead, find how many rows per step use this machine fully."),
     ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model's name on the hub, such as org/model.")] = "",
-    data: Annotated[str, option("--data", "PATH", "A data set instead: owner/name[@revision][/folder].")] = "",
+    data: Annotated[str, option("--data", "PATH", "Download a data set instead: owner/name[@revision][/folder].")] = "",
     revision: Annotated[str, option("--revision", "R", "A branch, a tag or a commit.")] = "main",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,

@@ -276,8 +276,13 @@ watches the run from anywhere, `stop RUN` stops it, or removes it from the queue
 @shares_options
 def submit(
     asked: Asked,
-    time: Annotated[str, typer.Option(metavar="TIME", help="Time limit of one job: 90 (minutes), 8:00:00, 2-12.")] = "",
-    partition: Annotated[str, typer.Option(metavar="NAME", help="If not given: the cluster's default.")] = "",
+    time: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Time limit of one job, such as 90 (minutes), 8:00:00 or 2-12 (days-hours)."),
+    ] = "",
+    partition: Annotated[
+        str, typer.Option(metavar="NAME", help="The partition. If not given: the cluster's default.")
+    ] = "",
     nodes: Annotated[
         int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
     ] = None,

@@ -476,7 +476,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
         return replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=target)
     languages = languages_of(head)
     if len(languages) > 2:
-        hint = "set data.text_column to one and data.target_column to another"
+        hint = "set data.text_column to one language and data.target_column to another"
         raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
     return Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
 

@@ -235,7 +235,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
     if counts.marked_rows:
         what = "documents" if cut.reads_text else "rows"
         where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{counts.marked_rows:,} {what} already have {where}: they are not added again"
+        yield f"{counts.marked_rows:,} {what} already have {where}: these tokens are not added again"
 
 
 def _longer_words(needs: Sequence[int], rows: int) -> str:

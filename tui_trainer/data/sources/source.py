@@ -272,7 +272,7 @@ class Source:
             yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
         elif self.sample.is_table:
             columns = ", ".join(dict.fromkeys(name for _, row in self.sample.content() for name in row))
-            hint = f"choose another task.type or another sample; its columns are {columns}"
+            hint = f"choose another task.type or another sample; the columns of this sample are {columns}"
             raise DataError(f"{self.description} is a table, but this task reads text", hint=hint)
         else:
             yield from (Document(text, where) for where, text in self.sample.content())
