@@ -61,10 +61,10 @@ def install(
     if is_unsloth:
         folder = environment_folder()
         there = f", replacing {version_here()}" if version_here() else ""
-        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, to {folder}{there}:"
+        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, would be installed in {folder}{there}:"
         steps = commands(folder)
     else:
-        what = f"to the environment of tui-trainer, {sys.prefix}:"
+        what = f"this would be installed in the environment of tui-trainer, {sys.prefix}:"
         steps = [installation(names)]
     lines = [what, *(f"  {shlex.join(command)}" for command in steps)]
     if not agrees("install", lines, yes=yes, as_json=as_json):

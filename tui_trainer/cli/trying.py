@@ -105,7 +105,7 @@ def chat(
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries it on one text at a time"
+        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries the model on one text at a time"
         raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:

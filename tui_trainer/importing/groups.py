@@ -346,7 +346,7 @@ def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: 
         numbers = [whole(one) for one in listed(found[1])]
         words = names_in(named[1]) if named and isinstance(named[1], str) else listed(named[1]) if named else []
         if done.given.get(all_linear) is True or not words or any(is_pattern(str(one)) for one in words):
-            why = f"choosing layers needs a regular expression in {_TARGETS}: list {targets} one by one"
+            why = f"chosen layers become a regular expression in {_TARGETS}, so {targets} must list names one by one"
             done.leave(Why.REFUSED, why, name, *(pattern[:1] if pattern else ()))
         elif None in numbers or not numbers:
             done.leave(Why.DOES_NOT_FIT, "must be layer numbers", name)

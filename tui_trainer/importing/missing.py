@@ -124,7 +124,7 @@ MISSING = (
         },
     ),
     Missing(
-        "gradient projection (GaLore, APOLLO) and this optimizer are not supported",
+        "optimizers such as GaLore, APOLLO, LOMO and Adam-mini are not supported",
         {
             _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*",
             "llama_factory": "use_galore use_apollo use_adam_mini",

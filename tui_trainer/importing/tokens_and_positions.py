@@ -86,7 +86,7 @@ def rope_by_length(done: Conversion) -> None:
     name, kind, model = found[0], found[1], str(done.given.get("model_name_or_path") or "")
     length = whole(done.given.get("cutoff_len", _CUTOFF))
     if kind not in ("linear", "dynamic", "yarn", "llama3"):
-        done.leave(Why.REFUSED, "the type is not one of linear, dynamic, yarn and llama3", name)
+        done.leave(Why.REFUSED, "the rope type is not one of linear, dynamic, yarn and llama3", name)
         return
     if kind == "dynamic":
         why = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"

@@ -476,7 +476,7 @@ IMPORTER = Importer(
             lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm
             liger_swiglu liger_glu_activation liger_cross_entropy liger_fused_linear_cross_entropy expert_backend
             moe_grouped_backend use_scattermoe use_sonicmoe""": hf.OWN_KERNELS,
-            "plugins": Automatic("they change how axolotl computes or reports, not what is trained"),
+            "plugins": Automatic("these plugins change how axolotl computes or reports, not what is trained"),
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
             "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
             "quantization": NotNeeded("it applies to a finished model"),
