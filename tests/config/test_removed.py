@@ -21,12 +21,12 @@ from tui_trainer.tasks.contract import DataFacts
 
 STRATEGY = "tensor parallelism was removed; set it to fsdp, which splits each layer's weights over the GPUs"
 LANGUAGE = "is no longer a setting; set src_lang and tgt_lang in the tokenizer_config.json of the model"
-NO_DEADLINE = "is ignored: runs no longer have a deadline; `tui-trainer plan` shows how long one takes"
+NO_DEADLINE = "is ignored: runs no longer have a deadline; `tui-trainer plan` shows how long a run takes"
 # Key, old value as TOML, what replaces it, and the note.
 DROPPED = [
     ("targets.deadline", "'3h'", None, f"targets.deadline = '3h' {NO_DEADLINE}"),
     ("model.kernels", "'hub'", "auto", "'auto' is used instead: kernels from the hub are no longer supported"),
-    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "the search for kernels"),
+    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "it searches for the same kernels"),
 ]
 REFUSED = [
     ("distributed.strategy", "'tp'", STRATEGY),

@@ -49,7 +49,7 @@ BROKEN = {
     "empty csv": ("a.csv", b"", "contains no text"),
     "header alone": ("a.csv", b"id,text\n", "contains no text"),
     "empty arrow": ("a.arrow", b"", "contains no text"),
-    "json number": ("a.json", b"12", "a.json, line 1, column 1: neither a list nor an object; expected a list"),
+    "json number": ("a.json", b"12", "line 1, column 1: the file is neither a list nor an object; expected a list"),
     "list of strings": ("a.json", b'["a"]', "a.json, item 1: the row is a string, not an object"),
     "broken item": ("a.json", b'[{"text": "a"},\n {"text": oops}]',
      "a.json, line 2, column 11: broken JSON: Expecting value, near \u00ab"),

@@ -97,7 +97,7 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
             reader.names(*rows(value))
     # Minus one is not a label.
     reader = LabelReader(["label"], SINGLE, [0, 1])
-    with pytest.raises(DataError, match="the label is -1, which means that there is none"):
+    with pytest.raises(DataError, match="the label is -1, which means that there is no label"):
         reader.names(*rows(-1))
 
 

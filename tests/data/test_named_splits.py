@@ -92,9 +92,9 @@ DOUBTS = [
     (("train.csv", "extra.csv"), "the split of extra.csv is unknown"),
     (("train/a.csv", "b.csv"), "the split of b.csv is unknown"),
     (("en/train.csv", "en/test.csv", "de/train.csv"), "splits are in several places: de, en"),
-    (("train.csv", "train.jsonl", "test.csv"), "several are named train: train (csv), train (jsonl)"),
-    (("train_sft-00000-of-00001.csv", "train_gen-00000-of-00001.csv"), "several are named train: train_sft"),
-    (("validation.csv", "test.csv"), "none of them is named train"),
+    (("train.csv", "train.jsonl", "test.csv"), "several splits are named train: train (csv), train (jsonl)"),
+    (("train_sft-00000-of-00001.csv", "train_gen-00000-of-00001.csv"), "several splits are named train: train_sft"),
+    (("validation.csv", "test.csv"), "no split is named train"),
     (("rows.csv", "train.txt", "test.txt"), "the split of rows.csv is unknown"),
     (("a.txt", "b.txt", "test_results.csv"), "the split of a.txt, b.txt is unknown"),
     (("doc.md", "README.md", "evaluation.jsonl"), "the split of doc.md is unknown"),
@@ -121,7 +121,9 @@ def test_validation_is_preferred_over_test_for_evaluation():
     assert measured("train.csv", "test.csv", "valid.csv") == "validation"
     assert measured("train.csv", "test.csv") == "test"
     assert measured("train.csv") == "train"
-    assert "several are named" in str(measured("train.csv", "dev_a-00000-of-00001.csv", "dev_b-00000-of-00001.csv"))
+    assert "several splits are named" in str(
+        measured("train.csv", "dev_a-00000-of-00001.csv", "dev_b-00000-of-00001.csv")
+    )
 
 
 def test_texts_beside_split_tables_are_not_data():
@@ -149,9 +151,9 @@ def test_text_files_are_splits_if_each_is_named_for_one(subtests):
 
 TEXT_CORPORA = [
     (("a.txt", "test_utils.txt", "my_train.txt"), ""),
-    (("a.txt", "evaluation/notes.md"), "evaluation/notes.md is read like the other texts"),
-    (("a.txt", "test.txt"), "test.txt is read like the other texts"),
-    (("test.txt", "dev.txt"), "test.txt, dev.txt are read like the other texts"),
+    (("a.txt", "evaluation/notes.md"), "evaluation/notes.md is read as documents, like the other texts"),
+    (("a.txt", "test.txt"), "test.txt is read as documents, like the other texts"),
+    (("test.txt", "dev.txt"), "test.txt, dev.txt are read as documents, like the other texts"),
     (("train.py", "test.py"), ""),
     (("train.txt", "notes.txt"), ""),
 ]

@@ -55,7 +55,9 @@ def test_named_columns_are_used_and_the_other_one_is_found():
         "the input is 'question' and 'context' of rows.jsonl, the answer 'answers' (not read: id, title)"
     )
     message = pair_of({"translation": {"en": "yes", "de": "ja"}})[2]
-    assert message.startswith("the input is 'en' of rows.jsonl, the answer 'de'; for another direction set data.")
+    assert message.startswith(
+        "the input is 'en' of rows.jsonl, the answer 'de'; to translate in another direction, set data."
+    )
 
 
 WRONG_COLUMNS = [

@@ -156,7 +156,10 @@ def test_without_sbatch_the_script_is_written_and_its_command_shown(tmp_path, ca
     assert submit(tmp_path) == 0
     root = tmp_path / "runs" / "job"
     told = capsys.readouterr()
-    assert f"sbatch is not available on this machine: submit it with `sbatch {root}/job.sh` where it is" in told.err
+    assert (
+        f"sbatch is not available on this machine; submit it with `sbatch {root}/job.sh` on a machine that has"
+        in told.err
+    )
     assert (root / "job.sh").read_text() == told.out and (root / "config.toml").exists()
 
 

@@ -228,7 +228,7 @@ def test_files_without_data_are_left_out_and_the_splits_are_named(downloaded):
     assert done.returncode == 0, done.stderr
     assert "in 4 files" in done.stdout and "skipped  2 files (1 .png, 1 .py)" in done.stdout
     assert {Path(name).suffix for name in hub.files_sent("org/splits")} == {".parquet", ".md"}
-    assert "its splits are train, test: train is trained on" in done.stdout
+    assert "its splits are train, test: train is for training" in done.stdout
     assert done.stdout.splitlines()[-1] == 'data.path = "hub:org/splits"'
     whole = open_source("hub:org/splits")
     assert len(whole.entries) == 2 and [(other.label, len(other.files)) for other in whole.others] == [("test", 1)]
@@ -250,7 +250,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
         "no owner": "the Hub has no dataset imdb",
         "no name": "expected hub:owner/name",
-        "outside": "leads out of its dataset",
+        "outside": "points outside its dataset",
         "script": f"try hub:org/script@{COPY}",
         "gated": f"accept it on {hub.url}/datasets/org/gated",
         "private": "a private dataset needs `hf auth login` or HF_TOKEN",

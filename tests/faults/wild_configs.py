@@ -311,10 +311,10 @@ METHODS = (
     _of("axolotl", _LEARNT, processor_type="AutoProcessor"),
     _of("axolotl", "set the layers to train with tuning.trainable_layers", spectrum_top_fraction=0.5),
     _of("axolotl", "weights are trained in 16 or 32 bits", qat={"activation_dtype": "int8"}),
-    _of("axolotl", "adapters are only merged at the end", relora=True, adapter="lora"),
-    _of("axolotl", "training layers in turn", lisa_n_layers=4),
+    _of("axolotl", "adapters are merged only after training", relora=True, adapter="lora"),
+    _of("axolotl", "training only some layers at a time", lisa_n_layers=4),
     _of("axolotl", "filling in masked tokens", plugins=["axolotl.integrations.diffusion.DiffusionPlugin"]),
-    _of("axolotl", "gradient projection", optimizer="galore_adamw"),
+    _of("axolotl", "optimizers such as GaLore", optimizer="galore_adamw"),
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "the trained parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
@@ -322,11 +322,11 @@ METHODS = (
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
     _of("llama_factory", "the loss is always cross entropy", use_eaft_loss=True),
     _of("llama_factory", "the loss is always cross entropy", use_dft_loss=True),
-    _of("llama_factory", "training layers in turn", use_badam=True),
-    _of("llama_factory", "gradient projection", use_galore=True),
+    _of("llama_factory", "training only some layers at a time", use_badam=True),
+    _of("llama_factory", "optimizers such as GaLore", use_galore=True),
     _of("llama_factory", "the architecture in config.json", mixture_of_depths="convert"),
-    _of("peft", "all layers of a name", rank_pattern={"q_proj": 4}),
-    _of("peft", "all layers of a name", bias="all"),
+    _of("peft", "all adapters are plain", rank_pattern={"q_proj": 4}),
+    _of("peft", "all adapters are plain", bias="all"),
     _of("peft", _PLACE, init_lora_weights="eva"),
     WildConfig(
         name="peft with a pattern among names of target_modules",
@@ -544,7 +544,7 @@ resume_from_checkpoint: null
         beside=_list(talks={"file_name": "talks.jsonl", **_SHAREGPT}),
         values={**_FULL_VALUES, "data.path": "talks.jsonl", "task.loss_on": "completion", "data.packing": True,
                 "model.dtype": "bfloat16", "training.effective_batch_size": 4},
-        defaults="llama_factory", told=("the last turn of each conversation", "packed rows of several documents there"),
+        defaults="llama_factory", told=("the last turn of each conversation", "packed rows of several documents in"),
     ),
     WildConfig(
         name="LLaMA-Factory: what is held out decides when to stop",
@@ -644,7 +644,7 @@ warmup_steps: 0
         )
         for name, keys, entry, words in (
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
-             ("dataset: ", "its data sets differ in columns, splits or rows")),
+             ("dataset: ", "its data sets differ in columns, splits or number of rows")),
             ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: its rows are pref",)),
             ("images in its list", {}, {"columns": {"images": "images"}}, ("its rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
@@ -653,7 +653,7 @@ warmup_steps: 0
              ("its data sets are mixed randomly",)),
             ("rows in their own order", {"disable_shuffling": True}, {}, ("disable_shuffling: true", "shuffled")),
             ("a system message of the run", {"default_system": "You are a sheep."}, {}, ("default_system: ",)),
-            ("weights in 8 bits", {"quantization_bit": 8}, {}, ("quantization_bit: 8", "of quantised weights")),
+            ("weights in 8 bits", {"quantization_bit": 8}, {}, ("quantization_bit: 8", "training on quantised")),
             ("weights in 4 bits by HQQ", {"quantization_bit": 4, "quantization_method": "hqq"}, {},
              ("quantization_method: hqq",)),
             ("new tokens", {"add_special_tokens": "<a>,<b>", "resize_vocab": True}, {},
@@ -669,7 +669,7 @@ warmup_steps: 0
              ("freeze_trainable_modules: mlp", "tuning.trainable_layers")),
             ("OFT", {"finetuning_type": "oft", "oft_block_size": 32}, {}, ("finetuning_type: oft",)),
             ("FP8", {"fp8": True, "fp8_backend": "torchao"}, {}, ("fp8: true", "no FP8")),
-            ("a number of rows held out", {"val_size": 200}, {}, ("val_size: 200", "it is a number of rows")),
+            ("a number of rows held out", {"val_size": 200}, {}, ("val_size: 200", "it counts rows of all data sets")),
             ("both kinds of what is learnt", {"mask_history": True, "train_on_prompt": True}, {}, ("mask_history: ",)),
             ("tensor parallelism", {"tensor_model_parallel_size": 2}, {}, ("tensor_model_parallel_size: 2",)),
         )
@@ -721,7 +721,7 @@ max_new_tokens: 128
                 "training.effective_batch_size": 8, "training.mixed_precision": "no"},
         defaults="llama_factory_v1",
         told=("4 bits by default", "the first rows, LLaMA-Factory takes random ones",
-              "a conversation is one row here, one row per answer there"),
+              "a conversation is one row here, but one row per answer in LLaMA-Factory"),
     ),
     WildConfig(
         name="LLaMA-Factory v1: DeepSpeed, whose file is near",
@@ -826,7 +826,7 @@ special_tokens:
             "evaluation.eval_steps": 0.25, "checkpoint.save_steps": 0.25, "training.weight_decay": 0,
         },
         told=("special_tokens: {\"pad_token\": \"<pad>\"} (not needed: padding is excluded from the loss",
-              "several documents there, 32,768 tokens: for as many, set it to 32,768 / tokens per document",
+              "in the other tool; for the same 32,768 tokens per step, set it to 32,768 / tokens per document",
               "data.max_length = 4096 (a longer text is split into several rows)"),
     ),
     WildConfig(
@@ -842,7 +842,7 @@ special_tokens:
                 "task.loss_on": "assistant", "task.type": "chat", "data.path": "hub:org/talks",
                 "data.text_column": "conversations", "data.split": "train_sft", "training.effective_batch_size": 8,
                 "training.mixed_precision": "bf16"},
-        defaults="axolotl", told=("at most 100: from 3,334 steps on, set training.warmup_steps = 100",
+        defaults="axolotl", told=("at most 100: for a run of 3,334 steps or more, set training.warmup_steps = 100",
                                   "longer rows are truncated; axolotl drops them"),
     ),
     WildConfig(
@@ -1011,7 +1011,7 @@ PUBLIC = (
         content={**_MIXTRAL, "bf16": "auto", "fp16": False, "deepspeed": "zero3.json"},
         beside={"zero3.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})},
         values={**_MIXTRAL_VALUES, "training.mixed_precision": "bf16", "distributed.strategy": "deepspeed-3"},
-        defaults="axolotl", told=("bf16: auto (not needed: it is automatic, and another key sets a value)",),
+        defaults="axolotl", told=("bf16: auto (not needed: it is set to auto, and another key sets a value)",),
     ),
     WildConfig(
         name="axolotl: an adapter that trains further",
@@ -1019,7 +1019,7 @@ PUBLIC = (
                  "loraplus_lr_ratio": 4},
         values={"model.model_name_or_path": "out/first", "tuning.method": "lora", "training.learning_rate": 2e-4,
                 "task.type": "chat", "data.path": "hub:org/talks", "tuning.loraplus_lr_ratio": 4},
-        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter has its own)",
+        defaults="axolotl", told=("lora_r: 16 (not needed: the continued adapter keeps its own value)",
                                   "base_model: org/m (not needed: the adapter's adapter_config.json"),
     ),
     WildConfig(
@@ -1072,7 +1072,7 @@ PUBLIC = (
         values={"model.model_name_or_path": "org/m", "task.type": "causal_lm", "tuning.method": "lora", "tuning.r": 8,
                 "tuning.lora_alpha": 16, "data.max_length": 512, "data.packing": True},
         defaults="llama_factory",
-        told=("several rows; LLaMA-Factory cuts all texts into blocks", "4,096 tokens: for as many"),
+        told=("several rows; LLaMA-Factory cuts all texts into blocks", "the same 4,096 tokens per step"),
     ),
     WildConfig(
         name="axolotl: a number of rows is held out of a split",
@@ -1084,7 +1084,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 does not fit: it is a number of rows of all data; data.split = train[64:]",),
+        refused=("val_set_size: 64 does not fit: it counts rows of all data sets; data.split = train[64:]",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
@@ -1122,7 +1122,7 @@ PUBLIC = (
         name="axolotl llama3-8b-fsdp2 and others: a floor that is the peak",
         content={**_MIXTRAL, "lr_scheduler": "cosine", "cosine_min_lr_ratio": 1.0, "warmup_steps": 10},
         values={**_MIXTRAL_VALUES, "training.lr_scheduler_type": "constant_with_warmup", "training.warmup_steps": 10},
-        defaults="axolotl", told=("the rate never decays",),
+        defaults="axolotl", told=("the learning rate never decays",),
     ),
     WildConfig(
         name="axolotl: a kernel of its own, rows that end the run, and a stream with packing",
@@ -1133,7 +1133,7 @@ PUBLIC = (
                 "data.path": "hub:org/web", "task.type": "causal_lm", "data.streaming": True, "data.packing": True,
                 "data.max_length": 2048, "training.effective_batch_size": 4, "tuning.method": "full",
                 "training.warmup_steps": 100},
-        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "8,192 tokens: for as many"),
+        defaults="axolotl", told=("rows that overlap by up to 256 tokens", "the same 8,192 tokens per step"),
     ),
     WildConfig(
         name="axolotl: attention in 8 bits", content={**_MIXTRAL, "attn_implementation": "fp8"},
@@ -1276,7 +1276,7 @@ per_device_train_batch_size: 2
                 "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
                 "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
                 "training.effective_batch_size": 2, "task.loss_on": "all"},
-        defaults="trl", told=("documents per step here, packed rows of several documents there",),
+        defaults="trl", told=("it counts documents here, but packed rows of several documents in the other tool",),
     ),
     WildConfig(
         name="TRL: adapters whose layers are not named",
@@ -1514,7 +1514,7 @@ deepspeed_config: {deepspeed_config_file: ds.json, zero3_init_flag: true}
     WildConfig(
         name="accelerate: DeepSpeed, whose own file is not near",
         content="distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
-        refused=("the file ds.json, which says what is split, was not found",),
+        refused=("the file ds.json, which says what DeepSpeed splits, was not found",),
     ),
     WildConfig(
         name="accelerate: two machines",
@@ -1573,7 +1573,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers", told=("tokenizer_name: org/m (not needed", "documents per step here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "it counts documents here"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",
@@ -1635,8 +1635,8 @@ ARGUMENTS = (
     ),
     _of("training_script", "on 4-bit weights, only adapters", use_qlora=True, use_lora=False),
     _of("training_script", "the tokenizer and config.json must be", tokenizer="org/other"),
-    _of("peft", "all layers of a name", velora_config={"rank": 1}),
-    _of("peft", "only plain LoRA is trained", use_something_new=True),
+    _of("peft", "all adapters are plain", velora_config={"rank": 1}),
+    _of("peft", "only plain LoRA is supported", use_something_new=True),
     WildConfig(
         name="DeepSpeed's JSON with Adam of another kind",
         content={"zero_optimization": {"stage": 2}, "train_batch_size": 8, "gradient_clipping": 1.0,

@@ -397,8 +397,8 @@ LABEL_FORMS = (
     labelled("labels with slashes, several named", "a/b", "b/c", "a/c", file="rows.csv",
              learnt=("a, b", "b, c", "a, c"), settings=MANY, notes=("separated by '/'",)),
     labelled("one label a row, several named", "red", "green", "red", file="rows.csv", learnt=("red", "green", "red"),
-             settings=MANY, notes=("none of the first rows has several labels; they would be separated by ','",)),
-    labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "split them")),
+             settings=MANY, notes=("several labels; several labels would be separated by ','",)),
+    labelled("labels with semicolons", "a;b", "a", "b", file="rows.csv", refused=("several labels", "split the")),
     labelled("labels with commas", "a, b", "a", "b", column="category", file="rows.csv", refused=("several labels",)),
     labelled("names with commas", "York, England", "Ghent, Belgium", file="rows.csv",
              learnt=("York, England", "Ghent, Belgium")),
@@ -425,12 +425,12 @@ LABEL_FORMS = (
              refused=("a different text in each row", "set data.text_column and data.label_column")),
     labelled("an id a row", *range(1001, 1011), refused=("10 different labels in 10 rows", "data.label_column")),
     labelled("a test split without labels", -1, -1, refused=("1 label: '-1'", "choose another split")),
-    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which means that there is none",),
+    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which means that there is no label",),
              where="line 4"),
     labelled("classes of signs", -1, 0, 1, learnt=("-1", "0", "1"), notes=("-1 is used as a class",)),
     labelled("a label that is null", "x", "y", None, refused=("the label is missing",), where="line 3"),
     labelled("a label that is not a number", 0.0, 1.0, float("nan"), refused=("the label is missing",), settings=ONE),
-    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("means that there is none",),
+    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("means that there is no label",),
              where="line 4"),
     labelled("classes with a point in a CSV", "0.0", "1.0", file="rows.csv", learnt=("0", "1")),
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
@@ -469,7 +469,7 @@ LABEL_FORMS = (
     wide("columns of classes as pandas writes them", "Unnamed: 0,text,toxic,threat", "0,you fool,True,0.0",
          "1,nice day,False,1.0", learnt=("you fool -> toxic", "nice day -> threat")),
     wide("columns of classes beside another", "title,text,toxic,threat", "a b,you fool,1,0", "c d,nice day,0,1",
-         refused=("each of the columns toxic, threat holds 0 or 1; other columns: title, text", "separated by commas")),
+         refused=("toxic, threat, which hold 0 or 1, are classes; other columns: title, text", "by commas")),
     wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
          "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
          learnt=("you fool -> toxic", "nice day -> threat"), notes=("not used: seen", "candidates: seen, title")),
@@ -687,7 +687,7 @@ WORD_TABLES = (
     ),
     not_tagged(
         "sentences under a number of others", "sentence_id,words,labels\n1,Ann sleeps,B-PER O\n1,Bo eats,B-PER O\n",
-        "rows.csv", "but others have its number",
+        "rows.csv", "but other rows have the same sentence number",
         where="rows.csv, line 2",
     ),
     not_tagged(
@@ -957,7 +957,7 @@ SEPARATED_FILES = (
     labelled(
         "rows of new classes within two lone quotes", FLAT + '"more hay,none\nhay of 5",pos\n',
         learnt=("good hay -> pos", "bad hay -> neg", "more hay,none\nhay of 5 -> pos"),
-        notes=("line 4: a text in double quotes ends on line 5; without them each of its lines would be a row",),
+        notes=("line 4: a text in double quotes ends on line 5; without the quotes each of its lines would be a row",),
     ),
     labelled(
         "texts of several lines with commas", FLAT + '"more, dry\nhay",pos\n"more\nhay",pos\n',
@@ -2105,7 +2105,7 @@ NO_CONTENT_BESIDE_CALLS = _each(
 )
 _THOUGHT = "<think>One, two.</think>None."
 _NO_WRITE = "omits"
-_ONCE = "already have special tokens of the tokenizer at the beginning or end: they are not added again"
+_ONCE = "already have special tokens of the tokenizer at the beginning or end: these tokens are not added again"
 
 TEMPLATES = (
     # What a template has no place for.
@@ -2636,7 +2636,7 @@ ROWS_AND_COLUMNS = (
     ),
     _not(
         "another text in row 101 of texts", [{"content": "A."}] * 100 + [{"content": "A.", "text": "B."}],
-        "the text would now be in 'text'", where="line 101", model="decoder",
+        "from this row on, the text would be in the column 'text'", where="line 101", model="decoder",
     ),
     Wild(
         name="a column in row 101 that is not read", content=[*FEW, {"text": "b", "label": "1", "note": "hi"}],
@@ -2794,9 +2794,9 @@ ROWS_AND_COLUMNS = (
     *(
         tagged(f"spans of words, {name}", [row] * 2, learnt=ANN_LEE, notes=(note,))
         for name, row, note in (
-            ("GLiNER", {"tokenized_text": THREE, "ner": [[0, 1, "PER"]]}, "count words from 0, end inclusive"),
+            ("GLiNER", {"tokenized_text": THREE, "ner": [[0, 1, "PER"]]}, "count words from 0, with an inclusive end"),
             ("SpERT", {"tokens": THREE, "entities": [{"type": "PER", "start": 0, "end": 2}], "relations": []},
-             "end exclusive"),
+             "with an exclusive end"),
         )
     ),
     _not("spans of words that may end in two ways", {"tokens": THREE, "spans": [[0, 1, "PER"]]},

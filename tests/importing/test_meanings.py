@@ -268,7 +268,7 @@ def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
             assert reason in rewrite.reason
     assert read({"model_name_or_path": "org/m"}, "trl", devices=4).values[BATCH] == 32
     given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "packing": True}
-    assert any("documents per step" in rewrite.reason for rewrite in read(given, "trl").rewrites)
+    assert any("it counts documents here" in rewrite.reason for rewrite in read(given, "trl").rewrites)
 
 
 def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
@@ -298,7 +298,7 @@ def test_a_misspelt_key_is_left_out_with_the_nearest_one(read):
 def test_an_ambiguous_file_is_refused(read):
     with pytest.raises(ConfigError) as error:
         read({"gradient_accumulation_steps": 4})
-    assert "could be transformers" in str(error.value)
+    assert "differently: transformers" in str(error.value)
     assert "--as: transformers, trl, peft" in str(error.value)
 
 

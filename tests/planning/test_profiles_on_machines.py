@@ -153,7 +153,7 @@ def test_a_t4_with_few_cores_gets_the_colab_profile():
 def test_a_k80_is_reported_as_too_old_and_trains_on_the_cpu():
     hardware = machine_of("k80")
     chosen, why = choose_hardware_profile("auto", hardware)
-    assert "CUDA has dropped it" in chosen.title and "CPU" in chosen.title
+    assert "CUDA does not support it" in chosen.title and "CPU" in chosen.title
     assert why == "trains on the CPU (Test CPU, 8 cores), because Tesla K80 cannot be used"
     assert "no longer supports" in training_device(hardware, hardware.gpus[0])[1]
     assert chosen.values == all_profiles("hardware")["cpu"].values

@@ -148,7 +148,7 @@ def test_a_named_test_split_is_read_and_noted(tmp_path):
     for path in ("d/test", "d/test/0.jsonl", "d/test/*.jsonl", "d/te*/*.jsonl"):
         trained, _, told = used(tmp_path / path, tmp_path / "cache", **whole)
         assert trained == marks("test"), path
-        assert ("its name says test split" in told) == (path != "d/test/0.jsonl"), path
+        assert ("its name is that of a test split" in told) == (path != "d/test/0.jsonl"), path
     assert used(tmp_path / "d/train", tmp_path / "cache", **whole) == (marks("train"), set(), "")
     every = ", ".join(str(tmp_path / "d" / split) for split in COUNTS)
     assert used(every, tmp_path / "cache", **whole)[0] == marks(*COUNTS)
@@ -222,7 +222,7 @@ def test_ambiguous_splits_are_refused_with_what_to_write(tmp_path, subtests):
         folder = tmp_path / extra.partition(".")[0]
         for name in ("train.csv", "test.csv", extra):
             write(folder / name, rows("train"))
-        words = rf"several splits or .*; set data.split to .*set data.path to one, such as {folder}/train"
+        words = rf"several splits or .*; set data.split to .*set data.path to one of them, such as {folder}/train"
         with subtests.test(extra), pytest.raises(ConfigError, match=words):
             estimated_plan(loaded(folder))
 
@@ -411,7 +411,7 @@ def test_a_missing_split_is_refused(tmp_path, subtests):
     for split, words in (
         ("trian", "has no split 'trian'; its splits are train, validation, test"),
         ("train[5:", "'train[5:' is not a valid slice"),
-        ("train[90:]", "'train[90:]' selects no rows; it has 20 rows"),
+        ("train[90:]", "'train[90:]' selects no rows; there are 20 rows"),
     ):
         with subtests.test(split), pytest.raises(DataError, match=re.escape(words)):
             open_source(str(tmp_path), choice=DataChoice(split=split))
@@ -526,7 +526,9 @@ def test_train_is_preferred_to_other_splits_whose_names_begin_with_it(tmp_path):
     assert [file.name for file in found.files] == ["train.jsonl"]
     assert held_out and [file.name for file in held_out.files] == ["validation.jsonl"]
     readme(tmp_path, train_extra="more.jsonl", train_other="train.jsonl")
-    with pytest.raises(DataError, match=r"several are named train.*; set data.split to train_extra or train_other; or"):
+    with pytest.raises(
+        DataError, match=r"several splits are named train.*; set data.split to train_extra or train_other; or"
+    ):
         open_source(str(tmp_path))
 
 

@@ -259,7 +259,7 @@ REFUSED = [
     ({"model.init": "scratch", METHOD: "full"}, "the tokens of a model from scratch come from its data"),
     ({FROM: "", "task.type": "char_lm", "profile": "char-lm"}, "the characters of a model from scratch"),
     ({TOKENS: "a b, a b"}, "the token 'a b' is listed twice"),
-    ({TOKENS: ","}, "it has no tokens"),
+    ({TOKENS: ","}, "the setting has no tokens"),
     ({TOKENS: "/nowhere/words.txt"}, "/nowhere/words.txt cannot be read"),
     ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
     ({"model.provider": "unsloth", **LORA}, "is not supported with model.provider = unsloth"),

@@ -58,18 +58,23 @@ ConfigFile = Annotated[
 ProfileName = Annotated[str, option("--profile", "NAME", "The recipe to start from.")]
 Assignments = Annotated[list[str] | None, option("--set", "KEY=VALUE", "Change one setting; may be repeated.")]
 DataPath = Annotated[str | None, option("--data", "PATH", "Short for --set data.path=PATH.")]
-ModelName = Annotated[str | None, option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder.")]
+ModelName = Annotated[
+    str | None,
+    option("--model", "NAME", "Short for --set model.model_name_or_path=NAME: a folder, a run or a name on the hub."),
+]
 TaskName = Annotated[str | None, option("--task", "NAME", "Short for --set task.type=NAME.")]
-_GPU_HELP = "The GPU to use, or none. If not given: the one with the most free memory."
+_GPU_HELP = "The GPU to use, or none. If not given: the GPU with the most free memory."
 GpuName = Annotated[Any, option("--gpu", "N", _GPU_HELP, parser=_gpu_choice)]
 Detach = Annotated[
-    bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows it.")
+    bool, typer.Option("--detach", help="Train in a background process without a terminal; `attach` shows the run.")
 ]
 NoUi = Annotated[bool, typer.Option("--no-ui", help="Print lines instead of showing the screens.")]
 AsciiOnly = Annotated[bool, typer.Option("--ascii", help="Draw the screens with plain ASCII.")]
 NoMouse = Annotated[bool, typer.Option("--no-mouse", help="Do not use the mouse on the screens.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-RunReference = Annotated[str, typer.Argument(metavar="RUN", help="A path, a name, the start of a name, or last.")]
+RunReference = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run: its path, its name, the start of its name, or last.")
+]
 
 
 def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
@@ -86,7 +91,7 @@ def _refuse_wrong_arguments(command: Any, args: list[str]) -> None:
     for parameter, times in Counter(parameters).items():
         is_repeatable = getattr(parameter, "multiple", True) or getattr(parameter, "is_flag", False)
         if times > 1 and not is_repeatable:
-            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="it can be given only once")
+            raise InputError(f"{parameter.opts[0]} was given {times} times", hint="give it only once")
 
 
 class _TrainByDefault(TyperGroup):

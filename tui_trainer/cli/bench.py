@@ -45,7 +45,7 @@ class _ModelByDefault(TyperGroup):
 
 bench = typer.Typer(
     cls=_ModelByDefault,
-    help="Measure speed here: `bench RUN` of a trained model, `bench train [CONFIG]` of each training option.",
+    help="Measure speed on this machine: `bench RUN` a trained model, `bench train [CONFIG]` each training option.",
 )
 app.add_typer(bench, name="bench")
 
@@ -59,7 +59,7 @@ def bench_model(
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a trained model: one by one, in batches, with beams, quantized, compiled, exported."""
+    """Measure a trained model: rows one by one, in batches, with beams, quantized, compiled, exported."""
     from tui_trainer.bench.inference import InferenceBench, keep_speed, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))
@@ -91,7 +91,7 @@ def bench_train(
     rounds: Rounds = 2,
     only: Only = None,
     whole: Annotated[
-        bool, option("--whole", None, "Train the whole run once per variant, for times and final losses (hours).")
+        bool, option("--whole", None, "Train the whole run once per variant, for times and final losses (takes hours).")
     ] = False,
     minutes: Annotated[
         float | None, typer.Option(min=0.2, max=1440, help="Time limit, in minutes. [default: 9]")
@@ -146,12 +146,12 @@ def tune(
     minutes: Annotated[float, typer.Option(min=0.2, max=1440, help="Time limit, in minutes.")] = 5,
     effective: Annotated[
         bool,
-        typer.Option("--effective", help="Measure instead how many rows per step use this machine fully."),
+        typer.Option("--effective", help="Instead, find how many rows per step use this machine fully."),
     ] = False,
     write: Annotated[Path | None, option("--write", "OUT.toml", "Write the config with the best settings.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure the largest micro-batch and the fastest settings here, at the same effective batch and loss."""
+    """Find the largest micro-batch and the fastest settings on this machine, at the same effective batch and loss."""
     from tui_trainer.bench.effective_batches import EffectiveBatches, MeasuredBatches, sizes_table
     from tui_trainer.bench.fastest_settings import Tuned, Tuning, measured_table, micro_batch_line, notes_of
     from tui_trainer.config.toml_files import refuse_existing

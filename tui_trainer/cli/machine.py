@@ -25,10 +25,10 @@ def diagnose(
     ] = False,
     clear: Annotated[
         list[str] | None,
-        option("--clear", "KIND", "Forget measurements of this kind, or all of them; may be repeated."),
+        option("--clear", "KIND", "Delete stored measurements of this kind, or all; may be repeated."),
     ] = None,
 ) -> None:
-    """Show hardware, drivers, libraries, what was measured of them, and problems."""
+    """Show hardware, drivers, libraries, measurements of this machine, and problems."""
     from tui_trainer.lines.diagnose import clear_measured, print_diagnosis
 
     if clear:
@@ -50,7 +50,7 @@ def check(
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with all fixes applied.")] = None,
     measure: Annotated[
         list[str] | None,
-        option("--measure", "NAME", "First measure the gain of this check, or of all; may be repeated."),
+        option("--measure", "NAME", "First measure the gain of this check, or of all checks; may be repeated."),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check.")] = 300,
 ) -> None:
@@ -70,7 +70,7 @@ def check(
 @app.command()
 @shares_options
 def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
-    """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if one fails."""
+    """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if a part fails."""
     from tui_trainer.bench import rehearsal
 
     def hear(told: dict[str, Any]) -> None:

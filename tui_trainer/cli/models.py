@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @app.command()
 def download(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A model's name on the hub, such as org/model.")] = "",
-    data: Annotated[str, option("--data", "PATH", "A data set instead: owner/name[@revision][/folder].")] = "",
+    data: Annotated[str, option("--data", "PATH", "Download a data set instead: owner/name[@revision][/folder].")] = "",
     revision: Annotated[str, option("--revision", "R", "A branch, a tag or a commit.")] = "main",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     as_json: AsJson = False,
@@ -61,10 +61,10 @@ def install(
     if is_unsloth:
         folder = environment_folder()
         there = f", replacing {version_here()}" if version_here() else ""
-        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, to {folder}{there}:"
+        what = f"{NAME} with its own torch, about {SIZE_GIB:g} GiB, would be installed in {folder}{there}:"
         steps = commands(folder)
     else:
-        what = f"to the environment of tui-trainer, {sys.prefix}:"
+        what = f"this would be installed in the environment of tui-trainer, {sys.prefix}:"
         steps = [installation(names)]
     lines = [what, *(f"  {shlex.join(command)}" for command in steps)]
     if not agrees("install", lines, yes=yes, as_json=as_json):
@@ -120,7 +120,9 @@ def _fetch_data(path: str, revision: str, ask: "Callable[[DownloadOffer], bool]"
     else:
         if found.others:
             labels = ", ".join(one_line(split.label, 60) for split in (found.split, *found.others) if split)
-            lines.append(f"its splits are {labels}: train is trained on, validation evaluated, test not used;")
+            lines.append(
+                f"its splits are {labels}: train is for training, validation for evaluation, test is not used;"
+            )
             lines.append("set data.split and data.eval_split to choose others")
     return [*lines, f"data.path = {toml_text(str(wanted))}"]
 

@@ -48,7 +48,7 @@ def resume(
     nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
-    """Resume a run from its latest complete checkpoint; without --gpu on the GPU it started on, if available."""
+    """Resume a run from its latest complete checkpoint, without --gpu on the GPU that it started on, if available."""
     from tui_trainer.launching.open_run import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
@@ -276,8 +276,13 @@ watches the run from anywhere, `stop RUN` stops it, or removes it from the queue
 @shares_options
 def submit(
     asked: Asked,
-    time: Annotated[str, typer.Option(metavar="TIME", help="Time limit of one job: 90 (minutes), 8:00:00, 2-12.")] = "",
-    partition: Annotated[str, typer.Option(metavar="NAME", help="If not given: the cluster's default.")] = "",
+    time: Annotated[
+        str,
+        typer.Option(metavar="TIME", help="Time limit of one job, such as 90 (minutes), 8:00:00 or 2-12 (days-hours)."),
+    ] = "",
+    partition: Annotated[
+        str, typer.Option(metavar="NAME", help="The partition. If not given: the cluster's default.")
+    ] = "",
     nodes: Annotated[
         int | None, option("--nodes", "N", "Short for --set distributed.nodes=N.", min=1, max=4096)
     ] = None,
@@ -320,9 +325,9 @@ def submit(
     folder = make_folder(loaded, root, script)
     by_hand = f"submit it with `sbatch {folder.script}`"
     if not slurm.is_here():
-        tell(f"sbatch is not available on this machine: {by_hand} where it is")
+        tell(f"sbatch is not available on this machine; {by_hand} on a machine that has it")
         return
-    if asks and not typer.confirm("submit it?", err=True):
+    if asks and not typer.confirm("submit this script?", err=True):
         tell(by_hand)
         return
     job = hand_over(folder)

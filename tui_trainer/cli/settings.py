@@ -72,8 +72,8 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
 @app.command("import")
 def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
-    to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config there.")] = None,
-    kind: Annotated[str, option("--as", "KIND", "Kind of config, if its keys do not show it.")] = "",
+    to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config to this file.")] = None,
+    kind: Annotated[str, option("--as", "KIND", "Tool that the config is from, if its keys do not show it.")] = "",
     processes: Annotated[
         int | None,
         option("--processes", "N", "Devices of the original run; multiplies its batch size per device.", min=1),
@@ -82,9 +82,9 @@ def import_config(
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Import another tool's config, and show each rewrite and what was ignored.
+    """Import another tool's config, and show how each key is rewritten and which keys are ignored.
 
-    The TOML goes to standard output and the report to standard error; with --to, the file and the report on
+    Without --to, the TOML goes to standard output, and the report to standard error. With --to, the report goes to
     standard output.
     """
     from tui_trainer.importing.imported import import_file, write_config
@@ -105,7 +105,7 @@ def import_config(
     if to is not None:
         print("\n".join([*report, f"wrote {one_line(str(to))}; next: {imported.next_command(str(to))}"]))
     else:
-        print("\n".join([*report, "--to OUT.toml writes it to a file"]), file=sys.stderr)
+        print("\n".join([*report, "--to OUT.toml writes the config to a file"]), file=sys.stderr)
         print(imported.toml, end="")
 
 

@@ -48,7 +48,7 @@ def _greeting(run: "OpenRun", plan: "Plan", loaded: "LoadedConfig") -> list[str]
 
     greeting = [*start_lines(run.folder.name, str(run.folder.root), plan), *loaded.notes]
     if not run.remembered:
-        unlisted = "could not write the list of runs: `resume` and `stop` need this run's path"
+        unlisted = "could not write the list of runs, so `resume` and `stop` will need the path of this run"
         greeting.append(f"{unlisted}. Set TUI_TRAINER_HOME to a writable folder")
     return greeting
 

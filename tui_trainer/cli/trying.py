@@ -52,7 +52,7 @@ def generate(
     beams: Beams = 1,
     seed: Seed = 0,
 ) -> None:
-    """Try a trained model on a text: it continues the text, or answers as in its task."""
+    """Try a trained model on a text: it continues the text, or gives the answer of its task, such as a label."""
     folder = run_in_use(run, "generate")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
@@ -89,15 +89,15 @@ def _require_beams_of_use(trained: "TrainedModel", sampling: Sampling) -> None:
 def chat(
     run: RunReference = "last",
     system: Annotated[str, option("--system", "TEXT", "The system prompt.")] = "",
-    against: Annotated[str, option("--against", "base", "base: the base model answers as well, first.")] = "",
+    against: Annotated[str, option("--against", "base", "base: show the base model's answer first.")] = "",
     max_new_tokens: NewTokens = 400,
     temperature: Temperature = TEMPERATURE,
     seed: Seed = 0,
     gpu: GpuName = None,
 ) -> None:
-    """Chat with a trained model, or continue a text with one that is not a chat model."""
+    """Chat with a trained model, or continue texts with a model that was not trained on chats."""
     if against not in ("", "base"):
-        raise InputError("--against takes only base", hint="`tui-trainer evaluate` compares other models")
+        raise InputError("--against only accepts base", hint="`tui-trainer evaluate` compares other models")
     folder = run_in_use(run, "chat")
     from tui_trainer.exporting.trained_model import source_words, weights_of
 
@@ -105,7 +105,7 @@ def chat(
     source = source_words(weights_of(folder))
     trained = trained_model(folder, unfinished=True)
     if trained.head != CAUSAL:
-        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries it on one text at a time"
+        hint = f"`tui-trainer generate {shell_word(folder.name)}` tries the model on one text at a time"
         raise InputError(f"{folder.name} was trained for {trained.task.name} and cannot hold a conversation", hint=hint)
     base, reason = trained.base_model() if against else (None, "")
     if against and base is None:
@@ -138,7 +138,7 @@ def evaluate(
     ],
     data: Annotated[str, option("--data", "FILE", "Use this file instead of the run's held-out rows.")] = "",
     against: Annotated[
-        str, option("--against", "MODEL", "Compare with: base, a run, a folder, or none.", show_default=True)
+        str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
     ] = "base",
     rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as in the run.")] = 0,
     changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the most changed rows to show.")] = 5,
@@ -176,18 +176,24 @@ _SECONDS_BETWEEN_LINES = 30.0
 @app.command()
 def predict(
     run: RunReference,
-    data: Annotated[str, option("--data", "FILE", "Data to predict: any data that can be trained on.")],
+    data: Annotated[str, option("--data", "FILE", "Data to predict on, in any form that can be trained on.")],
     out: Annotated[Path, option("--out", "FILE", "Output file (JSON lines): each row with its prediction.")],
     batch_size: Annotated[str, typer.Option("--batch-size", metavar="N", help="Rows per batch, or auto.")] = "auto",
     max_new_tokens: Annotated[
         int | None,
-        option("--max-new-tokens", None, "Maximum for each text: 200, or task.max_target_length.", min=1, max=100_000),
+        option(
+            "--max-new-tokens",
+            None,
+            "Maximum tokens of each text; default: 200, or task.max_target_length.",
+            min=1,
+            max=100_000,
+        ),
     ] = None,
     temperature: Annotated[float, typer.Option(min=0, max=10, help="0: greedy decoding.")] = 0,
     beams: Beams = 1,
     seed: Annotated[int, typer.Option(min=0, max=2**62, help="The same seed gives the same texts.")] = 0,
     column: Annotated[
-        list[str] | None, option("--column", "NAME", "Column of the text; give it twice for a pair.")
+        list[str] | None, option("--column", "NAME", "Column of the text; repeat the option for a pair of texts.")
     ] = None,
     field: Annotated[
         str, option("--field", "NAME", "Field name for the prediction.", show_default=True)
@@ -195,13 +201,15 @@ def predict(
     on_bad_rows: Annotated[
         Literal["stop", "skip"], typer.Option("--on-bad-rows", help="What to do with invalid rows.")
     ] = "stop",
-    overwrite: Annotated[bool, option("--overwrite", None, "Replace an output file, finished or not.")] = False,
+    overwrite: Annotated[
+        bool, option("--overwrite", None, "Replace the output file, whether complete or not.")
+    ] = False,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:
     """Predict every row of a file with a trained model. If interrupted, rerun the same command to continue."""
     if column and len(column) > 2:
-        raise InputError("--column can be given at most twice: for a text and its pair")
+        raise InputError("--column can be given at most twice, for the two texts of a pair")
     size = _batch_size(batch_size)
     folder = run_in_use(run, "predict")
     from tui_trainer.exporting.predicting import Requested, inference_device, predict_file

@@ -88,7 +88,7 @@ class NameIn(Form):
 def _check_address(text: str) -> None:
     _, colon, port = text.rpartition(":")
     if text and not (re.fullmatch(r"[A-Za-z0-9._-]*(:[0-9]{1,5})?", text) and (not colon or 0 < int(port) < 65_536)):
-        raise ValueError("no address")
+        raise ValueError("not an address")
 
 
 Address = Annotated[str, Form('such as "node1:29500", "node1" or ":29500"', _check_address)]

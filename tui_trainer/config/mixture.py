@@ -68,7 +68,7 @@ def _weight(word: str) -> float:
     except ValueError:
         raise _wrong(f"{shown} is not a number", "2 uses each row twice, 0.5 half of the rows") from None
     if not 0 < weight <= MOST_WEIGHT:
-        hint = "remove a source that is not to be used from data.path" if weight <= 0 else "1 uses each row once"
+        hint = "to leave out a source, remove it from data.path" if weight <= 0 else "1 uses each row once"
         raise _wrong(f"{shown} must be above 0 and at most {MOST_WEIGHT:,}", hint)
     return weight
 

@@ -77,7 +77,7 @@ class Removed:
     changes_what_is_learnt: bool = False
 
 
-_LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the model, and remove this"
+_LANGUAGES = "set src_lang and tgt_lang in the tokenizer_config.json of the model, and remove this setting"
 # By dotted key.
 REMOVED: dict[str, Removed] = {
     "task.source_language": Removed(
@@ -94,12 +94,12 @@ REMOVED: dict[str, Removed] = {
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
-        reason="the search for kernels is the same, without CUDA graphs, which need passes of one size",
+        reason="it searches for the same kernels, without CUDA graphs, which need batches of one size",
         value="max-autotune",
         instead="max-autotune-no-cudagraphs",
     ),
     "targets.deadline": Removed(
-        reason="runs no longer have a deadline; `tui-trainer plan` shows how long one takes", default=""
+        reason="runs no longer have a deadline; `tui-trainer plan` shows how long a run takes", default=""
     ),
     "distributed.strategy": Removed(
         reason="tensor parallelism was removed",

@@ -36,10 +36,17 @@ class ScratchSection(SettingsSection):
     RMSNorm, rotary attention, gated MLP)."""
 
     hidden_size: int = option(
-        128, low=8, high=65536, memory="weights grow with its square", speed="time with its square", step="x2"
+        128,
+        low=8,
+        high=65536,
+        memory="weights grow with the square of the width",
+        speed="time grows with the square of the width",
+        step="x2",
     )
     """Width of the model."""
-    num_hidden_layers: int = option(4, low=1, high=1024, memory="grows in proportion", speed="time in proportion")
+    num_hidden_layers: int = option(
+        4, low=1, high=1024, memory="weights grow in proportion", speed="time grows in proportion"
+    )
     """Number of layers."""
     num_attention_heads: int = option(4, low=1, high=1024, step="x2")
     """Attention heads; hidden_size must be divisible by them."""
@@ -98,9 +105,9 @@ class RopeScalingSection(SettingsSection):
     attention_factor: float = option(0.0, low=0, high=100, advanced=True)
     """yarn, longrope: scale of rotated queries and keys; 0: derived from the factor."""
     beta_fast: float = option(0.0, low=0, high=10**6, advanced=True)
-    """yarn: dimensions with more turns in the original length keep their wavelength; 0: 32."""
+    """yarn: dimensions with more rotations in the original length keep their wavelength; 0: 32."""
     beta_slow: float = option(0.0, low=0, high=10**6, advanced=True)
-    """yarn: dimensions with fewer turns in the original length are slowed down by the factor; 0: 1."""
+    """yarn: dimensions with fewer rotations in the original length are slowed down by the factor; 0: 1."""
     mscale: float = option(0.0, low=0, high=100, advanced=True)
     """yarn: with mscale_all_dim, DeepSeek's attention factor."""
     mscale_all_dim: float = option(0.0, low=0, high=100, advanced=True)
@@ -108,9 +115,9 @@ class RopeScalingSection(SettingsSection):
     truncate: bool = option(True, advanced=True)
     """yarn: round the range between beta_fast and beta_slow to whole dimensions."""
     low_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
-    """llama3: dimensions with fewer turns in the original length are slowed down by the factor; Llama 3.1 has 1."""
+    """llama3: dimensions with fewer rotations in the original length are slowed down by the factor; Llama 3.1: 1."""
     high_freq_factor: float = option(0.0, low=0, high=10**6, advanced=True)
-    """llama3: dimensions with more turns in the original length keep their wavelength; Llama 3.1 has 4."""
+    """llama3: dimensions with more rotations in the original length keep their wavelength; Llama 3.1: 4."""
     short_factor: Numbers = option("", advanced=True)
     """longrope: a factor per pair of dimensions for rows up to the original length, separated by commas."""
     long_factor: Numbers = option("", advanced=True)
@@ -126,7 +133,7 @@ class ModelSection(SettingsSection):
     """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        memory="bfloat16 halves frozen weights; trainable ones take 20 bytes instead of 18, but fewer activations",
+        memory="bfloat16 halves frozen weights; trainable weights take 20 instead of 18 bytes, activations less",
         speed="16-bit weights need no casts",
         in_step_key=True,
     )
@@ -143,8 +150,8 @@ class ModelSection(SettingsSection):
         KnownAttention | str, Form('such as "kernels-community/flash-attn2"', _check_attention)
     ] = option(
         "auto",
-        memory="eager stores all scores",
-        speed="fused kernels never write the scores",
+        memory="eager stores all attention scores",
+        speed="fused kernels never write attention scores to memory",
         advanced=True,
         in_step_key=True,
     )
@@ -192,7 +199,7 @@ class TuningSection(SettingsSection):
         memory="full: 16 bytes per parameter, LoRA: 2 to 4, QLoRA: 0.6",
         speed="LoRA skips weight gradients; QLoRA has to unpack the weights",
     )
-    """Which weights are trainable: all, or LoRA adapters on frozen weights; qlora keeps these in 4 bits, on a GPU."""
+    """Which weights are trainable: all, or LoRA adapters on frozen weights; qlora: frozen weights in 4 bits (GPU)."""
     trainable_layers: str = option("", memory="frozen weights have no gradients and no optimizer state", advanced=True)
     """full: the trainable layers: "last 2", "first 2", or a regular expression matched against weight names (a
     classifier's head is always trainable); empty: all."""
@@ -232,7 +239,7 @@ class TuningSection(SettingsSection):
     init_lora_weights: Annotated[AdapterInit | str, Form('such as "pissa_niter_16"', _check_init)] = option(
         "default",
         memory="pissa and olora: one matrix in fp32 and its factors during initialisation",
-        speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16: a much faster one",
+        speed="pissa: an SVD of each adapted matrix before the first step; pissa_niter_16: a much faster SVD",
         advanced=True,
     )
     """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
@@ -290,7 +297,7 @@ class TaskSection(SettingsSection):
     """The task: causal_lm, char_lm, chat, question_answering, seq2seq, sequence_classification or
     token_classification."""
     loss_on: Literal["assistant", "completion", "all"] = option("assistant")
-    """Chat: tokens to train on: assistant turns, only the completion (the last one), or the whole conversation."""
+    """Chat: tokens to train on: assistant turns, only the completion (the last turn), or the whole conversation."""
     chat_template: str = option("", completes="file")
     """Chat: template of conversations: chatml, llama3, mistral, gemma, phi3, zephyr, alpaca, vicuna, a file;
     empty: the tokenizer's own."""
@@ -302,7 +309,7 @@ class TaskSection(SettingsSection):
     """Classification: balanced counts rare classes as much as frequent ones."""
     source_prefix: str = option("")
     """Sequence to sequence: text before every input, including its final space: T5 was trained with "summarize: "."""
-    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow with it", step="x2")
+    max_target_length: PositiveInt = option(128, unit="tokens", memory="logits grow in proportion", step="x2")
     """Sequence to sequence: maximum tokens of an answer."""
     doc_stride: PositiveInt = option(128, unit="tokens")
     """Question answering: overlap of two windows of a long context, at most half a window."""
@@ -336,10 +343,10 @@ class DataSection(SettingsSection):
     text_pair_column: str = option("")
     """Column with a second text that is read together with the first; empty: none."""
     label_column: str = option("auto")
-    """Column with labels or tags, or several columns with a 0 or 1 per class, separated by commas; auto: the one with a
-    usual name, or all that hold a 0 or 1."""
+    """Column with labels or tags, or several columns with a 0 or 1 per class, separated by commas; auto: the
+    column with a usual name, or all columns of 0 and 1."""
     target_column: str = option("auto")
-    """Column with answers or summaries; auto: the one with a usual name."""
+    """Column with answers or summaries; auto: the column with a usual name."""
     eval_fraction: float = option(0.1, low=0, high=0.9, step="+0.05")
     """Share of the text that is held out for evaluation, in whole documents, if there is neither eval_path nor a
     validation split."""
@@ -348,15 +355,16 @@ class DataSection(SettingsSection):
         low=2,
         high=1048576,
         unit="tokens",
-        memory="activations grow with it",
-        speed="attention with its square",
+        memory="activations grow in proportion",
+        speed="attention time grows with the square of the length",
         step="x2",
     )
     """Maximum tokens per row."""
     packing: Literal["auto"] | bool = option("auto", speed="no time spent on padding")
     """Put several documents into one row, without attention between them; auto: if that saves padding."""
     group_by_length: Literal["auto"] | bool = option(False, speed="less padding", advanced=True, in_step_key=True)
-    """Make batches of documents of similar length if they are not packed; auto: above 10 % padding."""
+    """Make batches of documents of similar length if they are not packed; auto: if more than 10 %
+    would be padding."""
     on_bad_rows: Literal["stop", "skip"] = option("stop")
     """What to do with invalid rows: stop and list them, or skip and count them."""
     dedup: bool = option(False)
@@ -397,17 +405,18 @@ class TrainingSection(SettingsSection):
     max_steps: int = option(0, low=0, high=10**9, unit="steps", step="1-2-5")
     """Number of optimizer steps; 0: num_train_epochs decides."""
     effective_batch_size: PositiveInt | Auto = option(
-        32, unit="rows", speed="a GPU that is not fully used trains on more rows in the same time", step="x2"
+        32, unit="rows", speed="more rows take no longer until the GPU is fully used", step="x2"
     )
     """Rows per optimizer step, however they are split; auto: enough to use the GPU fully, according to the hardware
     profile, with at least 300 steps."""
     base_batch_size: PositiveInt = option(32, unit="rows", step="x2", advanced=True)
-    """Batch size that the learning rate is meant for: the start of effective_batch_size = auto and of lr_scaling."""
+    """Effective batch size that the learning rate is meant for; effective_batch_size = auto and lr_scaling start
+    from it."""
     per_device_train_batch_size: PositiveInt | Literal["auto", "tune"] = option(
         "auto",
         unit="rows",
         memory="activations grow in proportion",
-        speed="larger is faster until the processor is full",
+        speed="larger is faster until the GPU or CPU is fully used",
         step="x2",
     )
     """Rows per forward pass (micro-batch); auto: as many as fit; tune: the fastest."""
@@ -431,7 +440,7 @@ class TrainingSection(SettingsSection):
     min_lr_rate: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Final learning rate of cosine and warmup_stable_decay, as a share of the peak; others have no floor."""
     weight_decay: float = option(0.0, low=0, high=10)
-    """Weight decay of matrices (not of norms), times the learning rate per step."""
+    """Weight decay of matrices (not of norms); each step multiplies it by the learning rate."""
     max_grad_norm: float = option(1.0, low=0)
     """Gradient clipping: maximum gradient norm; 0: off."""
     adam_beta1: float = option(0.9, low=0, below=1, step="nines", advanced=True)
@@ -441,7 +450,7 @@ class TrainingSection(SettingsSection):
     adam_epsilon: float = option(1e-8, above=0, high=1, step="x10", advanced=True)
     """AdamW: added to the denominator."""
     neftune_noise_alpha: float = option(0.0, low=0, high=10**6, advanced=True)
-    """Noise on embeddings in training, up to this / sqrt(row length x hidden_size); NEFTune uses 5 to 15."""
+    """Noise on embeddings in training, up to this value / sqrt(row length x hidden_size); NEFTune uses 5 to 15."""
     label_smoothing_factor: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
     """Label smoothing: share of each label spread over all tokens or classes; not used in evaluation."""
     router_aux_loss_coef: RouterWeight | Literal["auto", "model"] = option(
@@ -453,12 +462,12 @@ class TrainingSection(SettingsSection):
     """Seed for the initial weights, the order of the rows and dropout."""
     optim: Annotated[str, NameIn(OPTIMIZERS)] = option(
         DEFAULT,
-        memory="8 bytes per trainable parameter; in 8 bits 2, in 4 bits 1, Muon 4 in layers, Adafactor few",
+        memory="AdamW: 8 bytes per trainable parameter, 8-bit: 2, 4-bit: 1; Muon: 4 in layers; Adafactor: far fewer",
         in_step_key=True,
     )
     """The optimizer; 8-bit and 4-bit ones need bitsandbytes or torchao."""
     mixed_precision: Literal["auto", "bf16", "fp16", "no"] = option(
-        "auto", memory="16 bits halve the activations", speed="matmuls are 2 to 8 times faster where native"
+        "auto", memory="16 bits halve the activations", speed="matmuls are 2 to 8 times faster with hardware support"
     )
     """Data type of matmuls; auto: bf16 if native, fp16 on older GPUs, else fp32."""
     tf32: bool = option(True, speed="up to 8 times faster", in_step_key=True)
@@ -484,7 +493,7 @@ class TrainingSection(SettingsSection):
         advanced=True,
         in_step_key=True,
     )
-    """How hard the compiler tries."""
+    """How much time the compiler spends on faster code."""
     empty_cache_steps: int = option(
         0,
         low=0,
@@ -496,7 +505,7 @@ class TrainingSection(SettingsSection):
     )
     """Collect garbage and release cached GPU memory every this many steps; 0: never."""
     cpu_threads: PositiveInt | Auto = option("auto", unit="threads", advanced=True)
-    """Threads of a run on a CPU; auto: one per core, from four cores on one less."""
+    """Threads of a run on a CPU; auto: one per core, or one fewer with four cores or more."""
     deterministic: bool = option(False, speed="some kernels are slower", advanced=True, in_step_key=True)
     """Use only deterministic kernels on a GPU, for bit-identical results."""
 
@@ -507,7 +516,7 @@ class EvaluationSection(SettingsSection):
     per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
     """Rows per forward pass of an evaluation; auto: as in training."""
     max_eval_rows: WholeNumber | Auto = option("auto", unit="rows", step="1-2-5", advanced=True)
-    """Maximum held-out rows per evaluation, evenly spaced; 0: all; auto: as many as take 3 % of the time."""
+    """Maximum held-out rows per evaluation, evenly spaced; 0: all; auto: as many as take 3 % of the run's time."""
     early_stopping_patience: int = option(0, low=0)
     """Early stopping after this many evaluations without improvement, keeping the best weights; 0: off."""
     early_stopping_threshold: float = option(0.0, low=0, advanced=True)
@@ -553,24 +562,25 @@ class TargetsSection(SettingsSection):
 
 class DistributedSection(SettingsSection):
     processes: PositiveInt | Auto = option(
-        "auto", speed="each computes its share of every step; gradients are summed once per step"
+        "auto", speed="each process computes its share of every step; gradients are summed once per step"
     )
     """Processes per node that train one model together, one per GPU; auto: as many as there are GPUs like the chosen
     one, and one on a CPU."""
     nodes: PositiveInt = option(1, speed="gradients are summed over the network")
-    """Machines that train one model together, each with `processes` processes; in a Slurm step, its nodes."""
+    """Machines that train one model together, each with `processes` processes; in a Slurm step: its number
+    of nodes."""
     rendezvous: Address = option("", advanced=True)
-    """Rendezvous of the nodes: HOST:PORT of the first one; empty: its name and a free port."""
+    """Rendezvous of the nodes: HOST:PORT of the first node; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        memory="fsdp, hsdp and deepspeed-3 split weights and state; deepspeed-2 only the state",
+        memory="fsdp, hsdp and deepspeed-3 split weights and optimizer state; deepspeed-2 only the state",
         in_step_key=True,
     )
     """What each process holds: ddp: a full copy; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO;
     auto: ddp if it fits, else fsdp or hsdp."""
     cpu_offload: bool = option(
         False,
-        memory="a GPU holds only what it computes with",
+        memory="a GPU holds only the layers that it is computing",
         speed="weights are copied to the GPU in each pass, gradients back",
         advanced=True,
     )

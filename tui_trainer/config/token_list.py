@@ -48,7 +48,7 @@ def with_file_read(text: str) -> str:
             raise _problem(f"{_shown(path)} is not a list of tokens: it is larger than a megabyte", "use another file")
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except OSError as error:
-        raise _problem(f"{_shown(path)} cannot be read: {system_reason(error)}", "give its path") from None
+        raise _problem(f"{_shown(path)} cannot be read: {system_reason(error)}", "check the path of the file") from None
     except UnicodeDecodeError:
         raise _problem(f"{_shown(path)} is not UTF-8", "save it as UTF-8") from None
     tokens = [line for line in lines if line]
@@ -64,7 +64,7 @@ def _split(text: str) -> list[str]:
 
 def _refused_twice(tokens: list[str]) -> tuple[str, ...]:
     if not tokens:
-        raise _problem("it has no tokens", "remove it, or list tokens separated by commas")
+        raise _problem("the setting has no tokens", "remove it, or list tokens separated by commas")
     if twice := next((token for token in tokens if tokens.count(token) > 1), ""):
         raise _problem(f"the token {one_line(twice, 40)!r} is listed twice", "list it once")
     return tuple(tokens)

@@ -16,7 +16,7 @@ from tui_trainer.terminal.safe_text import one_line
 
 _OFF = "off in the file"
 _NOT_READ = "its value is not understood"
-_SAYS_MORE = "it is automatic, and another key sets a value"
+_SAYS_MORE = "it is set to auto, and another key sets a value"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -279,7 +279,7 @@ def write_template(
         done.leave(Why.ALWAYS, f"it is the model's own chat template, which is used{more}", key)
     else:
         why = "is not that of this model" if template in own else "is not available, and may not be the model's own"
-        hint = f"nearest: --without {key} for the model's own, or set {SETTING}"
+        hint = f"use --without {key} for the model's own template, or set {SETTING}"
         done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
 
 

@@ -91,7 +91,7 @@ def _settings(entry: Mapping[str, Any], texts: bool) -> Iterator[tuple[str, Any]
         if columns.get(name, name) != name:
             raise ValueError(f"the column of {name} must be called {name}, not {one_line(columns[name], 40)}")
     if (weight := entry.get("weight")) not in (None, 1):
-        raise ValueError(f"its weight {weight} is not supported; set how often a row is used with data.weights")
+        raise ValueError(f"its weight {weight} is not supported; set data.weights to how often each row is used")
     for name, setting in _PART.items():
         value = entry.get(name)
         if value not in (None, "") and (name, value) != ("split", "train"):

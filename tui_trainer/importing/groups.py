@@ -94,7 +94,7 @@ def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[
     found = [one for name in names if (one := done.first(name))]
     there, on = [name for name, _ in found], [name for name, value in found if value is True]
     if len(on) == 2:
-        done.leave(Why.DOES_NOT_FIT, "only one of them can be on", *there)
+        done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(there)} can be true", *there)
         return [], [], []
     return there, on, [value for _, value in found if not isinstance(value, bool)]
 
@@ -314,7 +314,7 @@ def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> K
 def keep_adapter(done: Conversion) -> None:
     """Take back what an adapter that trains further has of its own."""
     for key in _OF_ADAPTER.split() if done.goes_on else ():
-        done.take_back(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter has its own")
+        done.take_back(f"tuning.{key}", Why.NOT_NEEDED, "the continued adapter keeps its own value")
 
 
 # How people name versions of a model whose weights are no numbers of 16 or 32 bits.
@@ -346,7 +346,7 @@ def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: 
         numbers = [whole(one) for one in listed(found[1])]
         words = names_in(named[1]) if named and isinstance(named[1], str) else listed(named[1]) if named else []
         if done.given.get(all_linear) is True or not words or any(is_pattern(str(one)) for one in words):
-            why = f"choosing layers needs a regular expression in {_TARGETS}: list {targets} one by one"
+            why = f"chosen layers become a regular expression in {_TARGETS}, so {targets} must list names one by one"
             done.leave(Why.REFUSED, why, name, *(pattern[:1] if pattern else ()))
         elif None in numbers or not numbers:
             done.leave(Why.DOES_NOT_FIT, "must be layer numbers", name)
@@ -376,7 +376,7 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
         first, *more = str(done.values.get(_SPLIT, "train")).split("+")
         places = listed(done.values.get("data.path") or [])
         if len(places) != 1 or "," in places[0] or "[" in first:
-            why = f"it is a number of rows of all data; {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
+            why = f"it counts rows of all data sets; {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
             done.leave(Why.DOES_NOT_FIT, f"{why} hold out rows of one data set, data.eval_fraction a share", name)
             return
         done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
@@ -515,14 +515,18 @@ def cadence(
         elif same(value, "steps") and count:
             done.write(key, count[1], steps, name)
         elif same(value, "steps"):
-            done.leave(Why.ALWAYS, f"the file does not say how many; set {key}", name)
+            done.leave(Why.ALWAYS, f"the file does not say how many steps; set {key}", name)
         else:
             done.leave(Why.NOT_SUPPORTED, "only a number of steps or once per epoch is supported", name)
 
     def share(done: Conversion, name: str, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
         if times is not None and times >= 0 and (number(done.given.get("max_steps")) or 0) > 0:
-            done.leave(Why.NOT_SUPPORTED, f"max_steps sets the length, so epochs cannot be converted; set {key}", name)
+            done.leave(
+                Why.NOT_SUPPORTED,
+                f"max_steps sets the length of the run, so epochs cannot be converted; set {key}",
+                name,
+            )
         else:
             _write_share(done, key, name, times, total, f"{times:g} per epoch, {total:g} epochs" if times else "")
 

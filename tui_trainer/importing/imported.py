@@ -195,10 +195,10 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """The batch of packed rows with what differs: a step is so many documents here, so many filled rows there."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    more = "documents per step here, packed rows of several documents there"
+    more = "it counts documents here, but packed rows of several documents in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
-        more += f", {tokens} tokens: for as many, set it to {tokens} / tokens per document, shown in the plan"
+        more += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"
     return replace(rewrite, reason="; ".join(filter(None, (rewrite.reason, more))))
 
 

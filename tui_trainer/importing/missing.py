@@ -87,7 +87,7 @@ MISSING = (
         },
     ),
     Missing(
-        "'no answer' is compared without an offset, and with 20 candidates per window",
+        "'no answer' competes with 20 candidates per window, without a score offset",
         {_ARGUMENTS: "null_score_diff_threshold n_best_size!=20"},
     ),
     # The loss.
@@ -117,14 +117,14 @@ MISSING = (
         },
     ),
     Missing(
-        "training layers in turn (LISA, BAdam) is not supported",
+        "training only some layers at a time (LISA, BAdam) is not supported",
         {
             _ARGUMENTS: "lisa_n_layers lisa_step_interval lisa_layers_attribute lisa_activated_layers use_lisa",
             "llama_factory": "use_badam",
         },
     ),
     Missing(
-        "gradient projection (GaLore, APOLLO) and this optimizer are not supported",
+        "optimizers such as GaLore, APOLLO, LOMO and Adam-mini are not supported",
         {
             _ARGUMENTS.removesuffix(" axolotl"): "optim=*galore*|*apollo*|*lomo*|*badam*|*flora*",
             "llama_factory": "use_galore use_apollo use_adam_mini",
@@ -144,11 +144,11 @@ MISSING = (
         {_ARGUMENTS: "lora_plus_lr_ratio use_loraplus loraplus_ratio"},
     ),
     Missing(
-        "adapters are only merged at the end (no ReLoRA)",
+        "adapters are merged only after training (no ReLoRA)",
         {_ARGUMENTS: "relora relora_steps relora_prune_ratio use_relora", "axolotl": "jagged_restart_steps"},
     ),
     Missing(
-        "all layers of a name get a plain adapter of the same rank and scale, and biases are not trained",
+        "all adapters are plain and have the same rank and scale, and biases are not trained",
         {
             "peft": """bias!=none lora_bias rank_pattern alpha_pattern exclude_modules trainable_token_indices
             use_qalora use_bdlora alora_invocation_tokens arrow_config

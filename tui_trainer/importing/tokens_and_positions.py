@@ -20,7 +20,7 @@ _TYPE = f"{KEY}.rope_type"
 _NAMED = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
 ROUTERS = f"training.{WEIGHT}"
-_MEAN = "new rows start at the mean of the others"
+_MEAN = "new embedding rows start at the mean of the existing ones"
 
 
 def rope_table(name: str) -> KeyGroup:
@@ -66,11 +66,11 @@ def _write_rope(done: Conversion, name: str, told: Mapping[str, Any]) -> None:
     kind = told.get("rope_type", told.get("type"))
     fields = {key: value for key, value in told.items() if key not in ("type", "rope_type") and value is not None}
     if kind in (None, "default") and not fields:
-        done.leave(Why.NOT_NEEDED, "the positions of the model are unchanged", name)
+        done.leave(Why.NOT_NEEDED, "it does not change the positions of the model", name)
     elif kind not in FIELDS:
-        done.leave(Why.REFUSED, f"the type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", name)
+        done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", name)
     elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
-        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is not a field of it here", name)
+        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is not a supported field", name)
     else:
         done.write(_TYPE, kind, name)
         for key, value in fields.items():
@@ -86,7 +86,7 @@ def rope_by_length(done: Conversion) -> None:
     name, kind, model = found[0], found[1], str(done.given.get("model_name_or_path") or "")
     length = whole(done.given.get("cutoff_len", _CUTOFF))
     if kind not in ("linear", "dynamic", "yarn", "llama3"):
-        done.leave(Why.REFUSED, "the type is not one of linear, dynamic, yarn and llama3", name)
+        done.leave(Why.REFUSED, "the rope type is not one of linear, dynamic, yarn and llama3", name)
         return
     if kind == "dynamic":
         why = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"
@@ -138,11 +138,13 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: tuple[str,
             return
         if name in special and (other := [word for word in words if not is_chat_mark(word)]):
             why = "special tokens are written as <|name|> or by a chat template"
-            done.leave(Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is not; set {TOKENS} for ordinary ones", name)
+            done.leave(
+                Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is not; set {TOKENS} for ordinary tokens", name
+            )
             return
         found += words
     if given:
         marks = [word for word in found if is_chat_mark(word)]
         is_special = f"; tokens like {one_line(marks[0], 40)} are special tokens" if marks else ""
-        reason = f"{_MEAN}; with LoRA adapters, only these rows of the table are trained{is_special}"
+        reason = f"{_MEAN}; with LoRA adapters, only these rows of the embedding are trained{is_special}"
         done.write(TOKENS, list(dict.fromkeys(found)), *given, reason=reason)

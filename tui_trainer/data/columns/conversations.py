@@ -97,7 +97,7 @@ _MARKS = {
 _UNCLEAR_MARKS = ("mask", "loss_mask", "train_detail", "training_detail")
 _ROW_MARKS = frozenset(("weight", "loss_weight", "sample_weight", "train", "trainable", "mask_history"))
 _YES_NO = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
-_MARK_HINT = 'write "weight": 0 for a turn to exclude from training, and no flag for the others'
+_MARK_HINT = 'to exclude a turn from training, give it "weight": 0, and give the other turns no flag'
 
 _WRAPPED = re.compile(r"\s*\{\s*['\"]")
 _TURNS = re.compile(r"\s*\[\s*\{\s*['\"](role|from|content|value)['\"]\s*:")

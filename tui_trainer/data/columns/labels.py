@@ -87,7 +87,11 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
             return tuple(marks)
         beside = f"; other columns: {listed(others)}" if others else ""
         hint = f"set {_LABEL_KEY} to the columns that are classes, separated by commas, or to one column of labels"
-        raise DataError(f"each of the columns {listed(marks)} holds 0 or 1{beside}", where=label, hint=hint)
+        raise DataError(
+            f"it is unclear whether the columns {listed(marks)}, which hold 0 or 1, are classes{beside}",
+            where=label,
+            hint=hint,
+        )
     hint = f"set {_LABEL_KEY}; columns found: {listed(names)}"
     raise DataError("no column has a usual name for labels, such as label or category", where=label, hint=hint)
 
@@ -209,7 +213,7 @@ class LabelReader:
             sign = "spaces" if self._separator == _BLANK else repr(self._separator)
             if self._has_several:
                 return f"the labels within a row are separated by {sign}"
-            return f"none of the first rows has several labels; they would be separated by {sign}"
+            return f"none of the first rows has several labels; several labels would be separated by {sign}"
         is_class = self._has_negatives and self._reads_numbers and self.kind == SINGLE
         return "-1 is used as a class; in datasets on the Hub it usually means no label" if is_class else ""
 
@@ -227,7 +231,7 @@ class LabelReader:
         found = self._marked(value, where) if self.width else [self._name(part, where) for part in value]
         if self.kind == SINGLE and len(found) != 1:
             hint = f'for several labels per row, set {_KIND_KEY} = "{MULTI}"'
-            raise DataError(f"the label is a list of {len(found)}", where=where, hint=hint)
+            raise DataError(f"the label is a list of {len(found)} labels", where=where, hint=hint)
         if repeated := next((name for place, name in enumerate(found) if name in found[:place]), ""):
             hint = "list the names of the row's labels, not a 0 or 1 for each class"
             raise DataError(f"the label '{one_line(repeated, 40)}' is listed twice", where=where, hint=hint)
@@ -280,7 +284,7 @@ class LabelReader:
             return self._checked(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
             hint = "remove the row, or rename the class"
-            raise DataError(f"the label is {value:g}, which means that there is none", where=where, hint=hint)
+            raise DataError(f"the label is {value:g}, which means that there is no label", where=where, hint=hint)
         if isinstance(value, float):
             if math.isnan(value):
                 raise DataError("the label is missing", where=where)
@@ -297,7 +301,7 @@ class LabelReader:
             raise DataError("the label is empty", where=where)
         if name in (*_NO_LABEL, str(IGNORE)) or (name == "-1" and not self._has_negatives):
             hint = "remove the row, or rename the class"
-            raise DataError(f"the label is '{name}', which means that there is none", where=where, hint=hint)
+            raise DataError(f"the label is '{name}', which means that there is no label", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
             hint = f"if this is the text, set {_LABEL_KEY} to the column of labels"
             raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
@@ -452,12 +456,14 @@ def _refuse_codes(values: Sequence[object], where: str, column: str) -> None:
 def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
     """Raises DataError for names that may be several, or numbers with a comma."""
     texts = list(dict.fromkeys(value.strip() for value in values if isinstance(value, str)))
-    shown, hint = one_line(column, 40), f'to use each as a class name, set {_KIND_KEY} = "{SINGLE}"'
+    shown, hint = one_line(column, 40), f'to use each value as a class name, set {_KIND_KEY} = "{SINGLE}"'
     if any("," in text for text in texts) and all(map(_DECIMAL_COMMA.fullmatch, texts)):
         what = (
             f"the column '{shown}' holds numbers with a comma, such as '{next(text for text in texts if ',' in text)}'"
         )
-        raise DataError(what, where=where, hint=f'to read them as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}')
+        raise DataError(
+            what, where=where, hint=f'to read the values as numbers, set {_KIND_KEY} = "{REGRESSION}"; {hint}'
+        )
     for sign in _SEPARATORS:
         parts = {text: {part.strip() for part in text.split(sign)} for text in texts}
         often = Counter(part for some in parts.values() for part in some)
@@ -467,4 +473,6 @@ def _refuse_unclear(values: Sequence[object], where: str, column: str) -> None:
         )
         if found:
             what = f"the column '{shown}' may hold several labels per row, such as '{one_line(found, 40)}'"
-            raise DataError(what, where=where, hint=f"to split them at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}")
+            raise DataError(
+                what, where=where, hint=f"to split the values at '{sign}', set {_KIND_KEY} = \"{MULTI}\"; {hint}"
+            )

@@ -42,7 +42,7 @@ _MEDIA = {
 _SPEAKER = re.compile(r"(?:^|\s)(system|user|human|assistant)\s*:", re.IGNORECASE)
 _LIST = re.compile(r"\s*(?:array\()?\[\s*[\[{'\"]")
 _NOT_YET = "are not supported"
-_LEAVE_OUT = "remove the row: the model would not get them"
+_LEAVE_OUT = "remove the row: the model would only get its text"
 _MARK = re.compile("<(?:image|video|audio)>")  # one look for all three: it is taken at each row
 _MARKS = {"<image>": "</image>", "<video>": "</video>", "<audio>": "</audio>"}
 
@@ -86,7 +86,7 @@ def kind_of_value(value: object) -> str:
 def as_one_text(value: object) -> str:
     """What to do with a list or an object that should be a text."""
     texts = " ".join(texts_in(value))
-    return f'write it as one text: "{one_line(texts, 60)}"' if texts else "it must be text"
+    return f'write it as one text: "{one_line(texts, 60)}"' if texts else "write it as text"
 
 
 def texts_in(value: object) -> Iterator[str]:
@@ -283,7 +283,9 @@ class LateColumns:
         if new in self._refused:
             problem = self._refused[new].problems[0]
             noun = "column" if len(new) == 1 else "columns"
-            message = f"no earlier row has the {noun} {listed(sorted(new))}, which causes this: {problem.message}"
+            message = (
+                f"no earlier row has the {noun} {listed(sorted(new))}, which causes this problem: {problem.message}"
+            )
             raise DataError(message, where=row.where, hint=problem.hint)
 
 

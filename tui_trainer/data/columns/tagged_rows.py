@@ -374,7 +374,7 @@ class InputWords:
         raise DataError("the text has no words", where=row.where)
 
 
-_TO_LAST, _BEHIND = "end inclusive", "end exclusive"
+_TO_LAST, _BEHIND = "with an inclusive end", "with an exclusive end"
 
 
 def _of_label_studio(row: Row) -> Row:
@@ -385,7 +385,7 @@ def _of_label_studio(row: Row) -> Row:
     done = [one for one in done if isinstance(one, Mapping) and not one.get("was_cancelled")]
     if len(texts) != 1 or len(done) != 1:
         what = f"the row has {_count(len(texts), 'text')} and {_count(len(done), 'annotation')}, not one of each"
-        raise DataError(what, where=row.where, hint="export it as JSON-MIN or as CoNLL, or remove the row")
+        raise DataError(what, where=row.where, hint="export the data as JSON-MIN or as CoNLL, or remove the row")
     results = done[0].get("result") or []
     spans = [one["value"] for one in results if isinstance(one, Mapping) and "labels" in (one.get("value") or {})]
     return Row(row.where, {"text": texts[0], "label": spans})

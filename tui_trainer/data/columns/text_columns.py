@@ -101,7 +101,11 @@ class ColumnChoices:
         before, column = self.choose(head), self.choose([*head, row])
         if column != before:
             hint = f"set data.text_column to the column to read: {listed([before, column])}"
-            raise DataError(f"the text would now be in '{one_line(column, 40)}'", where=row.where, hint=hint)
+            raise DataError(
+                f"from this row on, the text would be in the column '{one_line(column, 40)}'",
+                where=row.where,
+                hint=hint,
+            )
 
     def notes(self) -> tuple[str, ...]:
         told = [
@@ -432,7 +436,7 @@ class PairColumns:
         unread = f" (not read: {listed(others)})" if others else ""
         of = f" of {label}" if label else ""
         is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        other = "; for another direction set data.text_column and data.target_column" if is_guess else ""
+        other = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
         return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
 
@@ -472,7 +476,7 @@ def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str
         return replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=target)
     languages = languages_of(head)
     if len(languages) > 2:
-        hint = "set data.text_column to one and data.target_column to another"
+        hint = "set data.text_column to one language and data.target_column to another"
         raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
     return Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
 

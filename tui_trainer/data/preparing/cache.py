@@ -338,7 +338,9 @@ def _publish(partial: Path, final: Path) -> PreparedData:
         aside = TemporaryDirectory(prefix=PARTIAL, dir=final.parent, ignore_cleanup_errors=True)
         with aside as place, suppress(FileNotFoundError):
             final.rename(Path(place, "damaged"))
-    raise DataError("the folder of the prepared data disappears after it is written", where=one_line(str(final)))
+    raise DataError(
+        "the folder of the prepared data was removed right after it was written", where=one_line(str(final))
+    )
 
 
 def _remove_abandoned(cache_dir: Path) -> None:

@@ -235,7 +235,7 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
     if counts.marked_rows:
         what = "documents" if cut.reads_text else "rows"
         where = "special tokens of the tokenizer at the beginning or end"
-        yield f"{counts.marked_rows:,} {what} already have {where}: they are not added again"
+        yield f"{counts.marked_rows:,} {what} already have {where}: these tokens are not added again"
 
 
 def _longer_words(needs: Sequence[int], rows: int) -> str:
@@ -371,7 +371,9 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
-            what = f"no row is left to train on: {choice.repeated:,} are duplicates, {choice.leaked:,} are held out too"
+            what = (
+                f"no row is left to train on: {choice.repeated:,} are duplicates, {choice.leaked:,} are also held out"
+            )
             raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()
@@ -388,7 +390,7 @@ class _Preparation:
         notes += [*(one.words() for one in used), *notes_of_counts(counts, self._cut, longer)]
         if inexact := train.counted["inexact"] + held_out.counted["inexact"]:
             example = train.inexact_example or held_out.inexact_example
-            notes.append(f"the tokens cannot represent {inexact:,} rows exactly: {example}")
+            notes.append(f"the tokens cannot represent the text of {inexact:,} rows exactly: {example}")
         details = self._reader.details() | row_details(surveys[0], choice, self._surveyor.strata, self._problems)
         if texts := [*train.unknown_texts, *held_out.unknown_texts]:
             details[SHOWN] = unknown_text(self._reader, texts)

@@ -83,7 +83,9 @@ def read_conll(content: BinaryIO, label: str, problems: ProblemList, choices: Co
                 found = {name: values for name, values in found.items() if name == WORDS or {*values} != {"_"}}
                 if "_" in (tags := found.get("upos", [])):
                     where = f"{label}, line {words[tags.index('_')][0]}"
-                    problems.add(DataError("the word has no UPOS, but other words of the sentence have", where=where))
+                    problems.add(
+                        DataError("the word has no UPOS tag, but other words of the sentence have one", where=where)
+                    )
                     continue
             yield Row(f"{label}, line {words[0][0]}", found)
     if count == 1 and longest > _LONG_ALONE:
@@ -268,7 +270,7 @@ def _joined(rows: Sequence[Row], column: str, problems: ProblemList, bad: int) -
         tags = [row.values[name] for name in usual_columns(TAG_COLUMNS, list(row.values))]
         if any(isinstance(tag, str) and len(tag.split()) > 1 for tag in tags):
             hint = "give each sentence its own number, or write one word per row"
-            what = "the row is a whole sentence, but others have its number"
+            what = "the row is a whole sentence, but other rows have the same sentence number"
             problems.add(DataError(what, where=row.where, hint=hint))
             return
     lists = {name: [row.values[name] for row in rows] for name in first.values if name != column}

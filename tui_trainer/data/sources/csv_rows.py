@@ -288,7 +288,9 @@ class _LostRows:
             case "no":
                 self._quotes = True
             case found:
-                told = f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; without them "
+                told = (
+                    f"{self._label}, line {line:,}: a text in double quotes ends on line {last:,}; without the quotes "
+                )
                 told += "each of its lines would be a row"
                 self._likely = self._likely or (told if found == "likely" else "")
                 self._unclear = self._unclear or told

@@ -84,7 +84,7 @@ def parse_hub_path(path: str, revision: str = "") -> HubPath:
         raise DataError(f"'{one_line(at, 80)}' is not a valid revision", hint="give a branch, a tag or a commit")
     steps = [step for step in (found[3] or "").split("/") if step not in ("", ".")]
     if ".." in steps:
-        raise DataError(f"'{one_line(path, 120)}' leads out of its dataset", hint=f"expected {FORM}")
+        raise DataError(f"'{one_line(path, 120)}' points outside its dataset", hint=f"expected {FORM}")
     return HubPath(found[1], at, "/".join(steps))
 
 

@@ -66,7 +66,7 @@ def _json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]
     elif first == "{":
         yield from _objects(text, label, problems)
     elif first:
-        text.broken("neither a list nor an object", LIST_HINT)
+        text.broken("the file is neither a list nor an object", LIST_HINT)
     if rest := text.peek():
         text.broken(f"'{one_line(rest)}' after the end of the JSON", LIST_HINT)
 

@@ -320,7 +320,9 @@ def slices_of(files: Mapping[str, Sequence[SourceFile]], wanted: str, setting: s
         for entry in _rows_of(files[piece.splitname], counts[piece.splitname], piece.from_ or 0, piece.to)
     )
     if not found:
-        raise DataError(f"{setting}: '{shown}' selects no rows", hint=f"it has {sum(map(sum, counts.values())):,} rows")
+        raise DataError(
+            f"{setting}: '{shown}' selects no rows", hint=f"there are {sum(map(sum, counts.values())):,} rows"
+        )
     return found
 
 

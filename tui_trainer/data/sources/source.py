@@ -272,7 +272,7 @@ class Source:
             yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
         elif self.sample.is_table:
             columns = ", ".join(dict.fromkeys(name for _, row in self.sample.content() for name in row))
-            hint = f"choose another task.type or another sample; its columns are {columns}"
+            hint = f"choose another task.type or another sample; the columns of this sample are {columns}"
             raise DataError(f"{self.description} is a table, but this task reads text", hint=hint)
         else:
             yield from (Document(text, where) for where, text in self.sample.content())
@@ -299,7 +299,9 @@ def open_source(path: str, text_column: str = AUTO, choice: DataChoice = EVERYTH
         name = "" if choice.measured else choice.name  # which is of data.path
         if name or choice.split:
             setting = "data.name" if name else choice.split_setting
-            raise DataError(f"{setting} is set, but a sample has no parts", hint=f"leave {setting} empty")
+            raise DataError(
+                f"{setting} is set, but a sample has no configurations or splits", hint=f"leave {setting} empty"
+            )
         sample = find_sample(path.removeprefix(SAMPLE_PREFIX))
         texts = (content if isinstance(content, str) else repr(content) for _, content in sample.content())
         return Source(
@@ -558,7 +560,7 @@ def _told_apart(
     if choice.splits:
         labels = Counter(part.label for part in parts)
         if twice := next((label for label in choice.splits if labels[label] > 1), ""):
-            raise _several_parts(asked, named, splits, f"several are named {twice}")
+            raise _several_parts(asked, named, splits, f"several splits are named {twice}")
         known = {part.label: files_of(part) for part in parts}
         known |= {kind: files_of(only[0]) for kind in order if kind and len(only := splits.of(kind)) == 1}
         if gone := next((label for label in choice.splits if label in splits.gone and label not in known), ""):
@@ -605,7 +607,7 @@ def _several_parts(asked: _Asked, named: Mapping[str, SourceFile], splits: Named
         hint = ""
     short = next((way for way in ways if len(way) == 1), ways[0])
     setting = "data.eval_path" if asked.choice.measured else "data.path"
-    hint += f"set {setting} to one, such as {one_line(', '.join(map(asked.written, short)), 160)}"
+    hint += f"set {setting} to one of them, such as {one_line(', '.join(map(asked.written, short)), 160)}"
     hint += ", and data.eval_path to another; files listed in data.path with commas are read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
@@ -731,7 +733,7 @@ def _not_of_the_hub(path: str, choice: DataChoice) -> Iterator[str]:
     settings = [f"data.{key}" for key in ("revision", "streaming") if getattr(choice, key)]
     if settings:
         what = " and ".join(settings)
-        yield f"{what} {'is' if len(settings) == 1 else 'are'} for datasets on the Hub, and ignored for local data"
+        yield f"{what} {'is' if len(settings) == 1 else 'are'} only for datasets on the Hub, and ignored for local data"
     name = os.path.relpath(place)
     if could_be_on_the_hub(name) and repository_folder("datasets", name).is_dir():
         yield f"the local folder is read, not the dataset of the same name on the Hub ({HUB_PREFIX}{name})"
@@ -817,7 +819,7 @@ def _validation_of(source: Source) -> Source | None:
         have = {one.path for one in found}
         without = ", ".join(one_line(part.path, 120) for part in parts if part.path not in have)
         what = f"has a validation split, but {without} has none"
-        hint = "set data.eval_path to the held-out data of all, or list only the training files in data.path"
+        hint = "set data.eval_path to held-out data for all sources, or list only the training files in data.path"
         raise DataError(what, where=", ".join(one_line(path, 120) for path in have), hint=hint)
     return _joined(found)
 
@@ -842,7 +844,9 @@ def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[Sp
         unused = [one for one in unused if not any(file.path.resolve() in read for file in one.files)]
         if part.split and part.split.split in ("validation", "test"):
             setting = "data.split" if part.split.several else "data.path"
-            notes.append(f"its name says {part.split.split} split, but it is trained on because {setting} lists it")
+            notes.append(
+                f"it is trained on because {setting} lists it, although its name is that of a {part.split.split} split"
+            )
         if named_by and any(other.split == "validation" for other in unused):
             notes.append(f"the held-out data comes from {named_by}")
         use = SplitUse(

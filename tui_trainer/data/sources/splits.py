@@ -161,7 +161,7 @@ class SplitUse:
             f"{self.trains} is trained on" if self.trains else "",
             f"{self.evaluates} is evaluated on" if self.evaluates else "",
             f"not read: {', '.join(self.left_alone)}" if self.left_alone else "",
-            "evaluated rows are also trained on" if self.shares_rows else "",
+            "some evaluated rows are also trained on" if self.shares_rows else "",
             self.note,
         ]
         return f"{self.source}: {'; '.join(filter(None, said))}"
@@ -255,7 +255,9 @@ def _of_texts(documents: Sequence[str]) -> NamedSplits:
     if not named:
         return NamedSplits()
     rule = "a folder of texts has splits only if every file names its split, and one of them is train"
-    return NamedSplits(remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read like the other texts: {rule}")
+    return NamedSplits(
+        remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read as documents, like the other texts: {rule}"
+    )
 
 
 def _text_part(name: str) -> SplitPart:
@@ -286,8 +288,8 @@ def _only(parts: Sequence[SplitPart], wanted: str) -> SplitPart | str:
     if len(parts) == 1 or len(exact) == 1:
         return (exact or parts)[0]
     if not parts:
-        return f"none of them is named {wanted}"
-    return f"several are named {wanted}: {_some([f'{part.label} ({part.form})' for part in parts])}"
+        return f"no split is named {wanted}"
+    return f"several splits are named {wanted}: {_some([f'{part.label} ({part.form})' for part in parts])}"
 
 
 def _some(names: Sequence[str]) -> str:

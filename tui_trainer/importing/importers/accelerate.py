@@ -91,7 +91,7 @@ def _deepspeed(done: Conversion, name: str) -> None:
         read_beside(done, _ZERO_FILE, path, "deepspeed")
         done.leave(Why.NOT_NEEDED, f"set by {path.name}", name)
     elif file:
-        done.leave(Why.REFUSED, f"the file {file[1]}, which says what is split, was not found", _ZERO_FILE)
+        done.leave(Why.REFUSED, f"the file {file[1]}, which says what DeepSpeed splits, was not found", _ZERO_FILE)
         done.leave(Why.NOT_NEEDED, "set by the file", name)
     else:
         write_zero(done, name, _USUAL_STAGE, ())
@@ -137,7 +137,9 @@ IMPORTER = Importer(
             " ".join(_SHARDING): Automatic("set by distributed.strategy"),
             "fsdp_* fsdp_config.*": Automatic("each layer is split together with its gradients and optimizer state"),
             _ZERO: NotNeeded("DeepSpeed is off in distributed_type"),
-            " ".join(_OFFLOAD_DEVICES): Same(("none", "cpu"), "it follows the stage", "disks are not supported"),
+            " ".join(_OFFLOAD_DEVICES): Same(
+                ("none", "cpu"), "it follows from the ZeRO stage", "offloading to disk is not supported"
+            ),
             "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
             f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,
             "deepspeed_config.deepspeed_moe_layer_cls_names": hf.OTHER_TOOL,
@@ -146,7 +148,7 @@ IMPORTER = Importer(
             "ipex_*": hf.OTHER_TOOL,
             " ".join(_REPLICAS): NotNeeded("set by num_processes"),
             "parallelism_config.*_size": Same((1,), _WHOLE, _WHOLE, Why.REFUSED),
-            "parallelism_config.*": NotNeeded("its sizes decide whether layers are split"),
+            "parallelism_config.*": NotNeeded("the sizes in parallelism_config decide whether layers are split"),
             "megatron_* parallelism_* *_config *_config.*": Refused(_WHOLE),
         },
     ),

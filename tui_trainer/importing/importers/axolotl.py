@@ -122,7 +122,7 @@ def _usual_warmup(done: Conversion) -> None:
     if steps and steps > 0:
         done.write(_WARMUP, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
     else:
-        more = f"from {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps on, set {_WARMUP} = {_MOST_WARMUP}"
+        more = f"for a run of {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps or more, set {_WARMUP} = {_MOST_WARMUP}"
         done.write(_WARMUP, _WARMUP_SHARE, reason=f"{reason}: {more}")
 
 
@@ -133,7 +133,7 @@ def _merged_order(done: Conversion) -> None:
     """Its sampler draws rows by chance whatever the order of the data is; what it streams it reads in order."""
     found = done.first("shuffle_merged_datasets")
     if found and not (done.has("pretraining_dataset") or done.given.get("streaming") is True):
-        done.leave(Why.ALWAYS, "rows are shuffled in each epoch, there too", found[0])
+        done.leave(Why.ALWAYS, "rows are shuffled in each epoch, as in axolotl", found[0])
 
 
 def _is_conversation(form: str) -> bool:
@@ -243,7 +243,7 @@ def _tokens(done: Conversion) -> None:
         added = named.pop("additional_special_tokens", None)
         if named:
             others = one_line(", ".join(named), 60)
-            why = f"the tokenizer's {others} cannot be changed; remove those that it already has"
+            why = f"the tokenizer's {others} cannot be changed; remove the tokens that it already has"
             done.leave(Why.REFUSED, why, found[0])
         elif added:
             given[found[0]] = added
@@ -326,7 +326,12 @@ def _floor(done: Conversion) -> None:
         if same(done.given.get("lr_scheduler") or "cosine", "cosine"):
             if number(found[1]) == 1:
                 names = [one[0] for one in (done.first("lr_scheduler"), found) if one]
-                done.write("training.lr_scheduler_type", "constant_with_warmup", *names, reason="the rate never decays")
+                done.write(
+                    "training.lr_scheduler_type",
+                    "constant_with_warmup",
+                    *names,
+                    reason="the learning rate never decays",
+                )
             else:
                 done.write("training.min_lr_rate", found[1], found[0])
         else:
@@ -388,7 +393,7 @@ IMPORTER = Importer(
             "peft_init_lora_weights": hf.INIT,
             "peft_autocast_adapter_dtype": Same((True,), *("adapters are stored in fp32",) * 2),
             "lora_on_cpu": Off("an adapter is on the device of its layer"),
-            "load_in_8bit": Refused("training on 8-bit weights is not supported; 16-bit and 4-bit weights are"),
+            "load_in_8bit": Refused("training on 8-bit weights is not supported; use 16-bit or 4-bit weights"),
             "gptq": Refused("4-bit weights are only supported with bitsandbytes"),
             "bnb_config_kwargs.bnb_4bit_quant_type": "quantization.bnb_4bit_quant_type",
             "bnb_config_kwargs.bnb_4bit_use_double_quant": "quantization.bnb_4bit_use_double_quant",
@@ -418,8 +423,8 @@ IMPORTER = Importer(
             "sample_packing": hf.PACKING,
             """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est
             sample_packing_mp_start_method multipack_real_batches batch_flattening streaming_multipack_buffer_size
-            pretrain_multipack_buffer_size""": Automatic("rows are packed as they fit"),
-            "eval_sample_packing": Automatic("held-out rows are packed like the others"),
+            pretrain_multipack_buffer_size""": Automatic("rows are packed wherever they fit"),
+            "eval_sample_packing": Automatic("held-out rows are packed like training rows"),
             "pretrain_multipack_attn": Same((True,), *("packed documents do not attend to each other here",) * 2),
             "pretraining_sample_concatenation": hf.PACKING,
             "pad_to_sequence_len pad_to_multiple_of": Automatic("rows are padded to the longest in a batch, or packed"),
@@ -458,7 +463,7 @@ IMPORTER = Importer(
             "tf32": To("training.tf32", values={"auto": Automatic("on if the GPU supports it")}),
             "fp32_norms fp32_norm_classes embeddings_skip_upcast": Off("all weights of a model have one dtype"),
             "resize_token_embeddings_to_32x": Automatic("embeddings grow to a multiple of 64 rows"),
-            "mean_resizing_embeddings": Automatic("new rows start at the mean of the others"),
+            "mean_resizing_embeddings": Automatic("new embedding rows start at the mean of the existing ones"),
             "flash_attention": To("model.attn_implementation", values={True: "flash_attention_2"}, otherwise=_KERNEL),
             "sdp_attention": To("model.attn_implementation", values={True: "sdpa"}, otherwise=_KERNEL),
             "flex_attention": To("model.attn_implementation", values={True: "flex_attention"}, otherwise=_KERNEL),
@@ -471,7 +476,7 @@ IMPORTER = Importer(
             lora_o_kernel lora_embedding_kernel liger_rope liger_rms_norm liger_rms_norm_gated liger_layer_norm
             liger_swiglu liger_glu_activation liger_cross_entropy liger_fused_linear_cross_entropy expert_backend
             moe_grouped_backend use_scattermoe use_sonicmoe""": hf.OWN_KERNELS,
-            "plugins": Automatic("they change how axolotl computes or reports, not what is trained"),
+            "plugins": Automatic("these plugins change how axolotl computes or reports, not what is trained"),
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
             "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
             "quantization": NotNeeded("it applies to a finished model"),
@@ -490,7 +495,7 @@ IMPORTER = Importer(
             "auto_resume_from_checkpoints": hf.RESUMED,
             "save_first_step dynamic_checkpoint": Off("save at any time with `tui-trainer ask RUN save`"),
             "loss_watchdog_threshold": Off("a NaN or infinite loss is reported, but does not stop the run"),
-            "loss_watchdog_patience": NotNeeded("it belongs to the watchdog"),
+            "loss_watchdog_patience": NotNeeded("it belongs to loss_watchdog_threshold"),
             "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split": _MEASURED,
             "eval_table_size eval_max_new_tokens lm_eval_*": _MEASURED,
             """generate_samples num_generation_samples generation_max_new_tokens generation_temperature generation_top_p

@@ -119,10 +119,10 @@ IMPORTER = Importer(
             "scheduler.*": Refused("schedules take no other argument"),
             "zero_optimization.stage": To(
                 "distributed.strategy",
-                "2 and 3 use DeepSpeed, 1 uses fsdp, which also splits weights and gradients",
+                "stages 2 and 3 use DeepSpeed; stage 1 uses fsdp, which also splits weights and gradients",
                 values=ZERO_STRATEGIES,
             ),
-            " ".join(_OFFLOADS): Off("parts can be offloaded to host memory only, not to disk"),
+            " ".join(_OFFLOADS): Off("offloading is supported to host memory only, not to disk"),
             "zero_optimization.*": _SIZES,
             "bf16.* fp16.*": Automatic("fp16 uses dynamic loss scaling"),
             "activation_checkpointing activation_checkpointing.*": Automatic(

@@ -113,12 +113,12 @@ def _some_layers(done: Conversion) -> None:
         done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count[0])
     if modules:
         why = Why.ALWAYS if modules[1] in ("all", ["all"]) else Why.REFUSED
-        done.leave(why, f"whole layers are trained; {_BY_NAME}", modules[0])
+        done.leave(why, f"all modules of a layer are trained; {_BY_NAME}", modules[0])
     if extra:
         done.leave(Why.REFUSED, f"only layers are trained; {_BY_NAME}", extra[0])
 
 
-_BY_NAME = "tuning.trainable_layers takes a regular expression for everything else"
+_BY_NAME = "to train other weights, set tuning.trainable_layers to a regular expression"
 
 
 def _packing_of_texts(done: Conversion) -> None:
@@ -169,9 +169,15 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         found = read_list(path, names, texts=done.given.get("stage") == "pt")
         settings = dict(found[0].settings)
         if any(one.settings != settings for one in found):
-            raise ValueError("its data sets differ in columns, splits or rows, but a run has one of each")
+            raise ValueError(
+                "its data sets differ in columns, splits or number of rows, but a run uses the same for all"
+            )
         if not trained and set(settings) - {"data.split"}:
-            done.leave(Why.NOT_SUPPORTED, f"{', '.join(settings)} come from data.path; set {ours} to its file", key)
+            done.leave(
+                Why.NOT_SUPPORTED,
+                f"a run uses the {', '.join(settings)} of data.path; set {ours} to the file itself",
+                key,
+            )
             return
     except ValueError as error:
         done.leave(Why.REFUSED, str(error), key)
@@ -220,7 +226,7 @@ IMPORTER = Importer(
             "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
             "loraplus_lr_embedding pissa_iter": _OF_ANOTHER,
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
-            "pissa_convert": Always("it is saved as LoRA for the original weights"),
+            "pissa_convert": Always("the adapter is saved as LoRA for the original weights"),
             "pref_* dpo_label_smoothing kto_* simpo_gamma ppo_* ref_model* ld_alpha": _OF_ANOTHER,
             "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
             "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
@@ -232,16 +238,16 @@ IMPORTER = Importer(
             "compute_accuracy": Off("the held-out loss is measured"),
             "plot_loss": Always("the loss curve is always shown"),
             "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
-            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it is for another trainer"),
+            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it belongs to another trainer"),
             "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
             "use_swanlab swanlab_*": hf.NOT_SENT,
             # The model: hparams/model_args.py.
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "the fast tokenizer is used here"),
-            "split_special_tokens": Refused("special tokens in a text are always read as such"),
+            "split_special_tokens": Refused("special tokens in a text are always read as special tokens"),
             "init_special_tokens": Same(
-                ("noise_init",), "new rows start at the mean of the others, without noise",
-                "new rows start at the mean of the others, not from descriptions", Why.REFUSED,
+                ("noise_init",), "new embedding rows start at the mean of the existing ones, without noise",
+                "new embedding rows start at the mean of the existing ones, not from descriptions", Why.REFUSED,
             ),
             "resize_vocab": Automatic("embeddings grow when tokens are added"),
             "flash_attn": To("model.attn_implementation", values=KERNELS),
@@ -256,7 +262,7 @@ IMPORTER = Importer(
             "upcast_lmhead_output": Always("the loss is computed in fp32"),
             "use_kt": Refused("experts are trained on the GPU, as the model defines them"),
             "kt_*": _OF_ANOTHER,
-            "quantization_bit": Refused("of quantised weights, only 4-bit ones can be trained on"),
+            "quantization_bit": Refused("training on quantised weights is only supported in 4 bits"),
             "quantization_type": "quantization.bnb_4bit_quant_type",
             "double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quantization_method": Same(
@@ -286,9 +292,9 @@ IMPORTER = Importer(
             "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
             "packing": hf.PACKING,
             "neat_packing": To("data.packing", values={False: NotNeeded("set by packing")}),
-            "max_samples": To("data.max_rows", "per source"),
+            "max_samples": To("data.max_rows", "of each source"),
             "val_size": "data.eval_fraction",
-            "eval_on_each_dataset": Off("one held-out loss is measured"),
+            "eval_on_each_dataset": Off("one loss is measured over all held-out rows"),
             "eval_num_beams predict_with_generate sortish_sampler generation_*": TRIED,
             "streaming": "data.streaming",
             "buffer_size": Automatic("rows are shuffled in each epoch"),

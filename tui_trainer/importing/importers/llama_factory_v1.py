@@ -55,7 +55,7 @@ def _data(done: Conversion) -> None:
 def _answers(done: Conversion) -> None:
     """The command sft is not in the file."""
     if done.has("model"):
-        reason = "the sft command; a conversation is one row here, one row per answer there"
+        reason = "the sft command; a conversation is one row here, but one row per answer in LLaMA-Factory"
         done.write("task.type", "chat", reason=reason)
 
 
@@ -123,13 +123,13 @@ IMPORTER = Importer(
             "quant_config.name": Same(
                 ("bnb", "auto"), *("4-bit weights use bitsandbytes",) * 2, Why.REFUSED
             ),
-            "quant_config.quantization_bit": Refused("of quantised weights, only 4-bit ones can be trained on"),
+            "quant_config.quantization_bit": Refused("training on quantised weights is only supported in 4 bits"),
             "quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
             "quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
             # config/data_args.py, config/training_args.py.
             "train_dataset": NotSupported("the list was not found; set data.path to the file itself"),
-            "eval_dataset": NotSupported("it is not read there either; set data.eval_path"),
+            "eval_dataset": NotSupported("LLaMA-Factory v1 does not read it either; set data.eval_path"),
             "output_dir": hf.ARGUMENTS["output_dir"],
             "cutoff_len": To("data.max_length", "longer rows are truncated"),
             "learning_rate num_train_epochs max_grad_norm seed": "training.*",
@@ -141,7 +141,7 @@ IMPORTER = Importer(
             ),
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
-            "optim_config": Refused("optimizers with own arguments are not supported; nearest: adamw_torch, muon"),
+            "optim_config": Refused("optimizers with extra arguments are not supported; nearest: adamw_torch, muon"),
             "lr_scheduler_config": Refused("LLaMA-Factory v1 has no schedules"),
             "save_steps save_total_limit": "checkpoint.*",
             "save_ckpt_as_hf": Always("weights are saved as safetensors"),

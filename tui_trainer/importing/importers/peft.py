@@ -15,7 +15,7 @@ _TASKS = {
     "QUESTION_ANS": "question_answering",
     "SEQ_2_SEQ_LM": "seq2seq",
 }
-_PLAIN = "only plain LoRA is trained"
+_PLAIN = "only plain LoRA is supported"
 # What PEFT itself writes for every classifier, whichever of the two the model has (peft/peft_model.py).
 _HEADS = ("classifier", "score")
 

@@ -38,19 +38,19 @@ from tui_trainer.importing.rules import (
 from tui_trainer.importing.tokens_and_positions import rope_table
 
 SEVERAL_PROCESSES = "[distributed] sets how several processes train together"
-NOT_SENT = NotNeeded("nothing is sent anywhere")
+NOT_SENT = NotNeeded("nothing is uploaded unless you ask for it")
 OTHER_TOOL = NotNeeded("it only concerns the other tool")
 RESUMED = NotNeeded("resume a run with `tui-trainer resume RUN`")
-NO_STEP_LIMIT = NotNeeded("the epochs set the length")
+NO_STEP_LIMIT = NotNeeded("the number of epochs sets the length of the run")
 LIGER = To("model.kernels", "used if liger-kernel is installed", values={True: "auto", False: "none"})
 OWN_KERNELS = Automatic("head and loss are computed in chunks; attention uses torch's fused kernels")
 LIVING_THREADS = Automatic("data loading threads live as long as the run")
 CACHED = Automatic("prepared data is cached, and prepared again when text, tokenizer or length change")
 NEW_ORDER = Always("rows are shuffled in each epoch")
 PREPARED = Off("data is prepared before the run")
-DEVICE = Automatic("the GPU with the most free memory, or the CPU without one; choose with --gpu")
+DEVICE = Automatic("the GPU with the most free memory is used, or the CPU if there is no GPU; choose with --gpu")
 PACKING = To("data.packing", "packed documents do not attend to each other here")
-THREADS = To("dataloader.num_workers", "threads, not processes")
+THREADS = To("dataloader.num_workers", "loader workers are threads, not processes")
 OPTIMIZER = To("training.optim", values=values.OPTIMIZERS)
 SCHEDULER = To("training.lr_scheduler_type", values=values.SCHEDULERS)
 LAYERS = To("tuning.target_modules", convert=values.module_names)
@@ -165,7 +165,7 @@ HUB_DATA: Table = {
 SCRIPT_DATA: Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
-    "validation_split_percentage": To("data.eval_fraction", "a share", convert=values.percent),
+    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=values.percent),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
     "max_source_length": "data.max_length",
@@ -176,7 +176,7 @@ SCRIPT_DATA: Table = {
     "val_max_target_length num_beams": NotSupported("it applies to generation in evaluations"),
     "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
     "label_all_tokens": Same((False,), *("only the first token of a word is labelled",) * 2, Why.REFUSED),
-    "resize_position_embeddings lang": Refused("the model cannot be changed"),
+    "resize_position_embeddings lang": Refused("the architecture of the model cannot be changed"),
     "return_entity_level_metrics": Always("scores per entity are always computed"),
     "max_target_length source_prefix doc_stride max_answer_length": "task.*",
     "version_2_with_negative": Automatic("determined by whether the data has rows without an answer"),
@@ -241,13 +241,17 @@ ARGUMENTS: Table = {
     "greater_is_better": Automatic("determined by the metric"),
     "load_best_model_at_end": Off("the best weights are kept if evaluation.early_stopping_patience is above 0"),
     "eval_delay": Off("the first evaluation is at the first multiple of evaluation.eval_steps"),
-    "eval_on_start": Off("the first evaluation is after the first steps"),
-    "eval_accumulation_steps prediction_loss_only": NotNeeded("an evaluation keeps sums, not outputs"),
-    "predict_with_generate": Automatic("tasks that generate text write evaluation.generate_rows answers"),
+    "eval_on_start": Off("there is no evaluation before the first step"),
+    "eval_accumulation_steps prediction_loss_only": NotNeeded(
+        "an evaluation keeps only sums of losses and scores, not outputs"
+    ),
+    "predict_with_generate": Automatic(
+        "if the task generates text, each evaluation generates evaluation.generate_rows answers"
+    ),
     "generation_max_length generation_num_beams generation_config": NotSupported(
         "it applies to generation in evaluations"
     ),
-    "do_train": NotNeeded("set by the command"),
+    "do_train": NotNeeded("the command decides whether to train"),
     "do_eval": NotNeeded("held-out rows are always evaluated"),
     "do_predict": Off("try a model with `tui-trainer generate RUN`"),
     # Saving and logging.
@@ -261,7 +265,7 @@ ARGUMENTS: Table = {
     "logging_steps": "logging.logging_steps",
     "logging_strategy": Automatic("every step is logged in the journal; logging.logging_steps groups them"),
     "logging_first_step": Always("every step is logged in the journal"),
-    "logging_nan_inf_filter": Always("a NaN or infinite loss is shown as it is"),
+    "logging_nan_inf_filter": Always("a NaN or infinite loss is shown unchanged"),
     "logging_dir": NotNeeded("the journal is in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed": Off("its file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),

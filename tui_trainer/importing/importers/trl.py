@@ -79,7 +79,9 @@ def _launch(done: Conversion) -> None:
         if strategy := _LAUNCHES[str(config[1])]:
             done.write(STRATEGY, strategy, "accelerate_config", reason="from TRL's config of this name")
             if not count:
-                done.write(PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="from that config")
+                done.write(
+                    PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="the number of processes in that config"
+                )
         else:
             done.leave(Why.NOT_NEEDED, "one process has the whole model", "accelerate_config")
     if count and done.devices and done.devices != whole(count[1]):
@@ -153,7 +155,9 @@ def _handbook(done: Conversion) -> None:
     else:
         done.write("data.path", [f"{HUB_PREFIX}{place}" for place in parts], *names)
         if any(some != {1} for some in shares.values()):
-            done.write("data.weights", [some.pop() for some in shares.values()], *names, reason="the share of each")
+            done.write(
+                "data.weights", [some.pop() for some in shares.values()], *names, reason="the share of each data set"
+            )
         for key, values, usual in (
             ("data.name", configurations, "default"), ("data.split", [split for _, split in first], "train"),
             ("data.eval_split", of_others, ""),
@@ -186,7 +190,7 @@ def _learnt(done: Conversion) -> None:
     names, on, _ = switches(done, "assistant_only_loss", "completion_only_loss")
     if on:
         done.write("task.loss_on", on[0].removesuffix("_only_loss"), *names)
-        done.write("task.type", "chat", reason=f"{on[0]} refers to turns")
+        done.write("task.type", "chat", reason=f"{on[0]} refers to turns of conversations")
     elif done.given.get("completion_only_loss") is False:
         done.write("task.loss_on", "all", *names)
     elif names or done.has("model_name_or_path"):
@@ -268,7 +272,7 @@ IMPORTER = Importer(
                 "data.max_length", "TRL truncates longer rows; a longer text is split into several rows here"
             ),
             "packing": hf.PACKING,
-            "eval_packing": Automatic("held-out rows are packed like the others"),
+            "eval_packing": Automatic("held-out rows are packed like training rows"),
             "packing_strategy": Same(
                 ("bfd", "ffd"), _BEST_FIT, f"{_BEST_FIT} here, and a longer conversation is truncated", Why.REFUSED
             ),
@@ -276,7 +280,7 @@ IMPORTER = Importer(
             "padding_free": Automatic("packed rows have no padding"),
             "pad_to_multiple_of": Automatic("rows are padded to the longest row of their batch"),
             "truncation_mode": Same(
-                ("keep_start",), "the start is kept", "the start of a long row is kept here", Why.REFUSED
+                ("keep_start",), "the start of a long row is kept", "the start of a long row is kept here", Why.REFUSED
             ),
             "shuffle_dataset": hf.NEW_ORDER,
             "dataset_text_field": "data.text_column",
@@ -300,9 +304,9 @@ IMPORTER = Importer(
             ),
             "pad_token": Off("padding is excluded from the loss, so its token does not matter"),
             "model_init_kwargs.revision": "model.revision",
-            "chars_per_token": Automatic("tokens are counted"),
+            "chars_per_token": Automatic("tokens are counted, not estimated from characters"),
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves memory"),
-            "lora_task_type": Same(("CAUSAL_LM",), "the task here", "TRL's SFT trains causal models", Why.REFUSED),
+            "lora_task_type": Same(("CAUSAL_LM",), *("TRL's SFT trains causal models",) * 2, Why.REFUSED),
             "use_liger": hf.LIGER,
             "env*": NotNeeded("set on the command line"),
             "ignore_bias_buffers": hf.OTHER_TOOL,
