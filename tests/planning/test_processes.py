@@ -132,7 +132,7 @@ def test_a_run_can_continue_in_another_number_of_processes():
     assert in_processes(plan, FOUR, None) == (plan, "")
     lost, words = in_processes(plan, machine(*map(card, range(3))), None)
     assert (lost.processes.value, words) == (3, "continuing with 3 processes instead of 4")
-    for count, why in ((5, "5 processes need one GPU each, and 4 can be used"), (65, "need one GPU each")):
+    for count, why in ((5, "5 processes need one GPU each, but only 4 can be used"), (65, "need one GPU each")):
         with pytest.raises(ConfigError, match=why):
             in_processes(plan, FOUR, count)
 

@@ -84,7 +84,8 @@ FINDINGS = [
 
 
 PLANNED_TIMES = {
-    "step_seconds": 0.133, "step_seconds_reason": "measured here, from 2 measured runs of such steps", "cpu_threads": 8,
+    "step_seconds": 0.133, "step_seconds_reason": "measured here, from 2 measured runs of the same steps",
+    "cpu_threads": 8,
     "compute_rates": e.ComputeRates(row_flops=1.3e9, usual_share=0.5, measured=4e11, measured_of="fp32 matmuls"),
 }  # fmt: skip
 

@@ -213,8 +213,8 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
     if begins := _decomposition(loaded, made):
-        share += f"; initialised by {begins.how} of each of {begins.count:,} matrices before the first step"
-        share += f", {begins.operations:.1e} operations, and are saved with rank {2 * loaded.config.tuning.r}"
+        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices "
+        share += f"before the first step ({begins.operations:.1e} operations) and saved with rank {2 * loaded.config.tuning.r}"
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
@@ -367,7 +367,7 @@ def _times(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     beginning = None
     if begins := _decomposition(loaded, made):
         beginning = begins.seconds(card, on_card=setup.device == "cuda")
-        took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
+        took = f"{format_seconds(beginning.value)} for " if beginning.value is not None else ""
         reason += f", and {took}{beginning.reason}"
         total = None if total is None or beginning.value is None else total + beginning.value
     reason += "; without loading, saving and samples"

@@ -79,7 +79,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and here > len(cards):
-        raise ConfigError(Problem(message=f"{here} processes need one GPU each, and {len(cards)} can be used"))
+        raise ConfigError(Problem(message=f"{here} processes need one GPU each, but only {len(cards)} can be used"))
     if wanted > plan.effective_batch_size.value:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs at least one"
         raise ConfigError(Problem(message=message))

@@ -138,7 +138,7 @@ def checkpointing_cost(
     """Return how much longer a step takes with checkpointing, as a share. The times are seconds measured on this
     machine; without both of them the share is `planned_share`, what is computed again."""
     if measured_with and measured_without:
-        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without it")
+        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without checkpointing")
     return estimated(planned_share, "the forward pass of layers runs twice")
 
 
@@ -245,7 +245,7 @@ def step_time(
     which a processor does before each and beside a card."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
+        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'the same steps')}")
     if calibration.flops_per_second is not None:
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
@@ -277,7 +277,7 @@ def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, s
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
     if starts:
-        reason += f"; launch overhead is {format_seconds(starts)} of it"
+        reason += f"; {format_seconds(starts)} of the step is launch overhead"
     return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
 
 
@@ -363,8 +363,8 @@ def _on_card(
 ) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
-        known = f"the catalogue has no {setup.precision} rate for it" if card else "this GPU is not in the catalogue"
-        return estimated(None, f"{known}: measure one step first")
+        lack = f"has no {setup.precision} rate for this GPU" if card else "does not contain this GPU"
+        return estimated(None, f"the catalogue {lack}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), a model of this width about {share:.0%} of that"
     if setup.four_bits:

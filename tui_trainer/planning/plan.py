@@ -166,7 +166,7 @@ class Plan(BaseModel):
     eval_every_steps: Planned[int]
     save_every_steps: Planned[int]
     sample_every_steps: Planned[int]
-    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "in each text")
+    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "in each sample")
     memory_parts: tuple[MemoryPart, ...]
     memory_bytes: Planned[int]
     host_memory_parts: tuple[MemoryPart, ...] = ()
@@ -397,7 +397,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
         setup = replace(setup, narrowest_pass=narrowest)
     if tunes:
-        words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
+        words = kept.words if kept else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
