@@ -56,7 +56,10 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsy
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
         assert main(command) == 2
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from the checkpoints" in message
+        assert (
+            "its folder `model` is gone; `tui-trainer resume mine` writes the model again from the checkpoints"
+            in message
+        )
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
     words = "the run is finished, but its folder `model` is gone. It is written again from step-10 (last step)"
@@ -92,7 +95,9 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
     shutil.rmtree(run.model)
     (run.checkpoints / f"step-{best}" / "position.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    words = f"from step-{finished.step} (last step), because the better step-{best} is damaged: position.json is"
+    words = (
+        f"from step-{finished.step} (last step), because step-{best} with the best evaluation is damaged: position.json"
+    )
     assert words in problems(run, "model gone")[1] and contents(run.model) != before
 
 
@@ -115,7 +120,10 @@ def test_missing_model_without_checkpoints_is_refused(run, capsys):
     for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
         assert main(command) == 2, command
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; its checkpoints are gone as well, so it cannot be written again" in message
+        assert (
+            "its folder `model` is gone; its checkpoints are gone as well, so the model cannot be written again"
+            in message
+        )
     assert run.journal.read_bytes() == before and not run.model.exists()
 
 
@@ -161,7 +169,7 @@ def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, r
     TrainedModel.of(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan put back")
-    assert words.startswith(fault) and words.endswith("it was restored from step-8")
+    assert words.startswith(fault) and words.endswith("plan.json was restored from step-8")
     assert run.plan.read_bytes() == plan
 
 

@@ -108,7 +108,7 @@ class Certifier:
         try:
             self._before = before = self._before or self._ask(self._trained.folder, "", None)
         except WorkerFailed as failure:
-            raise RunError(f"the trained model cannot be measured: it {failure}") from None
+            raise RunError(f"the trained model cannot be measured: the process {failure}") from None
         tolerance, difference, exported = export_format.tolerance(self._trained), None, None
         try:
             after = self._ask(folder, export_format.name, before["texts"])

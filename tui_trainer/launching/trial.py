@@ -59,7 +59,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         "attention_packages": packages if gpu else [],
     }
     trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
-    trial["torch"], part = hardware.libraries.get("torch") or "", "its start"
+    trial["torch"], part = hardware.libraries.get("torch") or "", "the start of a process"
     trial["ended"] = ""
 
     def hear(line: dict[str, Any]) -> None:

@@ -97,7 +97,7 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:
-        return about(f"the {family} model cannot be built with it: {failure.reason or failure}")
+        return about(f"the {family} model cannot be built with these positions: {failure.reason or failure}")
     if not types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
     if types != [asked]:

@@ -213,8 +213,8 @@ def _model(loaded: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Dec
     whole = shape.loaded_parameters
     share = f"{trained / whole:.2%} of the model" if trained < whole else "all of them"
     if begins := _decomposition(loaded, made):
-        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices "
-        share += f"before the first step ({begins.operations:.1e} operations) and saved with rank {2 * loaded.config.tuning.r}"
+        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
+        share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * loaded.config.tuning.r}"
     return {
         "vocabulary": Planned(value=facts.vocabulary, exact=is_exact, reason=facts.reason if scratch else counted),
         "classes": facts.classes,
