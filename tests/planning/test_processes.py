@@ -99,7 +99,7 @@ def test_the_memory_budget_is_that_of_the_card_with_the_least_free():
 
 
 CONFLICTS = [
-    ({"distributed__processes": 5}, "is 5, but 4 GPUs can be used"),
+    ({"distributed__processes": 5}, "is 5, but only 4 GPUs can be used"),
     ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows: each process"),
     ({"distributed__processes": 2, "training__effective_batch_size": 64, "training__per_device_train_batch_size": 8,
       "training__gradient_accumulation_steps": 8}, "distributed.processes = 8 x 8 x 2 = 128"),

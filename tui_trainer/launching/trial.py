@@ -253,7 +253,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
         rows.append(("loader", format_rate(loaded, "tokens")))
     rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
-        rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} not"))
+        rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} uncorrected"))
     return rows
 
 

@@ -73,7 +73,7 @@ def template_text(wanted: str) -> str:
     if not is_file:
         near = difflib.get_close_matches(wanted, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
-        hint = f"{guess}known: {', '.join(template_names())}, or the path to a {_ENDING} file"
+        hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
         raise _problem(f"unknown chat template {one_line(wanted, 60)!r}", hint)
     try:
         with Path(wanted).expanduser().open("rb") as file:

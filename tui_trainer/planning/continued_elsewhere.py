@@ -75,7 +75,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
     wanted, uuids = here * nodes, tuple(cards[:here]) if here > 1 else ()
     if is_asked(plan.config) and wanted > 1:
-        raise ConfigError(Problem(message="Unsloth trains in one process"))
+        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {wanted}"))
     if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and here > len(cards):

@@ -168,7 +168,7 @@ def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, ch
         return _automatic(loaded, cards, chosen_gpu)
     count = _with_rows(loaded, int(requested))
     if count > len(cards):
-        message = f"is {count}, but {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
+        message = f"is {count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
     return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
 

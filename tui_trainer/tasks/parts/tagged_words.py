@@ -149,7 +149,9 @@ class TaggedWords(TableReader):
         tagged = self._columns.read(row)
         if self.held_out or self.knows:
             known = self._survey.counts
-            self.refuse_outside("tag", tagged.tags, known, row.where, f"known: {listed(in_order(known))}")
+            self.refuse_outside(
+                "tag", tagged.tags, known, row.where, f"tags of the training rows: {listed(in_order(known))}"
+            )
         elif not self._numbers:
             self._survey.add(tagged.tags)
             self.classes = len(self._survey.counts)
