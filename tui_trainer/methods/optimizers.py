@@ -260,7 +260,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     "adamw_torch": _OF_TORCH(
         label="AdamW",
-        help="the same update, not fused: one pass over the weights per operation",
+        help="AdamW that is not fused: one pass over the weights per operation",
         build=_adamw,
         smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         warning="the fused version computes the same update in one pass over the weights",
@@ -270,7 +270,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",
-        help="one number per row and column of a matrix instead of two per weight",
+        help="its state has one number per row and column of a matrix instead of two per weight",
         build=_adafactor,
         modules=("transformers.optimization",),
         learning_rates=ADAPTIVE,

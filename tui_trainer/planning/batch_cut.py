@@ -144,7 +144,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     elif isinstance(micro, int) and micro < share:
         reason = f"the largest equal part of {of} up to {micro}, from {loaded.where(MICRO)}"
     else:
-        reason = f"{of.replace('the effective', 'the whole effective')} fits"
+        reason = f"{of.replace('the effective', 'the whole effective')} fits in memory"
     return _cut(effective, even, effective_reason, reason, processes)
 
 

@@ -211,7 +211,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
         if affordable < SAMPLE_TOKENS:
             reason = f"so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
-    return exact(SAMPLE_TOKENS, "in each sample")
+    return exact(SAMPLE_TOKENS, "the usual length")
 
 
 @cache
@@ -273,12 +273,16 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
-    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here, a model of this width about {share:.0%} of that"
+    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here; {_share_words(share)}"
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
     if starts:
         reason += f"; {format_seconds(starts)} of the step is launch overhead"
     return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
+
+
+def _share_words(share: float) -> str:
+    return f"training at this hidden size reaches about {share:.0%} of that"
 
 
 def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
@@ -366,7 +370,7 @@ def _on_card(
         lack = f"has no {setup.precision} rate for this GPU" if card else "does not contain this GPU"
         return estimated(None, f"the catalogue {lack}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), a model of this width about {share:.0%} of that"
+    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
     if setup.four_bits:
         reason += f"; unpacking 4 bits takes about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
     computing = flops / (rate * usual_share(hidden_size, setup))

@@ -166,7 +166,7 @@ class Plan(BaseModel):
     eval_every_steps: Planned[int]
     save_every_steps: Planned[int]
     sample_every_steps: Planned[int]
-    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "in each sample")
+    sample_tokens: Planned[int] = exact(SAMPLE_TOKENS, "the usual length")
     memory_parts: tuple[MemoryPart, ...]
     memory_bytes: Planned[int]
     host_memory_parts: tuple[MemoryPart, ...] = ()
