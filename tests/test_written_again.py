@@ -135,7 +135,7 @@ def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged one is kept as "
+    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged checkpoint is kept as "
     assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
     assert damage_of(run.checkpoints / "step-10", 10) is None
@@ -191,7 +191,7 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
         open_again(run)
-    assert fault in str(refused.value) and "step-10 of an earlier version has no copy" in str(refused.value)
+    assert fault in str(refused.value) and "step-10, written by an earlier version, has no copy" in str(refused.value)
     assert "a new plan from config.toml might differ" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
     assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}

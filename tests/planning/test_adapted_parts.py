@@ -73,7 +73,7 @@ REFUSED = [
     ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts different",)),
     ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
     ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for adapters on tensors",)),
-    ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("belongs to a layer",)),
+    ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("is part of a linear layer",)),
 ]
 
 
