@@ -62,7 +62,7 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsy
         )
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
-    words = "the run is finished, but its folder `model` is gone. It is written again from step-10 (last step)"
+    words = "the run is finished, but its folder `model` is gone. The model is written again from step-10 (last step)"
     assert problems(run, "model gone") == [words] and words in capsys.readouterr().out
     assert len([one for one in read_all(run.journal) if isinstance(one, RunFinished)]) == 2
     TrainedModel.of(run)

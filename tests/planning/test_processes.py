@@ -189,7 +189,7 @@ TABLE = [
     *((size, count, "lora", *REPLICATED) for size in (24, 80) for count in (2, 8)),
     *((24, count, "full", *TOO_LARGE) for count in (1, 2, 8)),
     (80, 1, "full", *TOO_LARGE),
-    (80, 2, "full", "fsdp", "this comes closest"),
+    (80, 2, "full", "fsdp", "sharding comes closest"),
     (80, 8, "full", "fsdp", "the model fits only when sharded"),
 ]
 

@@ -118,7 +118,7 @@ def model_again(run: RunFolder) -> str:
         raise FolderError(str(error), where=run.name) from None
     if newest is None:
         raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_NOTHING_LEFT)
-    words = f"the run is finished, but its folder `{run.model.name}` is gone. It is written again from"
+    words = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
     if newest.step < finished.step:
         again = f"after training steps {newest.step + 1} to {finished.step} again"
         return f"{words} {newest.path.name}, the latest intact checkpoint, {again}"

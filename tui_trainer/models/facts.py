@@ -180,7 +180,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
     fields = read_json(folder / ADAPTER_FILE) or {}
     told, where = fields.get("base_model_name_or_path"), str(folder)
     if not isinstance(told, str) or not told:
-        hint = f"write it into {ADAPTER_FILE} as base_model_name_or_path"
+        hint = f"write the name of its base model into {ADAPTER_FILE} as base_model_name_or_path"
         raise bad_model("the adapter does not name its base model", hint, where)
     revision = fields.get("revision")
     more = {"revision": revision if isinstance(revision, str) else asked["revision"]}

@@ -137,7 +137,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     ):
         if is_there:
             return Attention(kernel=MATH, reason=f"torch's CPU kernel supports no {what}", source=source)
-    return Attention(kernel=ON_CPU, reason="it stores no scores, with or without a mask", source=source)
+    return Attention(kernel=ON_CPU, reason="it stores no attention scores, with or without a mask", source=source)
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:

@@ -205,7 +205,7 @@ def strategy_of(
         if has_nodes and fits(group.per_node):
             return exact("hsdp", "the model fits when it is sharded within each node")
         if not fits(processes):
-            return exact("fsdp", "the model does not fit even when sharded, but this comes closest")
+            return exact("fsdp", "the model does not fit even when sharded, but sharding comes closest")
         return exact("fsdp", "the model fits only when sharded")
     if requested not in ZERO_STAGES and (problems := split_problems(loaded)):
         raise ConfigError(problems)

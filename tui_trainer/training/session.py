@@ -330,7 +330,7 @@ class Session:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
-            message = f"out of memory in the evaluation with one row per pass; the longest has {tokens:,} tokens"
+            message = f"out of memory in the evaluation with one row per pass; the longest row has {tokens:,} tokens"
             less = less_memory(self.plan, tokens)
             hint = f"this evaluation is skipped, and training continues; in a new run set {less}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
