@@ -131,11 +131,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
     asked, kind = _asked(section), section.rope_type
     if kind == _NONE:
         return [
-            Problem(
-                message=f"is set, but {TYPE_KEY} = {_NONE} ignores this field",
-                key=f"{KEY}.{name}",
-                hint=f"set {TYPE_KEY}",
-            )
+            Problem(message=f"has no effect with {TYPE_KEY} = {_NONE}", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
             for name in asked
             if name != "rope_type"
         ]
