@@ -160,7 +160,7 @@ CONFIG_CASES = [
     Case("unknown task", ("--set: task.type", "'char_lmm'", "did you mean char_lm?"), sets=("task.type=char_lmm",)),
     Case("task by half its name", ("task.type", "sequence_classification or token_classification"),
         sets=("task.type=classification",)),
-    Case("task that leaves its room", ("task.type", "no task", "known: "), sets=("task.type=../cli",)),
+    Case("task that leaves its room", ("task.type", "no task", "available: "), sets=("task.type=../cli",)),
     Case("heads that do not divide", ("num_attention_heads", "hidden_size 16", "valid values: 1, 2, 4, 8"),
         sets=("model.scratch.num_attention_heads=3",)),
     Case("shared heads that do not divide", ("num_key_value_heads", "num_attention_heads 4", "valid values: 1, 2, 4"),

@@ -153,7 +153,10 @@ def test_changed_model_is_refused_with_the_file_and_the_way_out(finished, tmp_pa
                 assert main([command, run.name, *options]) == 2
                 message = capsys.readouterr().err
                 assert f"its folder `model` has changed since the run: {file}" in message
-                assert f"move {run.model} out of the way: `tui-trainer resume {run.name}` writes it again" in message
+                assert (
+                    f"move {run.model} out of the way: `tui-trainer resume {run.name}` writes the model again"
+                    in message
+                )
 
 
 def test_notes_and_generation_settings_may_be_edited(finished, tmp_path, capsys):

@@ -99,7 +99,7 @@ def test_running_run_keeps_its_planned_peak(free, held, seen, still, fits, on_ca
     assert place.words.startswith(
         "on GPU 0: needs 1.0 GiB of " if fits else "on the CPU: needs 1.0 GiB, but GPU 0 has "
     )
-    assert (f"besides {still} reserved for its runs" in place.words) == bool(still)
+    assert (f"besides {still} reserved for runs on this GPU" in place.words) == bool(still)
 
 
 def test_two_models_need_memory_for_both(on_card, card, planned_peak, monkeypatch):

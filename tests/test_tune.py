@@ -429,7 +429,7 @@ def test_json_holds_the_patch_and_all_measurements(settings, monkeypatch, capsys
 def test_plan_announces_the_measurement_and_then_names_its_result(settings, here, monkeypatch, tmp_path):
     own = (*settings, f"{MICRO}=tune", "output.name=first")
     before = estimated_plan(load_config(Request(assignments=own), gpu="none"), gpu="none")
-    assert "the fastest is measured before the start" in before.per_device_train_batch_size.reason
+    assert "the fastest micro-batch is measured before training" in before.per_device_train_batch_size.reason
     assert before.untuned_key and before.per_device_train_batch_size.value == EFFECTIVE
     monkeypatch.setattr(worst_batch, "perf_counter", iter(range(10**6)).__next__)
     without_memory_for(monkeypatch, 4)

@@ -56,10 +56,13 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsy
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
         assert main(command) == 2
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; `tui-trainer resume mine` writes it again from the checkpoints" in message
+        assert (
+            "its folder `model` is gone; `tui-trainer resume mine` writes the model again from the checkpoints"
+            in message
+        )
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
-    words = "the run is finished, but its folder `model` is gone. It is written again from step-10 (last step)"
+    words = "the run is finished, but its folder `model` is gone. The model is written again from step-10 (last step)"
     assert problems(run, "model gone") == [words] and words in capsys.readouterr().out
     assert len([one for one in read_all(run.journal) if isinstance(one, RunFinished)]) == 2
     TrainedModel.of(run)
@@ -92,7 +95,9 @@ def test_missing_model_after_early_stopping_is_written_from_the_best_evaluation(
     shutil.rmtree(run.model)
     (run.checkpoints / f"step-{best}" / "position.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    words = f"from step-{finished.step} (last step), because the better step-{best} is damaged: position.json is"
+    words = (
+        f"from step-{finished.step} (last step), because step-{best} with the best evaluation is damaged: position.json"
+    )
     assert words in problems(run, "model gone")[1] and contents(run.model) != before
 
 
@@ -115,7 +120,10 @@ def test_missing_model_without_checkpoints_is_refused(run, capsys):
     for command in (["resume", "mine", "--no-ui"], ["generate", "mine", "The"], ["export", "mine", "--to", "merged"]):
         assert main(command) == 2, command
         message = capsys.readouterr().err
-        assert "its folder `model` is gone; its checkpoints are gone as well, so it cannot be written again" in message
+        assert (
+            "its folder `model` is gone; its checkpoints are gone as well, so the model cannot be written again"
+            in message
+        )
     assert run.journal.read_bytes() == before and not run.model.exists()
 
 
@@ -127,7 +135,7 @@ def test_checkpoint_without_a_manifest_is_reported_and_kept(run):
     weights = (run.checkpoints / "step-10/model.safetensors").read_bytes()
     (run.checkpoints / "step-10/manifest.json").unlink()
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
-    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged one is kept as "
+    message = "step-10: manifest.json is missing; the run continues from step 8; the damaged checkpoint is kept as "
     assert problems(run, "checkpoint damaged") == [f"{message}damaged-step-N"]
     assert (run.checkpoints / "damaged-step-10/model.safetensors").read_bytes() == weights
     assert damage_of(run.checkpoints / "step-10", 10) is None
@@ -161,7 +169,7 @@ def test_damaged_or_missing_plan_is_restored_from_the_newest_checkpoint(spoil, r
     TrainedModel.of(run)
     assert carry_out(open_again(run)).exit_code == EXIT_DONE
     [words] = problems(run, "plan put back")
-    assert words.startswith(fault) and words.endswith("it was restored from step-8")
+    assert words.startswith(fault) and words.endswith("plan.json was restored from step-8")
     assert run.plan.read_bytes() == plan
 
 
@@ -183,7 +191,7 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
         open_again(run)
-    assert fault in str(refused.value) and "step-10 of an earlier version has no copy" in str(refused.value)
+    assert fault in str(refused.value) and "step-10, written by an earlier version, has no copy" in str(refused.value)
     assert "a new plan from config.toml might differ" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
     assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}

@@ -32,7 +32,7 @@ EXIT_CODES = {
     EXIT_DONE: "Done.",
     EXIT_FAILED: "Failed: a run that could not continue, a failed check, an export outside its tolerance.",
     EXIT_BAD_INPUT: "Wrong input: an argument, a setting, data or a folder; nothing was started.",
-    EXIT_STOPPED: "Stopped on request: a run after saving, a measurement with results so far, a declined offer.",
+    EXIT_STOPPED: "Stopped on request: a run that was saved, a measurement with partial results, a declined offer.",
 }
 _FEW_NAMES = 12
 _FEW_PARTS = 3
@@ -63,8 +63,8 @@ def name_hint(name: str, known: Collection[str]) -> str:
     they are few."""
     near = [one for one in known if name and name in one][:_FEW_PARTS] or get_close_matches(name, known, n=1)
     if near or len(known) <= _FEW_NAMES:
-        return f"did you mean {' or '.join(near)}?" if near else "known: " + ", ".join(known)
-    return f"the closest of {len(known)} are " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
+        return f"did you mean {' or '.join(near)}?" if near else "available: " + ", ".join(known)
+    return f"the closest of {len(known)} names: " + ", ".join(get_close_matches(name, known, n=3, cutoff=0.0))
 
 
 def full_disk_words(error: BaseException) -> str:

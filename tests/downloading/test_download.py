@@ -118,7 +118,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(commands, subtests):
         "absent": "the Hub has no model org/none",
         "no revision": "org/tiny has no revision v9",
         "no name": "is not a valid name on the Hub",
-        "gated": f"accept it on {hub.url}/org/gated",
+        "gated": f"accept the licence on {hub.url}/org/gated",
         "images": "a multimodal model",
         "too large": "takes 909494.7 TiB",
     }.items():

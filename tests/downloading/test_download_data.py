@@ -252,7 +252,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         "no name": "expected hub:owner/name",
         "outside": "points outside its dataset",
         "script": f"try hub:org/script@{COPY}",
-        "gated": f"accept it on {hub.url}/datasets/org/gated",
+        "gated": f"accept the licence on {hub.url}/datasets/org/gated",
         "private": "a private dataset needs `hf auth login` or HF_TOKEN",
     }.items():
         with subtests.test(name):

@@ -2159,7 +2159,7 @@ TEMPLATES = (
     Wild(
         name="an answer that is reasoning alone, in its text",
         content=_rendered(ASKS, _says("assistant", "<think>One, two.</think>")), template=CUTS_ALL,
-        refused=("the reasoning of message 2", "nothing else"),
+        refused=("the reasoning of message 2", "no other content"),
     ),
     Wild(
         name="earlier reasoning cut by the template",
@@ -2730,7 +2730,7 @@ ROWS_AND_COLUMNS = (
         {"from": "gpt", "value": "None."}], "tools": json.dumps(_TOOLS)},
         learnt=f"{_CALLED} | None.",
         reads=('<|im_start|>system\nCall <tools>[count]</tools>.<|im_end|>', 'user\n<tool_response>\n{"n": 0}\n</tool'),
-        notes=("2 rows already have their tools in the system turn",)),
+        notes=("2 rows already have tools in the system turn",)),
     _not("arguments that are code", {"messages": [USER, _turn("assistant", "", tool_calls=[
          {"function": {"name": "python", "arguments": "print(1)"}}])]}, "are not a JSON object: 'print(1)'",
          '{"code": "1 + 1"}', model="decoder"),

@@ -89,8 +89,8 @@ def test_a_cpu_profile_may_limit_the_cores(machine):
 DAMAGED = [
     ({}, "match.device"),
     ({"device": "gpu"}, 'device = "cuda"'),
-    ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not a known key"),
-    ({"device": "cpu", "memory_gib": [1, 2]}, "known keys with device = 'cpu': name, cores_at_most"),
+    ({"device": "cuda", "memory": [1, 2]}, "match.memory: is not a valid key"),
+    ({"device": "cpu", "memory_gib": [1, 2]}, "valid keys with device = 'cpu': name, cores_at_most"),
     ({"device": "cuda", "capability_below": "8"}, 'capability_below = "8.6"'),
     ({"device": "cuda", "capability_at_least": "8.0", "capability_below": "8.0"}, "greater than capability_at_least"),
     (

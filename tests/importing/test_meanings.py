@@ -316,7 +316,7 @@ def test_without_leaves_out_keys(read):
     imported.refuse_other_runs()
     assert imported.values == {RATE: 1e-4}
     assert reasons(imported) == {"runs": Why.AS_ASKED, "optim_args": Why.AS_ASKED}
-    with pytest.raises(ConfigError, match="--without: the file has no key 'seed'; known: learning_rate"):
+    with pytest.raises(ConfigError, match="--without: the file has no key 'seed'; available: learning_rate"):
         read(given, "trl", without=["seed"])
 
 

@@ -151,7 +151,7 @@ INCOMPLETE = [
     ({"num_attention_heads": 0}, "num_attention_heads is 0"),
     ({"vocab_size": True}, "vocab_size is True"),
     ({"model_type": None}, "config.json has no model_type"),
-    ({"text_config": {"model_type": "llama"}}, "is built from several models"),
+    ({"text_config": {"model_type": "llama"}}, "combines several models"),
 ]
 
 

@@ -155,7 +155,7 @@ def test_plan_journal_and_train_screen_show_the_kernel_with_its_reason():
     from tui_trainer.ui.spans import ASCII
 
     plan = planning.make(loaded_on(H200, "qwen-lora", ("data.packing=false",)), H200, FACTS)
-    why = "flash, because cuDNN builds a plan for each row length, and lengths vary"
+    why = "flash, because cuDNN builds an execution plan for each row length, and row lengths vary"
     told: list[PlanMade] = []
     announce(plan, SimpleNamespace(append=told.append), "")
     assert plan.attention.words == told[0].attention == why

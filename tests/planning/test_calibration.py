@@ -89,7 +89,7 @@ def test_the_load_of_others_excludes_the_threads_that_trained(monkeypatch):
 
 def test_the_reason_of_an_estimate_names_the_number_of_runs():
     measured = step_time(1e9, 64, Calibration(step_seconds=0.5, runs=3))
-    assert measured.reason == "measured here, from 3 measured runs of such steps"
+    assert measured.reason == "measured here, from 3 measured runs of the same steps"
     similar = step_time(1e9, 64, Calibration(flops_per_second=2e9, runs=1, busy=True))
     assert similar.reason == (
         "from 1 measured run of this model with other rows while other programs kept the machine busy here (2 GFLOP/s)"

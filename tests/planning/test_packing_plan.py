@@ -42,7 +42,7 @@ def shape(model_type: str = "llama"):
 NOT_PACKED = [
     (("data.packing=false",), FACTS, "llama", "data.packing = false, from --set"),
     ((), replace(FACTS, packed_rows=None), "llama", "rows are cut from one long text, so they are full"),
-    ((), replace(FACTS, packed_rows=31.0), "llama", "there is little to gain"),
+    ((), replace(FACTS, packed_rows=31.0), "llama", "packing would save little"),
     ((), FACTS, "opt", "OPT counts positions through the whole row: packed documents would mix"),
 ]
 

@@ -99,7 +99,7 @@ def test_the_memory_budget_is_that_of_the_card_with_the_least_free():
 
 
 CONFLICTS = [
-    ({"distributed__processes": 5}, "is 5, but 4 GPUs can be used"),
+    ({"distributed__processes": 5}, "is 5, but only 4 GPUs can be used"),
     ({"distributed__processes": 4, "training__effective_batch_size": 3}, "is 4, but a step has 3 rows: each process"),
     ({"distributed__processes": 2, "training__effective_batch_size": 64, "training__per_device_train_batch_size": 8,
       "training__gradient_accumulation_steps": 8}, "distributed.processes = 8 x 8 x 2 = 128"),
@@ -132,7 +132,7 @@ def test_a_run_can_continue_in_another_number_of_processes():
     assert in_processes(plan, FOUR, None) == (plan, "")
     lost, words = in_processes(plan, machine(*map(card, range(3))), None)
     assert (lost.processes.value, words) == (3, "continuing with 3 processes instead of 4")
-    for count, why in ((5, "5 processes need one GPU each, and 4 can be used"), (65, "need one GPU each")):
+    for count, why in ((5, "5 processes need one GPU each, but only 4 can be used"), (65, "need one GPU each")):
         with pytest.raises(ConfigError, match=why):
             in_processes(plan, FOUR, count)
 
@@ -189,7 +189,7 @@ TABLE = [
     *((size, count, "lora", *REPLICATED) for size in (24, 80) for count in (2, 8)),
     *((24, count, "full", *TOO_LARGE) for count in (1, 2, 8)),
     (80, 1, "full", *TOO_LARGE),
-    (80, 2, "full", "fsdp", "this comes closest"),
+    (80, 2, "full", "fsdp", "sharding comes closest"),
     (80, 8, "full", "fsdp", "the model fits only when sharded"),
 ]
 

@@ -247,7 +247,7 @@ def test_mistakes_in_json_of_squad_are_refused_with_their_place(tmp_path, subtes
 
 SETTINGS_REFUSED = {
     "training.label_smoothing_factor=0.1": "does not apply to answers",
-    "evaluation.metric_for_best_model=rouge1": "known: loss, exact_match, f1",
+    "evaluation.metric_for_best_model=rouge1": "available: loss, exact_match, f1",
     "data.label_column=x": "question_answering does not use it",
     "data.text_column=quest": "did you mean 'question'?",
     "data.max_length=3": "3 special tokens are added around a question and its context",

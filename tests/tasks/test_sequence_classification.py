@@ -168,7 +168,7 @@ def test_an_unmeasured_metric_is_refused_with_the_nearest_one(tmp_path):
 
     path = write_rows(tmp_path / "rows.jsonl", labelled())
     (problem,) = setting_problems(loaded(path, evaluation__metric_for_best_model="f1"))
-    assert "did you mean macro_f1? known: loss, accuracy, macro_f1, weighted_f1" in str(problem)
+    assert "did you mean macro_f1? available: loss, accuracy, macro_f1, weighted_f1" in str(problem)
     assert not setting_problems(loaded(path, evaluation__metric_for_best_model="accuracy"))
 
 

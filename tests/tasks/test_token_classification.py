@@ -188,7 +188,7 @@ def test_notes_describe_the_tags_of_the_data(tmp_path):
     _, data = prepared(tmp_path, [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}], {"data.eval_fraction": 0})
     assert "1 entity starts with I- instead of B-; they count as entities, as in conlleval" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b"], "pos": ["N", "V"]}], {"data.eval_fraction": 0})
-    assert "2 separate tags: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
+    assert "2 tags of single words: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 
 
 def test_rows_that_are_cut_and_held_out_words_beyond_the_limit_are_counted(tmp_path):
@@ -429,7 +429,7 @@ BAD = {
     "number without a name": ([row(["a"], [4])], (), "line 2: tag 1 is the number 4, which has no name"),
     "null tags": ([row(["a"], None)], (), "line 2: the column 'ner_tags' is null, not a list of tags"),
     "wrong column": ([], ("data.label_column=ner_tag",), "did you mean 'ner_tags'?"),
-    "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "known: loss, f1"),
+    "metric of another task": ([], ("evaluation.metric_for_best_model=rouge1",), "available: loss, f1"),
     "metric of other tags": ([], ("evaluation.metric_for_best_model=macro_f1",), "not measured with tags of entities"),
     "no room for a word": ([], ("data.max_length=2",), "2 special tokens are added around the words"),
 }

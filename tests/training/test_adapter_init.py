@@ -125,12 +125,12 @@ REFUSED = [
     ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
     ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
     ("olora", {"tuning.method": "qlora"}, "is olora, but 4-bit weights cannot be decomposed"),
-    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns the norms of the weights that it changes"),
+    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns the norms of the weights, which pissa changes"),
     ("pissa", {"tuning.r": 64}, "is 64, but pissa allows at most 16 for the narrowest matrix"),
     ("eva", {}, "eva"),
     ("pissa_niter_", {}, "pissa_niter_"),
     ("pissa", {"distributed.processes": 2, "distributed.strategy": "fsdp"},
-     "sharding is not tested with adapters that start as a part of the weights"),
+     "sharding has not been tested with adapters that are initialised from the weights"),
     ("olora", {"model.provider": "unsloth"}, 'is "olora", which is not supported with model.provider = unsloth'),
 ]  # fmt: skip
 
@@ -163,7 +163,7 @@ def test_the_plan_counts_the_decomposition(settings, tiny_config):
     evaluations = usual.duration_seconds.value - usual.total_steps.value * usual.step_seconds.value
     for plan in (pissa, fast, olora):
         seconds = plan.beginning_seconds.value
-        assert f"{format_seconds(seconds)} of a" in plan.duration_seconds.reason
+        assert f"{format_seconds(seconds)} for a" in plan.duration_seconds.reason
         assert "of each of 14 matrices before the first step, at about" in plan.duration_seconds.reason
         steps = plan.total_steps.value * plan.step_seconds.value
         assert plan.duration_seconds.value == pytest.approx(steps + evaluations + seconds, rel=0.02)
@@ -177,7 +177,7 @@ def test_the_learning_rate_of_pissa_is_that_of_pretrained_weights(settings, tiny
     }
     # The rates 1e-3 and 3e-4 are for four times as many rows; a fourth of the rows halves them.
     assert (rates["default"].value, rates["pissa"].value, rates["olora"].value) == (5e-4, 1.5e-4, 5e-4)
-    assert "adapters that start as the principal part of the weights" in rates["pissa"].reason
+    assert "adapters initialised from the principal components of the weights" in rates["pissa"].reason
 
 
 @pytest.mark.full

@@ -189,7 +189,7 @@ def test_whole_tables_beside_an_adapter_are_merged_written_and_continued(train, 
 def test_an_adapter_is_continued_and_merged_with_its_tokens(train, tiny_config):
     first = train("first", "qwen2", LORA)
     refused = refusal(tiny_config, {FROM: "first", TOKENS: "cow", METHOD: "lora"})
-    assert "the adapter to continue has no rows for cow" in refused
+    assert "the adapter to continue has no embedding rows for cow" in refused
     more = {FROM: "last", TOKENS: ""}
     still = train("still", changes={**more, METHOD: "lora", **STILL})
     assert loss_of(still) == pytest.approx(loss_of(first), abs=1e-5)
@@ -264,7 +264,7 @@ REFUSED = [
     ({METHOD: "full", "tuning.trainable_layers": "last 1"}, "tuning.trainable_layers freezes the embedding"),
     ({"model.provider": "unsloth", **LORA}, "is not supported with model.provider = unsloth"),
     ({FROM: "qwen2", **LORA, "tuning.modules_to_save": "embed_tokens"},
-     "the new rows of the other table would not be trained with tuning.modules_to_save = embed_tokens"),
+     "with tuning.modules_to_save = embed_tokens, new tokens are trained in only one of embedding and head"),
     ({FROM: "phi", **LORA}, "the head has a bias, which peft drops"),
 ]  # fmt: skip
 

@@ -76,7 +76,7 @@ def test_the_plan_reports_an_unknown_kernel(folder, capsys):
     assert main(["plan", *arguments]) == 0
     [line] = [line for line in capsys.readouterr().out.splitlines() if line.startswith("attention ")]
     assert line.split(maxsplit=1)[1] == (
-        "flash_attention_4 = model.attn_implementation is set to it; the plan assumes the memory of sdpa"
+        "flash_attention_4 = model.attn_implementation requests it; the plan assumes as much memory as for sdpa"
     )
 
 

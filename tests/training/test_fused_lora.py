@@ -146,4 +146,4 @@ def test_a_run_resumed_without_a_gpu_reports_that_its_kernels_are_off():
     notices, run = [], SimpleNamespace(device=torch.device("cpu"))
     for kernels in ("liger", "none"):
         assert use_kernels(run, kernels, None, lambda *what: notices.append(what)) == "none"
-    assert [what[:2] for what in notices] == [("kernels not used", "liger-kernel is for GPUs")]
+    assert [what[:2] for what in notices] == [("kernels not used", "liger-kernel runs only on GPUs")]

@@ -136,7 +136,7 @@ REFUSED = [
     ({f"{ROPE}.rope_type": "llama3", f"{ROPE}.factor": 2}, "low_freq_factor: is required by llama3"),
     ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 0.5}, "is below 1, but scaling makes the context longer"),
     ({f"{ROPE}.rope_type": "linear", f"{ROPE}.factor": 2, f"{ROPE}.beta_fast": 8}, "is not used by linear"),
-    ({f"{ROPE}.factor": 2}, "is set, but model.rope_scaling.rope_type = default ignores it"),
+    ({f"{ROPE}.factor": 2}, "has no effect with model.rope_scaling.rope_type = default"),
     ({f"{ROPE}.rope_type": "ntk", f"{ROPE}.factor": 2}, "model.rope_scaling.rope_type"),
     ({**LONGROPE, f"{ROPE}.short_factor": "1, x", f"{ROPE}.long_factor": "2"},
      "model.rope_scaling.short_factor: is required by longrope"),

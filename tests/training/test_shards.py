@@ -128,7 +128,7 @@ def test_a_run_whose_checkpoints_are_all_damaged_restarts_beside_them(tiny_run):
     assert carry_out(open_again(folder)).exit_code == EXIT_DONE
     events = read_all(folder.journal)
     hint = [one for one in events if isinstance(one, RunProblem)][-1].hint
-    assert "the run starts over, because none is left;" in hint
+    assert "the run starts over, as no checkpoint is left;" in hint
     assert [event.resumed_from_step for event in events if isinstance(event, RunStarted)] == [None, 0]
     names = sorted(path.name for path in folder.checkpoints.iterdir())
     assert names == ["damaged-step-10", "damaged-step-5", "step-10", "step-5"]

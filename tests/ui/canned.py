@@ -84,7 +84,8 @@ FINDINGS = [
 
 
 PLANNED_TIMES = {
-    "step_seconds": 0.133, "step_seconds_reason": "measured here, from 2 measured runs of such steps", "cpu_threads": 8,
+    "step_seconds": 0.133, "step_seconds_reason": "measured here, from 2 measured runs of the same steps",
+    "cpu_threads": 8,
     "compute_rates": e.ComputeRates(row_flops=1.3e9, usual_share=0.5, measured=4e11, measured_of="fp32 matmuls"),
 }  # fmt: skip
 
@@ -190,7 +191,9 @@ class CannedBench(Workbench):
         self.document = ConfigDocument(request, self._choose_hardware)
         plan = planning.make(self.document.loaded, self.hardware, FACTS)
         seconds = plan.duration_seconds.model_copy(update={"value": 70.0})
-        step = estimated(0.138, "numpy matmuls reach 150 GFLOP/s here, a model of this width about 46% of that")
+        step = estimated(
+            0.138, "numpy matmuls reach 150 GFLOP/s here; training at this hidden size reaches about 46% of that"
+        )
         self.plan = plan.model_copy(update={"duration_seconds": seconds, "step_seconds": step})
         self._planned_revision = self.document.revision
         self._checked(FINDINGS)

@@ -75,7 +75,7 @@ def test_a_plan_whose_step_takes_another_time_names_the_reason_but_not_where_the
                        platform="Linux", python_version="3.11")  # fmt: skip
     facts = DataFacts(rows=9, eval_rows=2, tokens=999, eval_tokens=99, vocabulary=50, exact=True, reason="made up")
     plan = planning.make(tiny_config("a"), machine, facts)
-    reason = "measured here, from 1 measured run of such steps"
+    reason = "measured here, from 1 measured run of the same steps"
     before, now = (plan.model_copy(update={"step_seconds": estimated(seconds, reason)}) for seconds in (0.138, 0.914))
     assert moved_words(before, now) == f"a step is now planned to take 914 ms instead of 138 ms: {reason}"
     assert moved_words(before, before) == moved_words(before, now.model_copy(update={"shape_key": "others"})) == ""

@@ -288,7 +288,7 @@ async def test_formats_are_listed_with_what_they_need_and_an_export_can_be_cance
         await screens.press("up", "enter")
         await screens.ticks("exporting", "writing, 3 of 12 tensors", "Esc close, keep exporting")
         await screens.press("c")
-        await screens.ticks("cancelled; nothing was kept", "Enter export")
+        await screens.ticks("cancelled; nothing was saved", "Enter export")
         assert program.commands == [f"export {chat.root} --to adapter"]
 
 

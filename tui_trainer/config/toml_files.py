@@ -172,7 +172,7 @@ def find_profile(name: str, kind: Kind) -> Profile:
     if name in known:
         return read_profile(known[name], kind)
     near = get_close_matches(name, known, n=1, cutoff=0.5)
-    meant = f"did you mean {near[0]}?" if near else "known: " + ", ".join(sorted(known))
+    meant = f"did you mean {near[0]}?" if near else "available: " + ", ".join(sorted(known))
     what = "recipe" if kind == "recipes" else "hardware profile"
     raise ConfigError(f"no {what} is named {name!r}", hint=meant)
 
@@ -252,7 +252,7 @@ def _batches(tables: Any, path: Path) -> tuple[BatchSize, ...]:
         raise ConfigError(Problem(message="must be tables", where=where, key="batches", hint="write [[batches]]"))
     for number, table in enumerate(tables, start=1):
         wrong = [(name, "is missing or invalid", hint) for name, hint in misfits(table, _BATCH_SHAPES, _REQUIRED)]
-        known = "known: " + ", ".join(_BATCH_SHAPES)
+        known = "available: " + ", ".join(_BATCH_SHAPES)
         wrong += [(one_line(name), "is unknown", known) for name in table if name not in _BATCH_SHAPES]
         if wrong:
             raise ConfigError(

@@ -101,7 +101,7 @@ def installation(names: Sequence[str]) -> list[str]:
         return ["uv", "pip", "install", "--python", sys.executable, *wanted]
     pip = [sys.executable, "-m", "pip", "install", *wanted]
     if util.find_spec("pip") is None:
-        raise InputError("neither uv nor pip is installed", hint=f"with pip, run {shlex.join(pip)}")
+        raise InputError("neither uv nor pip is installed", hint=f"install pip, then run {shlex.join(pip)}")
     return pip
 
 

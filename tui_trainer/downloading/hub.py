@@ -160,7 +160,7 @@ def _refuse_without_account(offer: DownloadOffer) -> None:
 
 
 def _how_to_enter(kind: RepositoryKind, name: str) -> str:
-    return f"accept it on {kind.page(name)}, then log in with `hf auth login` or set HF_TOKEN"
+    return f"accept the licence on {kind.page(name)}, then log in with `hf auth login` or set HF_TOKEN"
 
 
 def _refuse_small_disk(offer: DownloadOffer) -> None:
@@ -312,7 +312,7 @@ def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile
 
 def _instead(names: set[str]) -> str:
     if "adapter_config.json" in names:
-        return "it is an adapter: give the model that it was trained on"
+        return "the repository contains an adapter: give the model that it was trained on"
     if any(name.endswith(".gguf") for name in names):
         return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
     shown = one_line(", ".join(sorted(names)[:4]), 160)
@@ -355,7 +355,8 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
         return DataError(what, hint=copy)
     shown = _endings(names)
     what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"
-    return DataError(what, hint=f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, .gz of them; {copy}")
+    hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy}"
+    return DataError(what, hint=hint)
 
 
 def _left_out(listed: Iterable[HubFile], files: Sequence[HubFile]) -> str:

@@ -96,7 +96,8 @@ class ChatSession:
             case "/save":
                 self._save(value)
             case _:
-                self._tell(f"unknown command {one_line(name, 40)}; /help lists them, // begins a text with /")
+                hint = "/help lists the commands; to send a text that starts with /, type //"
+                self._tell(f"unknown command {one_line(name, 40)}; {hint}")
         return True
 
     def _undo(self) -> None:

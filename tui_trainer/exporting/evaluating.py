@@ -144,7 +144,7 @@ class Evaluator:
                 return
             raise InputError(f"{one.name} and {trained.run.name} have different tokens: the losses are not comparable")
         if trained.head in CLASSIFYING and labels_of(trained, one.folder) != labels_of(trained, trained.folder):
-            raise InputError(f"{one.name} and {trained.run.name} have different labels: they are not comparable")
+            raise InputError(f"{one.name} and {trained.run.name} have different labels: the scores are not comparable")
 
     @contextmanager
     def _data(self, file: str, tokenizer: Any) -> Iterator[tuple[TrainedModel, PreparedData]]:

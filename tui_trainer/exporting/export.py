@@ -108,7 +108,7 @@ class Certifier:
         try:
             self._before = before = self._before or self._ask(self._trained.folder, "", None)
         except WorkerFailed as failure:
-            raise RunError(f"the trained model cannot be measured: it {failure}") from None
+            raise RunError(f"the trained model cannot be measured: the process {failure}") from None
         tolerance, difference, exported = export_format.tolerance(self._trained), None, None
         try:
             after = self._ask(folder, export_format.name, before["texts"])
@@ -141,7 +141,7 @@ class Certifier:
         allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
         if abs(before["loss"] - run_loss) <= allowed:
             return []
-        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, but its run measured"
+        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, but the run measured"
         return [f"{found} {run_loss:.4f} (allowed difference {allowed:.4f})"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:

@@ -38,7 +38,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.tuning.some_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
-_NOTHING_LEFT = "its checkpoints are gone as well, so it cannot be written again"
+_NOTHING_LEFT = "its checkpoints are gone as well, so the model cannot be written again"
 
 
 def weights_of(run: RunFolder) -> Path:
@@ -62,7 +62,7 @@ def _as_the_final(run: RunFolder, newest: CheckpointFolder) -> tuple[Path, str]:
         return newest.path, f"{newest.path.name} (last step)"
     folder = newest.path.with_name(f"step-{best}")
     if damage := damage_of(folder, best):
-        words = f"{newest.path.name} (last step), because the better {folder.name} is damaged: {damage}"
+        words = f"{newest.path.name} (last step), because {folder.name} with the best evaluation is damaged: {damage}"
         return newest.path, words
     return folder, f"{folder.name} (best evaluation)"
 
@@ -80,7 +80,7 @@ def final_model(run: RunFolder) -> Path:
         raise FolderError(message, where=run.name, hint=_moved_away(run))
     if finished and (changed := _changed_files(run, finished)):
         message = f"its folder `{run.model.name}` has changed since the run: {one_line(', '.join(changed), 200)}"
-        raise FolderError(message, where=run.name, hint=f"put it back, or {_moved_away(run)}")
+        raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
     return run.model
 
 
@@ -118,7 +118,7 @@ def model_again(run: RunFolder) -> str:
         raise FolderError(str(error), where=run.name) from None
     if newest is None:
         raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_NOTHING_LEFT)
-    words = f"the run is finished, but its folder `{run.model.name}` is gone. It is written again from"
+    words = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
     if newest.step < finished.step:
         again = f"after training steps {newest.step + 1} to {finished.step} again"
         return f"{words} {newest.path.name}, the latest intact checkpoint, {again}"
@@ -126,7 +126,7 @@ def model_again(run: RunFolder) -> str:
 
 
 def _written_again(run: RunFolder) -> str:
-    again = f"`tui-trainer resume {shell_word(run.name)}` writes it again from the checkpoints"
+    again = f"`tui-trainer resume {shell_word(run.name)}` writes the model again from the checkpoints"
     return again if steps_saved(run.checkpoints) else _NOTHING_LEFT
 
 

@@ -64,11 +64,12 @@ def go_on_detached(
     until = monotonic() + _PATIENCE_SECONDS
     while not any(isinstance(event, RunStarted) for event in reader.read_new()):
         if child.poll() is not None:
-            raise RunError(f"its process ended with exit code {child.returncode}: {_last_words(folder, log_bytes)}")
+            last = _last_words(folder, log_bytes)
+            raise RunError(f"the background process ended with exit code {child.returncode}: {last}")
         if monotonic() > until:
             child.kill()
             child.wait()
-            raise RunError(f"its process did not start within {_PATIENCE_SECONDS:.0f} s")
+            raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")
         sleep(_POLL_SECONDS)
     # It outlives this process, which does not wait for it.
     child.returncode = 0

@@ -106,7 +106,7 @@ class ExportProcess(CommandProcess):
         remove_unfinished(self.run.exports / self.name)
         reason = one_line(self._said.removeprefix(SENTENCE), _REASON_CHARACTERS)
         if self.is_cancelled:
-            reason = "cancelled; nothing was kept"
+            reason = "cancelled; nothing was saved"
         elif not reason:
             reason = f"the process ended with exit code {exit_code}"
         self.outcome = ExportOutcome(is_good=False, words=(reason,))

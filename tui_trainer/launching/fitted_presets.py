@@ -59,7 +59,7 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
         return loaded
     if loaded.origin(key).by_user:
         message = f"is {loaded.config.distributed.nodes}, but this Slurm step has {here.nodes} nodes"
-        raise ConfigError(loaded.problem(key, message, "remove it: inside Slurm it is detected"))
+        raise ConfigError(loaded.problem(key, message, "remove the setting: Slurm provides the number of nodes"))
     return loaded.fitted(key, here.nodes, f"this Slurm step has {here.nodes} nodes")
 
 
@@ -237,7 +237,7 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
         found = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
     if len(found) < 2:
         return loaded
-    why = f"each of these {len(found)} columns holds 0 or 1; to train on others, set them"
+    why = f"each of these {len(found)} columns holds 0 or 1; to train on others, set data.label_column"
     return loaded.fitted("data.label_column", ", ".join(found), why)
 
 

@@ -59,13 +59,14 @@ def find_place(
         row = trained.plan.config.data.max_length + tokens
         needed = models * answering_bytes(shape, setup, trained.loaded_bytes, row)
     except InputError as error:
-        return Place(words=f"{ON_THE_CPU.words}: its GPU memory is unknown: {one_line(str(error), 200)}")
+        unknown = "the GPU memory that the model needs is unknown"
+        return Place(words=f"{ON_THE_CPU.words}: {unknown}: {one_line(str(error), 200)}")
     claims = list(_claims(run, seen_bytes))
     claimed = {one.index: sum(size for uuid, size in claims if uuid in (one.uuid, one.cuda_uuid)) for one in cards}
     rooms = {one.index: int(GPU_SHARE * ((one.memory_free_bytes or 0) - claimed[one.index])) for one in cards}
     card = max(cards, key=lambda one: rooms[one.index])
     room, still = rooms[card.index], claimed[card.index]
-    beside = f", besides {format_bytes(still)} reserved for its runs" if still else ""
+    beside = f", besides {format_bytes(still)} reserved for runs on this GPU" if still else ""
     room_words = f"{format_bytes(max(room, 0))} free{beside}"
     if needed > room:
         return Place(words=f"{ON_THE_CPU.words}: needs {format_bytes(needed)}, but GPU {card.index} has {room_words}")

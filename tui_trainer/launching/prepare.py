@@ -147,11 +147,11 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
     else:
         now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
         if now == "of other data":
-            hint = "a resumed run would not continue the same curve; start a new run, or restore the old data"
+            hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
         if now == "read otherwise":
             message = "the rows of this run were prepared by an older version, and their folder is missing"
-            hint = "this version would prepare other rows, so a resumed run would not continue the same curve; start "
+            hint = "this version would prepare other rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
         data = task.prepare(config, prepared_data_folder(), progress)
@@ -196,11 +196,11 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
         return RunProblem(kind="plan made again", message=damage, hint=hint)
     name, content = found
     if content is None:
-        message = f"{damage}, and {name} of an earlier version has no copy of it"
+        message = f"{damage}, and {name}, written by an earlier version, has no copy of it"
         hint = "a new plan from config.toml might differ, so the run cannot be resumed; "
         raise FolderError(message, where=str(folder.root), hint=hint + _anew(folder))
     folder.write_file(folder.plan, content)
-    return RunProblem(kind="plan put back", message=damage, hint=f"it was restored from {name}")
+    return RunProblem(kind="plan put back", message=damage, hint=f"plan.json was restored from {name}")
 
 
 def edited_settings(folder: RunFolder, plan: Plan) -> RunProblem | None:
@@ -253,7 +253,7 @@ def read_plan(folder: RunFolder, notes: list[str] | None = None) -> Plan | None:
         message = f"plan.json cannot be read: {system_reason(error)}"
         raise FolderError(message, where=str(folder.root)) from None
     except ValueError as error:
-        hint = f"resume it with the version that started it and an unchanged plan.json, or {_anew(folder)}"
+        hint = f"resume the run with the version that started it and an unchanged plan.json, or {_anew(folder)}"
         raise FolderError(str(error), where=str(folder.root), hint=hint) from None
 
 

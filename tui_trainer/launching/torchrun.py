@@ -127,7 +127,7 @@ def wait_for_nodes(folder: RunFolder, plan: Plan, attempt: str, progress: Progre
     while missing := [rank for rank in range(1, plan.nodes) if not _has_come(folder, rank, attempt)]:
         if monotonic() > until:
             message = f"node {missing[0]} of {plan.nodes} (counted from 0) did not join within "
-            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` on it"
+            message += f"{format_seconds(WAIT_SECONDS)}: start `{join_command(folder, missing[0])}` there"
             raise RunError(message)
         if monotonic() - told_at > 10 * POLL_SECONDS:
             told_at = monotonic()
@@ -179,7 +179,7 @@ def _address(plan: Plan) -> str:
             free.bind(("", int(port or 0)))
         except OSError as error:
             message = f"port {port} of this node cannot be used: {system_reason(error)}"
-            hint = "set another port, or none to use a free one"
+            hint = "set another port, or leave the port out to use a free one"
             raise ConfigError(Problem(message=message, key="distributed.rendezvous", hint=hint)) from None
         return f"{host}:{free.getsockname()[1]}"
 

@@ -59,7 +59,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         "attention_packages": packages if gpu else [],
     }
     trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
-    trial["torch"], part = hardware.libraries.get("torch") or "", "its start"
+    trial["torch"], part = hardware.libraries.get("torch") or "", "the start of a process"
     trial["ended"] = ""
 
     def hear(line: dict[str, Any]) -> None:
@@ -253,7 +253,7 @@ def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
         rows.append(("loader", format_rate(loaded, "tokens")))
     rows.append(("limits", _limit_words(trial)))
     if (ecc := trial.get("ecc")) is not None:
-        rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} not"))
+        rows.append(("ECC", f"{ecc['corrected']} corrected, {ecc['uncorrected']} uncorrected"))
     return rows
 
 

@@ -44,7 +44,8 @@ class RouterLoss(NamedLoss):
         with self._balanced(_mask_BT(batch)) as found:
             nats = self._loss(replace(batch, inputs={**batch.inputs, OUTPUT: True}))
         if not found or not isinstance(found[-1], Tensor):
-            raise RunError("the model returned no router logits; set training.router_aux_loss_coef = 0 to go without")
+            hint = "set training.router_aux_loss_coef = 0 to train without a router loss"
+            raise RunError(f"the model returned no router logits; {hint}")
         return {NEXT_TOKEN: nats, ROUTER: self._coefficient * batch.tokens * found[-1].to(nats.device)}
 
     @contextmanager

@@ -256,11 +256,11 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
         build=_fused_adamw,
         aliases=("adamw", "adamw_hf", "adamw_apex_fused"),
         smaller=("adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
-        cpu_note="on a CPU: 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured during development)",
+        cpu_note="an update on a CPU: 7.7 ms fused, 21.5 ms as a loop, 28.9 ms foreach (measured during development)",
     ),
     "adamw_torch": _OF_TORCH(
         label="AdamW",
-        help="the same update, not fused: one pass over the weights per operation",
+        help="AdamW that is not fused: one pass over the weights per operation",
         build=_adamw,
         smaller=(DEFAULT, "adamw_8bit", "adamw_torch_8bit", ADAFACTOR),
         warning="the fused version computes the same update in one pass over the weights",
@@ -270,7 +270,7 @@ OPTIMIZERS: dict[str, OptimizerSpec] = {
     ),
     ADAFACTOR: OptimizerSpec(
         label="Adafactor",
-        help="one number per row and column of a matrix instead of two per weight",
+        help="its state has one number per row and column of a matrix instead of two per weight",
         build=_adafactor,
         modules=("transformers.optimization",),
         learning_rates=ADAPTIVE,

@@ -120,6 +120,6 @@ def _against_experts(tuning: TuningSection, parts: AdaptedParts) -> list[Problem
         message = f"is true, but peft has no DoRA for {which}"
         found.append(Problem(message=message, key="tuning.use_dora", hint=f"set it to false, or {instead}"))
     if tuning.in_four_bits:
-        message = f"is {tuning.method}, which has not been tested with {which}: they are not quantised to 4 bits"
+        message = f"is {tuning.method}, which has not been tested with {which}: these tensors are not quantised"
         found.append(Problem(message=message, key="tuning.method", hint=f'set it to "lora", or {instead}'))
     return found

@@ -97,7 +97,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     """Everything that keeps a run from starting with this adapter, or with none where one is asked to go on."""
     asked, adapter = config.tuning.continue_adapter, facts.adapter
     if adapter is None:
-        hint = "start from the folder of an adapter or from a run that trained one, or leave this at auto"
+        hint = "start from the folder of an adapter or from a run that trained one, or leave this setting at auto"
         message = f'is "{asked}", but the model to start from is not an adapter'
         return [] if asked == "auto" else [Problem(message=message, key=KEY, hint=hint)]
     if facts.damage:  # `model_problems` reports it
@@ -175,7 +175,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in made and not odd:
-        message = "the adapter is on only some layers of these names, which tuning.target_modules cannot express"
+        message = "the adapter covers only some of the layers of a name, which tuning.target_modules cannot express"
         yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in made.items():
         asked = getattr(config.tuning, key.rpartition(".")[2])

@@ -155,11 +155,11 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
             "remove it",
         )
     if tuning.trainable_layers:
-        yield "the new rows would not train: tuning.trainable_layers freezes the embedding", "remove one of the two"
+        yield "new tokens would not be trained: tuning.trainable_layers freezes the embedding", "remove one of the two"
     if facts.adapter and goes_on:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (
-            f"the adapter to continue has no rows for {shown}",
+            f"the adapter to continue has no embedding rows for {shown}",
             'remove it, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
         )
         return
@@ -175,7 +175,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     whole = saves_embedding(shape, tuning.modules_to_save), saves_head(shape, tuning.modules_to_save)
     if any(whole) and not _saves_tables(shape, tuning):
         yield (
-            f"the new rows of the other table would not be trained with {_SAVED_KEY} = {', '.join(names)}",
+            f"with {_SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head",
             f"name embedding and head in {_SAVED_KEY}",
         )
     if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:

@@ -73,7 +73,7 @@ def template_text(wanted: str) -> str:
     if not is_file:
         near = difflib.get_close_matches(wanted, template_names(), n=1)
         guess = f"did you mean {near[0]}? " if near else ""
-        hint = f"{guess}known: {', '.join(template_names())}, or the path to a {_ENDING} file"
+        hint = f"{guess}available: {', '.join(template_names())}, or the path to a {_ENDING} file"
         raise _problem(f"unknown chat template {one_line(wanted, 60)!r}", hint)
     try:
         with Path(wanted).expanduser().open("rb") as file:
@@ -295,7 +295,7 @@ def unwritten_parts(
         if _end_of(thought, text, first, min(last, following)) < 0:
             lost[number] = REASONING[0]
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
-                return f"the reasoning of message {number + 1}, which has nothing else", []
+                return f"the reasoning of message {number + 1}, which has no other content", []
     return "", [*left_out, *lost.values()]
 
 
@@ -412,7 +412,8 @@ class ConversationRenderer:
         or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
             message = f"the text contains {self._untold!r}, which ends turns in the chat template {self._template.name}"
-            raise DataError(message, hint="it is not a special token, so it cannot be told apart from the end token")
+            hint = "remove it from the row: it is not a special token, so it looks like the end of the turn"
+            raise DataError(message, hint=hint)
         messages, spelt = self._broken(self._renamed(conversation.messages))
         tools, more = self._broken(list(conversation.tools))
         if self._loss_on == "all":

@@ -118,7 +118,8 @@ def read_config(folder: Path) -> dict[str, Any]:
         hint = "use the version of the model with config.json and .safetensors files"
         raise bad_model("the folder has only .gguf files (llama.cpp), which cannot be trained", hint, where)
     if nested := sorted(path.parent.name for path in folder.glob("*/config.json"))[:3]:
-        raise bad_model("the folder has no config.json", f"subfolders with one: {one_line(', '.join(nested))}", where)
+        hint = f"these subfolders have one: {one_line(', '.join(nested))}"
+        raise bad_model("the folder has no config.json", hint, where)
     raise bad_model("the folder has no config.json", "give the folder where transformers saved the model", where)
 
 
@@ -152,7 +153,8 @@ def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head 
         why = NOT_TRAINED.get(str(config.get("model_type")), "this type cannot be trained here")
         raise bad_model(f"{name} is {what}, and {why}", hint, where)
     if other := _no_decoder(config, name):
-        raise bad_model(f"{name} is {other}, which does not continue a text", "use the full model", where)
+        hint = "use the full model, with its language-model head"
+        raise bad_model(f"{name} is {other}, which does not continue a text", hint, where)
     if head not in (None, CAUSAL):
         hint = "set task.type to causal_lm or chat, or choose a text-only model"
         raise bad_model(f"{name} is {what}, which can only be trained to continue text", hint, where)

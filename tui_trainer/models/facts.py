@@ -133,7 +133,8 @@ def find_model(
 def require_folder(facts: ModelFacts) -> Path:
     """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
     if facts.folder is None:
-        raise bad_model(f"the model {facts.name} can be planned, but is not on this machine", remedies(facts.name))
+        what = f"a run with {facts.name} can be planned, but the model is not on this machine"
+        raise bad_model(what, remedies(facts.name))
     return facts.folder
 
 
@@ -179,7 +180,7 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
     fields = read_json(folder / ADAPTER_FILE) or {}
     told, where = fields.get("base_model_name_or_path"), str(folder)
     if not isinstance(told, str) or not told:
-        hint = f"write it into {ADAPTER_FILE} as base_model_name_or_path"
+        hint = f"write the name of its base model into {ADAPTER_FILE} as base_model_name_or_path"
         raise bad_model("the adapter does not name its base model", hint, where)
     revision = fields.get("revision")
     more = {"revision": revision if isinstance(revision, str) else asked["revision"]}
@@ -191,7 +192,8 @@ def _with_adapter(folder: Path, asked: dict[str, Any], environment: Mapping[str,
             replace(one, message=f"{words}: {one.message}", where=where) for one in error.problems
         ) from None
     if base.adapter:
-        raise bad_model("the base of this adapter is another adapter", "merge that one into its base first", where)
+        hint = "merge that adapter into its base model first"
+        raise bad_model("the base of this adapter is another adapter", hint, where)
     if base.folder is None:
         raise bad_model(f"the adapter is for {base.name}, which is not on this machine", remedies(base.name), where)
     # Beside an adapter where the model that it is for knows no such labels, tokens or positions.

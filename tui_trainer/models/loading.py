@@ -228,7 +228,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
         stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
     }
     if had:
-        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, this task {model.num_labels}"
+        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, this task has {model.num_labels}"
     return words
 
 

@@ -97,7 +97,7 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:
-        return about(f"the {family} model cannot be built with it: {failure.reason or failure}")
+        return about(f"the {family} model cannot be built with these positions: {failure.reason or failure}")
     if not types:
         return about(f"this {family} model has no rotary positions that transformers can scale")
     if types != [asked]:
@@ -131,7 +131,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
     asked, kind = _asked(section), section.rope_type
     if kind == _NONE:
         return [
-            Problem(message=f"is set, but {TYPE_KEY} = {_NONE} ignores it", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
+            Problem(message=f"has no effect with {TYPE_KEY} = {_NONE}", key=f"{KEY}.{name}", hint=f"set {TYPE_KEY}")
             for name in asked
             if name != "rope_type"
         ]

@@ -161,7 +161,7 @@ def shape_of(
     fields, model_type = ConfigFields(config), ConfigFields(config).model_type
     if isinstance(config.get("text_config"), Mapping) and not has_towers(model_type):
         hint = "choose a text-only model"
-        raise bad_model(f"{model_type or 'the model'} is built from several models (text and others)", hint)
+        raise bad_model(f"{model_type or 'the model'} combines several models (a text model and others)", hint)
     if not model_type:
         raise bad_model("config.json has no model_type", hint="it is not the config of a transformers model")
     classes = (labels or stored_labels(config)) if head in CLASSIFYING else 0

@@ -137,7 +137,7 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
     settings: dict[str, tuple[object, tuple[object, ...]]] = {}
     why = f"has not been tested with {model_type}, a model with vision towers"
     if config.model.text_only:
-        why = "does not work with model.text_only = true: the text model is not in a folder before training"
+        why = "does not work with model.text_only = true: the text model has no folder of its own before training"
         settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "tuning.method": (config.tuning.method, ("full",)),

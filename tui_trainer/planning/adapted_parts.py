@@ -81,7 +81,7 @@ def _matched(
     if odd := [path for path in hits if path not in inner]:
         kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
         message = f"matches {one_line(odd[0], 120)} ({kind}), which is not a linear layer inside the model"
-        return wrong(message, "end it with names of layers, as in '.*\\.(q|v)_proj'")
+        return wrong(message, "end the expression with names of layers, as in '.*\\.(q|v)_proj'")
     whole = names_in(tuning.modules_to_save)
     if both := [path for path in hits if any(f".{name}." in f".{path}." for name in whole)]:
         hint = "remove it from the expression, or from tuning.modules_to_save"
@@ -109,11 +109,11 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     ]
     hits = [place for place in owners if _ends_with(place, (name,))]
     known = ", ".join(dict.fromkeys(map(place_in_block, fits)))
-    hint = f"tensors that can be adapted: {one_line(known, 300)}" if known else "this model has no such tensors"
+    hint = f"tensors that can be adapted: {one_line(known, 300)}" if known else "this model has no adaptable tensors"
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
     elif odd := [place for place in hits if place not in fits]:
-        message = f"{one_line(odd[0], 120)} belongs to a layer or is not a matrix"
+        message = f"{one_line(odd[0], 120)} is part of a linear layer or an embedding, or is not a matrix"
         hint = f"name layers in {MODULES_KEY}; {hint}"
     else:
         return None
@@ -145,8 +145,9 @@ def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             name = place.rpartition(".")[2]
             linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
-        message = f"peft {metadata.version('peft')} adapts other layers of {inner.config.model_type} than these names"
-        hint = f"it renames experts of older models; differences: {_some(sorted(paths ^ wanted))}. "
+        version, family = metadata.version("peft"), inner.config.model_type
+        message = f"with these names, peft {version} adapts different layers of {family}"
+        hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
         hint += f'Use "all-linear" for all layers, {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {

@@ -53,7 +53,7 @@ class Attention(BaseModel):
 
     @property
     def because(self) -> str:
-        repeated = "; keys and values are repeated for it" if self.repeats_keys else ""
+        repeated = "; this kernel needs keys and values repeated for each query head" if self.repeats_keys else ""
         wait = f"; {self.hidden_wait}" if self.hidden_wait else ""
         return f"{self.reason}{repeated}{wait}"
 
@@ -99,8 +99,8 @@ def _chosen(shape: ModelShape, requested: str) -> Attention | None:
     """What leaves torch no choice."""
     facts = shape.attention
     if requested not in ("auto", "sdpa"):
-        unknown = "" if is_known_attention(requested) else "; the plan assumes the memory of sdpa"
-        return Attention(kernel=requested, reason=f"model.attn_implementation is set to it{unknown}", source="config")
+        unknown = "" if is_known_attention(requested) else "; the plan assumes as much memory as for sdpa"
+        return Attention(kernel=requested, reason=f"model.attn_implementation requests it{unknown}", source="config")
     if facts.soft_cap:
         reason = f"SDPA does not support the model's soft cap of {facts.soft_cap:g} on scores"
         return Attention(kernel=EAGER, reason=reason, source="transformers modeling_gemma2.py, _supports_sdpa of 5.24")
@@ -137,7 +137,7 @@ def _on_cpu(shape: ModelShape) -> Attention:
     ):
         if is_there:
             return Attention(kernel=MATH, reason=f"torch's CPU kernel supports no {what}", source=source)
-    return Attention(kernel=ON_CPU, reason="it stores no scores, with or without a mask", source=source)
+    return Attention(kernel=ON_CPU, reason="it stores no attention scores, with or without a mask", source=source)
 
 
 def planned_mask(shape: ModelShape, rows: AttentionRows) -> str:
@@ -185,7 +185,7 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
     # tokens a row at a mean: a tenth of rows of 600, all of whose products are computed. The next kernel costs a part
     # of attention's time, itself about a tenth of a step at 4,096 tokens and less below (reckoned, not measured).
     if rows.widths_vary:
-        return "builds a plan for each row length, and lengths vary"
+        return "builds an execution plan for each row length, and row lengths vary"
     return ""
 
 
@@ -214,7 +214,7 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
     if against := _against_flash(shape, machine, ""):
         return against
     if facts.is_chunked:
-        return "does not support the model's chunks"
+        return "does not support the model's chunked attention"
     if facts.learnt_bias:
         return "does not support a learned bias"
     if shape.attention_dropout:

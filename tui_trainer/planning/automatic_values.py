@@ -97,7 +97,7 @@ def best_precision(hardware: Hardware, target: TrainingDevice, shape: ModelShape
     if not native:
         return exact("fp32", "this CPU only emulates bf16, which is slower than fp32")
     if shape.hidden_size < CPU_BF16_LEAST_WIDTH:
-        return exact("fp32", f"at width {shape.hidden_size}, casts to bf16 cost more than it saves")
+        return exact("fp32", f"at hidden size {shape.hidden_size}, casts to bf16 cost more time than bf16 saves")
     return exact("bf16", f"native on this CPU ({', '.join(native)})")
 
 
@@ -164,11 +164,12 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
     if trains:
         reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
-            reason += "; without FSDP2 experts are computed in fp32 as well, as autocast does not cover grouped_mm"
+            reason += "; without FSDP2, experts are computed in fp32 as well, as autocast does not cover grouped_mm"
         return exact("float32", reason)
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
-        return exact(by_precision[chosen], "for weights that are not in 4 bits; the 4-bit ones are unpacked to this")
+        reason = "dtype of the weights that are not in 4 bits; 4-bit weights are unpacked to it"
+        return exact(by_precision[chosen], reason)
     return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 
 
@@ -176,7 +177,7 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     """Tokens whose logits are there at one time; 0: all of a micro-batch."""
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
-        why = f"{shape.model_type} changes its logits in a way that chunks do not support"
+        why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
         return exact(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
     if requested != "auto":
         return exact(requested, f"from {loaded.where(key)}")
@@ -190,7 +191,7 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
         # for each token and word: for twice as many tokens as the hidden states are wide that takes as long.
         wide = max(FEW_LABELS, 2 * shape.hidden_size)
         return exact(wide, f"{why}; chunks are larger because the head is trained")
-    return exact(0, "auto: on a CPU, all at once is faster")
+    return exact(0, "auto: on a CPU, computing all logits at once is faster")
 
 
 class Chosen(NamedTuple):
@@ -292,7 +293,7 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         message = f"is {requested}, but transformers computes no router loss for {shape.model_type}"
         raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
     if requested == "model":
-        return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the model's own")
+        return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the coefficient of the model's config")
     if requested != "auto":
         return routers, exact(requested, f"from {loaded.where(KEY)}")
     if routers.is_on:

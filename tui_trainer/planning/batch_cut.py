@@ -133,7 +133,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
         cut = _cut(effective, -(-share // min(accumulation, share)), effective_reason, reason, processes)
         if cut.accumulation == accumulation:
             return cut
-        uneven = f"{cut.accumulation_reason}; {accumulation}, as requested, would leave a micro-batch empty"
+        uneven = f"{cut.accumulation_reason}; {accumulation} micro-batches, as requested, would leave one of them empty"
         return replace(cut, accumulation_reason=uneven)
     limit = min(micro, share) if isinstance(micro, int) else share
     fits = largest_fit(limit)
@@ -144,7 +144,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     elif isinstance(micro, int) and micro < share:
         reason = f"the largest equal part of {of} up to {micro}, from {loaded.where(MICRO)}"
     else:
-        reason = f"{of.replace('the effective', 'the whole effective')} fits"
+        reason = f"{of.replace('the effective', 'the whole effective')} fits in memory"
     return _cut(effective, even, effective_reason, reason, processes)
 
 
@@ -228,7 +228,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
         why = "rows are cut from one long text, so they are full" if facts.is_stream else f"{task} never packs rows"
         return exact(False, why)
     if is_asked(loaded.config):
-        return exact(False, "Unsloth's attention covers whole rows")
+        return exact(False, "Unsloth's attention covers whole rows: packed documents would mix")
     if why := against_packing(shape.model_type):
         return exact(False, why)
     rows = min(effective, facts.rows)
@@ -237,7 +237,7 @@ def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective
     if requested is True:
         return Planned(value=True, exact=facts.exact, reason=f"{fill}{where}")
     if saving < LEAST_SAVING:
-        return Planned(value=False, exact=facts.exact, reason=f"{fill}: there is little to gain")
+        return Planned(value=False, exact=facts.exact, reason=f"{fill}: packing would save little")
     return Planned(value=True, exact=facts.exact, reason=fill)
 
 
@@ -319,7 +319,7 @@ def packed_cut(
     else:
         fits = largest_fit(rows)
         micro = -(-rows // -(-rows // fits))
-        reason = "all packed rows of a step fit" if fits >= rows else f"{fits} packed rows fit in memory"
+        reason = "all packed rows of a step fit in memory" if fits >= rows else f"{fits} packed rows fit in memory"
     accumulation = -(-rows // micro)
     return replace(
         cut,
@@ -327,5 +327,5 @@ def packed_cut(
         micro_reason=reason,
         accumulation=accumulation,
         accumulation_reason=f"up to {rows} packed rows in micro-batches of {micro}"
-        + ("; a step with more needs another pass" if most > accumulation * micro else ""),
+        + ("; a step with more rows needs another forward pass" if most > accumulation * micro else ""),
     )

@@ -69,8 +69,9 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
             problems += [loaded.placed(problem) for problem in error.problems]
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
-        message = f"is {config.targets.score:g}, but {METRIC_KEY} is not a score"
-        problems.append(loaded.problem("targets.score", message, "set it, or targets.loss for the held-out loss"))
+        message = f"is {config.targets.score:g}, but {METRIC_KEY} = loss is not a score"
+        hint = f"set {METRIC_KEY} to a score, or set targets.loss instead"
+        problems.append(loaded.problem("targets.score", message, hint))
     if config.tuning.trainable_layers and (config.tuning.has_adapter or config.is_from_scratch):
         why = "random weights cannot be frozen" if config.is_from_scratch else "the model's own weights are frozen"
         hint = "leave it empty" if config.is_from_scratch else f'leave it empty, or set {METHOD_KEY} = "full"'
@@ -115,15 +116,18 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
     if init != "default" and not tuning.has_adapter:
         why, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
     elif tuning.mutates_weights and tuning.in_four_bits:
-        why = "4-bit weights cannot be decomposed: the remainder would be rounded to 4 bits again, "
-        why += "but the adapter is saved for the original weights"
+        why = "4-bit weights cannot be decomposed: what remains of them would be rounded to 4 bits again, "
+        why += "and the saved adapter would not fit the original weights"
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
-        why, hint = "DoRA learns the norms of the weights that it changes", f"{hint}, or tuning.use_dora to false"
+        why, hint = (
+            f"DoRA learns the norms of the weights, which {init} changes",
+            f"{hint}, or tuning.use_dora to false",
+        )
     elif tuning.mutates_weights and tuning.target_parameters:
-        why, hint = "it is not tested with tensors of experts", f"{hint}, or {PARAMETERS_KEY} to empty"
+        why, hint = "this is not tested with tensors of experts", f"{hint}, or leave {PARAMETERS_KEY} empty"
     elif tuning.mutates_weights and loaded.config.model.add_tokens:
-        why, hint = "it is not tested with new tokens", f"{hint}, or model.add_tokens to empty"
+        why, hint = "this is not tested with new tokens", f"{hint}, or leave model.add_tokens empty"
     return [loaded.problem(INIT_KEY, f"is {init}, but {why}", hint)] if why else []
 
 

@@ -74,11 +74,11 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     here = count or (min(plan.processes_per_node, len(cards)) if cards else plan.processes_per_node)
     wanted, uuids = here * nodes, tuple(cards[:here]) if here > 1 else ()
     if is_asked(plan.config) and wanted > 1:
-        raise ConfigError(Problem(message="Unsloth trains in one process"))
+        raise ConfigError(Problem(message=f"Unsloth trains in one process, not in {wanted}"))
     if (wanted, nodes) == (before, plan.nodes) and set(uuids) == set(plan.gpu_uuids):
         return plan, ""
     if cards and here > len(cards):
-        raise ConfigError(Problem(message=f"{here} processes need one GPU each, and {len(cards)} can be used"))
+        raise ConfigError(Problem(message=f"{here} processes need one GPU each, but only {len(cards)} can be used"))
     if wanted > plan.effective_batch_size.value:
         message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs at least one"
         raise ConfigError(Problem(message=message))

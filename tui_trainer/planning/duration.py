@@ -138,7 +138,7 @@ def checkpointing_cost(
     """Return how much longer a step takes with checkpointing, as a share. The times are seconds measured on this
     machine; without both of them the share is `planned_share`, what is computed again."""
     if measured_with and measured_without:
-        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without it")
+        return estimated(max(measured_with / measured_without - 1, 0.0), "measured here with and without checkpointing")
     return estimated(planned_share, "the forward pass of layers runs twice")
 
 
@@ -211,7 +211,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
         if affordable < SAMPLE_TOKENS:
             reason = f"so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
-    return exact(SAMPLE_TOKENS, "in each sample")
+    return exact(SAMPLE_TOKENS, "the usual length")
 
 
 @cache
@@ -245,7 +245,7 @@ def step_time(
     which a processor does before each and beside a card."""
     setup = setup or TrainingSetup()
     if calibration.step_seconds is not None:
-        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'such steps')}")
+        return estimated(calibration.step_seconds, f"measured here, {_runs(calibration, 'the same steps')}")
     if calibration.flops_per_second is not None:
         rate, runs = calibration.flops_per_second, _runs(calibration, "this model with other rows")
         return estimated(flops / rate, f"{runs} here ({rate / 1e9:.0f} GFLOP/s)")
@@ -273,12 +273,16 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
     rate, share = _fastest_rate(device), training_share(hidden_size)
-    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here, a model of this width about {share:.0%} of that"
+    reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here; {_share_words(share)}"
     if setup.precision != "fp32":
         reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
     if starts:
-        reason += f"; launch overhead is {format_seconds(starts)} of it"
+        reason += f"; {format_seconds(starts)} of the step is launch overhead"
     return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)
+
+
+def _share_words(share: float) -> str:
+    return f"training at this hidden size reaches about {share:.0%} of that"
 
 
 def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
@@ -363,10 +367,10 @@ def _on_card(
 ) -> Planned[float | None]:
     rate = card_flops_per_second(card, setup) if card else None
     if card is None or rate is None:
-        known = f"the catalogue has no {setup.precision} rate for it" if card else "this GPU is not in the catalogue"
-        return estimated(None, f"{known}: measure one step first")
+        lack = f"has no {setup.precision} rate for this GPU" if card else "does not contain this GPU"
+        return estimated(None, f"the catalogue {lack}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}), a model of this width about {share:.0%} of that"
+    reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
     if setup.four_bits:
         reason += f"; unpacking 4 bits takes about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
     computing = flops / (rate * usual_share(hidden_size, setup))

@@ -60,7 +60,8 @@ def with_dry_run(config: Config, shape: ModelShape, setup: TrainingSetup) -> tup
     model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
     layer, why_not = measure_layer(model, shape, setup, row_tokens(config, setup))
     if layer is None:
-        reason += f"; activations by a general formula, because {shape.model_type} could not be counted: {why_not}"
+        reason += f"; a general formula estimates activations, because those of {shape.model_type} "
+        reason += f"could not be counted: {why_not}"
     return replace(setup, counted=layer), reason
 
 

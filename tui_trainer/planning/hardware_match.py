@@ -81,9 +81,9 @@ def match_problems(profile: Profile) -> list[Problem]:
     """What is wrong with a [match]: it is not guessed at, and not ignored."""
     match, where = profile.match, one_line(str(profile.path))
     allowed = _CPU_KEYS if match.get("device") == "cpu" else _CUDA_KEYS
-    hint = f"known keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
+    hint = f"valid keys with device = {one_line(repr(match.get('device')), 20)}: " + ", ".join(allowed[1:])
     problems = [
-        Problem(message="is not a known key of [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
+        Problem(message="is not a valid key of [match]", where=where, key=f"match.{one_line(key)}", hint=hint)
         for key in match
         if key not in allowed
     ]

@@ -96,7 +96,7 @@ def _start(config: Config) -> Start:
 
 
 def _words(config: Config) -> tuple[str, str]:
-    pissa = "adapters that start as the principal part of the weights"
+    pissa = "adapters initialised from the principal components of the weights"
     return (pissa, f"with {pissa}") if _is_pissa(config) else _WORDS[_start(config)]
 
 

@@ -242,7 +242,7 @@ class KeptMicroBatch:
     def words(self) -> str:
         """`measured: 16 rows x 2: 210 ms/step, 32 rows x 1: 230 ms`, the fastest first."""
         if not self.step_seconds:
-            return f"measured: {self._split(self.rows)} fits in memory, but no size was timed"
+            return f"measured: {self._split(self.rows)} fits in memory, but no micro-batch size was timed"
         fastest_first = sorted(self.step_seconds.items(), key=lambda pair: (pair[0] != self.rows, pair[1], -pair[0]))
         (first, seconds), *others = fastest_first
         fastest = f"measured: {self._split(first)}: {format_seconds(seconds)}/step"

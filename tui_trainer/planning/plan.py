@@ -218,7 +218,7 @@ class Plan(BaseModel):
     eval_every_steps: Annotated[Planned[int], Figure(title="evaluates every")]
     save_every_steps: Annotated[Planned[int], Figure(title="saves every")]
     sample_every_steps: Annotated[Planned[int], Figure(title="samples every")]
-    sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "in each text")
+    sample_tokens: Annotated[Planned[int], Figure(title="tokens per sample")] = exact(SAMPLE_TOKENS, "the usual length")
     threads: Annotated[Planned[int], Figure(title="CPU threads")]
     checkpoint_bytes: Annotated[Planned[int], Figure(title="checkpoint", unit="bytes")]
     final_model_bytes: int
@@ -493,7 +493,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         padding, narrowest = of_rows(cut.micro).of(is_grouped=grouped.value)
         setup = replace(setup, narrowest_pass=narrowest)
     if tunes:
-        words = kept.words if kept else f"{cut.micro_reason}; the fastest is measured before the start"
+        words = kept.words if kept else f"{cut.micro_reason}; the fastest micro-batch is measured before training"
         cut = replace(cut, micro_reason=words)
     # A micro-batch and a number of parts that were both written make another effective batch.
     rows = -(-most_rows(config, facts, packed.value, cut.effective) // processes)
@@ -548,8 +548,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     if tuning.mutates_weights:
         begins = Decomposition.of(tuning.init_lora_weights, tuning.r, setup.adapted(shape))
     if begins:
-        share += f"; initialised by {begins.how} of each of {begins.count:,} matrices before the first step"
-        share += f", {begins.operations:.1e} operations, and are saved with rank {2 * tuning.r}"
+        share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
+        share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
     rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
     ratio_reason, floor_reason = (
         f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio",
@@ -635,7 +635,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     beginning = None
     if begins:
         beginning = begins.seconds(card, on_card=setup.device == "cuda")
-        took = f"{format_seconds(beginning.value)} of " if beginning.value is not None else ""
+        took = f"{format_seconds(beginning.value)} for " if beginning.value is not None else ""
         time_reason += f", and {took}{beginning.reason}"
         total = None if total is None or beginning.value is None else total + beginning.value
     time_reason += "; without loading, saving and samples"

@@ -59,7 +59,7 @@ def whole_only(config: Config) -> Iterator[_Refusal]:
 def _frozen_parts(config: Config) -> Iterator[_Refusal]:
     if config.tuning.mutates_weights:
         hint = f"set it to default, or {STRATEGY} = ddp"
-        yield INIT_KEY, "sharding is not tested with adapters that start as a part of the weights", hint
+        yield INIT_KEY, "sharding has not been tested with adapters that are initialised from the weights", hint
     if config.tuning.trainable_layers:
         hint = f"leave it empty, or set {STRATEGY} = ddp"
         yield "tuning.trainable_layers", "a partly frozen model cannot be sharded", hint
@@ -151,7 +151,8 @@ def processes_of(
     here, nodes = _here(loaded, hardware, target, chosen_gpu), loaded.config.distributed.nodes
     if nodes == 1:
         return here
-    reason = f"{nodes} nodes (from {loaded.where(NODES)}) of {here.count.value}: {here.count.reason}"
+    each = f"{here.count.value} {'process' if here.count.value == 1 else 'processes'} each: {here.count.reason}"
+    reason = f"{nodes} nodes (from {loaded.where(NODES)}) with {each}"
     return replace(here, nodes=nodes, count=exact(_with_rows(loaded, nodes * here.count.value), reason))
 
 
@@ -168,7 +169,7 @@ def _here(loaded: ResolvedLoaded, hardware: Hardware, target: TrainingDevice, ch
         return _automatic(loaded, cards, chosen_gpu)
     count = _with_rows(loaded, int(requested))
     if count > len(cards):
-        message = f"is {count}, but {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
+        message = f"is {count}, but only {len(cards)} {'GPU' if len(cards) == 1 else 'GPUs'} can be used"
         raise ConfigError(loaded.problem(PROCESSES, message, f"set it to {len(cards)}, or to auto"))
     return _on(cards[:count], f"from {loaded.where(PROCESSES)}")
 
@@ -201,11 +202,11 @@ def strategy_of(
         if fits(1):
             return exact("ddp", "the model and its gradients fit in each process")
         if problems := split_problems(loaded):
-            return exact("ddp", f"the model and its gradients do not fit, but cannot be sharded: {problems[0].key}")
+            return exact("ddp", f"the model and its gradients do not fit, but {problems[0].key} prevents sharding")
         if has_nodes and fits(group.per_node):
             return exact("hsdp", "the model fits when it is sharded within each node")
         if not fits(processes):
-            return exact("fsdp", "the model does not fit even when sharded, but this comes closest")
+            return exact("fsdp", "the model does not fit even when sharded, but sharding comes closest")
         return exact("fsdp", "the model fits only when sharded")
     if requested not in ZERO_STAGES and (problems := split_problems(loaded)):
         raise ConfigError(problems)

@@ -45,7 +45,7 @@ def place_words(plan: Plan) -> str:
 def moved_words(before: Plan, now: Plan) -> str:
     """Return why the same steps are now planned to take another time; empty if they are not, or if the steps differ.
 
-    `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of such steps`.
+    `a step is now planned to take 914 ms instead of 138 ms: measured here, from 1 measured run of the same steps`.
     """
     old, new = before.step_seconds.value, now.step_seconds.value
     same = before.shape_key == now.shape_key and before.device_name == now.device_name

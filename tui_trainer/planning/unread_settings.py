@@ -48,7 +48,7 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         yield why, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
         yield "a table is read row by row", ["data.max_chars"] * (task.rows == "examples")
-        yield "the rows of one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
+        yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
     if config.is_from_scratch:
         names = ("revision", "trust_remote_code", "towers", "text_only")
         yield "the model starts from random weights", [f"model.{name}" for name in names] + section("tuning", "method")

@@ -44,7 +44,7 @@ class CharLm(CausalLm):
             return super().problems(config) or self._token_problems(config)
         found = changes_of_scratch(config) + self.data_problems(config)
         if config.model.model_name_or_path:
-            hint = 'set model.init to "pretrained" to continue from a character model, or leave this empty'
+            hint = 'set model.init to "pretrained" to continue from a character model, or leave this setting empty'
             message = "a character model from scratch takes its shape from [model.scratch]"
             found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.tuning.method != "full":
@@ -66,7 +66,7 @@ class CharLm(CausalLm):
                 return []
             message = "the vocabulary of a character model is fixed by its first data: no tokens can be added"
             return [Problem(message=message, key=TOKENS_KEY, hint="remove it")]
-        hint = "use the recipe finetune for such a model: it infers the task from model and data, or set task.type"
+        hint = "use the recipe finetune, which infers the task from model and data, or set task.type"
         message = "training can only continue from a character model, and the tokens of this model are not characters"
         return [Problem(message=message, key="model.model_name_or_path", hint=hint)]
 

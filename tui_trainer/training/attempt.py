@@ -153,7 +153,8 @@ def too_large(components: Components, source: str, step: int, shortage: Shortage
     begins = one_line(str(components.tokenizer.decode(rows.row(index)[:_SHOWN_TOKENS].tolist())), _SHOWN_CHARACTERS)
     stands = f"The checkpoint of step {step - 1} is saved. " if saved and step > 1 else ""
     return (
-        f"out of memory at step {step} with one row per pass ({shortage.words}). The longest has {tokens:,} tokens: "
-        f"row {index + 1:,} prepared from {one_line(source)}, starting with {begins!r}. {stands}"
+        f"out of memory at step {step} with one row per pass ({shortage.words}). "
+        f"The longest row has {tokens:,} tokens: row {index + 1:,} prepared from {one_line(source)}, "
+        f"starting with {begins!r}. {stands}"
         f"To use less memory, start a new run with {less_memory(components.plan, tokens)}"
     )

@@ -466,7 +466,7 @@ class Checkpoints:
             checkpoint_folder.rotate(self.job.folder.checkpoints, config.checkpoint.save_total_limit, spare)
         except OSError as error:
             message = f"an old checkpoint could not be removed: {system_reason(error)}"
-            self._problem(position.step, "rotation failed", message, "it still takes up space")
+            self._problem(position.step, "rotation failed", message, "the old checkpoint still takes up space")
 
     def _problem(self, step: int, kind: str, message: str, hint: str) -> None:
         self.journal.append(RunProblem(step=step, kind=kind, message=message, hint=hint))

@@ -79,7 +79,8 @@ def compile_layers(run: Trainable, tell: Tell) -> bool:
             layer._compiled_call_impl = None
         torch._dynamo.reset()
         reason = reason_to_fall_back(error)
-        tell("not compiled", f"torch.compile failed: {reason}", "training continues without it, at the usual speed")
+        hint = "training continues without compilation, at the usual speed"
+        tell("not compiled", f"torch.compile failed: {reason}", hint)
         return False
     seconds = format_seconds(perf_counter() - started)
     tell("compiled", f"{len(layers)} layers were compiled in {seconds}", "this time is not counted in any step")

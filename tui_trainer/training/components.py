@@ -67,7 +67,7 @@ def build_model(
     torch.manual_seed(config.training.seed)
     dtype = getattr(torch, plan.weights_dtype.value)
 
-    hint = "expected for a new task: they are trained on your data"
+    hint = "expected for a new task: the new weights are trained on your data"
     model = find_task(config.task.type).build_model(
         config, job.data, tokenizer, dtype, device, lambda words: tell("new weights", words, hint)
     )

@@ -64,4 +64,4 @@ class FirstGradients:
         what = f"no gradient reaches {len(without):,} of {len(found):,} trained matrices in {STEPS} steps: {named}"
         if all(_OF_ADDED_TOKENS in name for name in without):
             return what, "no row so far has a token of model.add_tokens: remove the token, or add rows that have it"
-        return what, "they are not trained: check tuning.target_modules and tuning.modules_to_save"
+        return what, "these matrices are not trained: check tuning.target_modules and tuning.modules_to_save"

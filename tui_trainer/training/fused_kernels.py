@@ -79,7 +79,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     if kernels == "none":
         return kernels
     if run.device.type != "cuda":
-        tell("kernels not used", f"{LIBRARY} is for GPUs", "the model's own operations give the same results")
+        tell("kernels not used", f"{LIBRARY} runs only on GPUs", "the model's own operations give the same results")
         return "none"
     before, counts = len(_changes), [0]
 

@@ -70,7 +70,7 @@ class RunOptimizer:
             self.torch.step()
         except Exception as error:  # the compiler raises whatever its parts raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
-            hint = f"training.optim = {ADAFACTOR} is not compiled"
+            hint = f"training.optim = {ADAFACTOR} needs no compiler"
             raise RunError(f"the step of {self.name} could not be compiled: {reason}; {hint}") from error
         self.torch.state.clear()
         self.torch.zero_grad(set_to_none=True)
@@ -174,7 +174,7 @@ class RunOptimizer:
 
     def _require_saveable(self, key: str) -> None:
         if key not in self.spec.state_keys:
-            raise CheckpointError(f"the optimizer {self.name} keeps {key!r}, which cannot be saved")
+            raise CheckpointError(f"the state of the optimizer {self.name} has an entry {key!r}, which cannot be saved")
 
     def load_shards(self, shards: Iterable[dict[str, Tensor]]) -> None:
         """Put back what `tensors` gave, in one part or several; what belongs to a parameter is in one of them.

@@ -111,7 +111,7 @@ class Ranks:
             for name, value in everyone[0].items():
                 if other[name] != value:
                     message = f"process {number} has {name} {other[name]}, process 0 has {value}"
-                    raise RunError(f"{message}; all of them must train the same model on the same data")
+                    raise RunError(f"{message}; all processes must train the same model on the same data")
 
 
 ALONE = Ranks()

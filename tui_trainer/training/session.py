@@ -94,7 +94,7 @@ class Session:
                 message = f"model.kernels were {before} until step {self.position.step}, and are {now} from here on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
             if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
-                hint = "the best evaluation is tracked from here on"
+                hint = "the search for the best evaluation starts again from this step"
                 self._problem("best checkpoint lost", f"step-{self.position.best_step}: {damage}", hint)
                 self.position.forget_best()
         self.position.kernels = self.components.kernels
@@ -330,8 +330,9 @@ class Session:
             self.position.pass_over_evaluation(None, {})
         if not self._has_given_up_evaluating:
             self._has_given_up_evaluating = True
-            message = f"out of memory in the evaluation with one row per pass; the longest has {tokens:,} tokens"
-            hint = f"it is skipped, and training continues; in a new run set {less_memory(self.plan, tokens)}"
+            message = f"out of memory in the evaluation with one row per pass; the longest row has {tokens:,} tokens"
+            less = less_memory(self.plan, tokens)
+            hint = f"this evaluation is skipped, and training continues; in a new run set {less}"
             self._problem("not evaluated", f"{message} ({shortage.words})", hint)
 
     def _answer_scores(self, rows: Rows) -> dict[str, float]:

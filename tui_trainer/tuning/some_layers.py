@@ -63,7 +63,7 @@ def trained_names(model: Any, wanted: str) -> list[str]:
             f"matches no weight of the model: {one_line(wanted, 80)}", f"names of weights are {one_line(some, 300)}"
         )
     if len(fits) == len(body):
-        raise _wrong(f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all of them")
+        raise _wrong(f"matches all weights of the model: {one_line(wanted, 80)}", "leave it empty to train all weights")
     return [name for name in names if name in fits or name.startswith(heads or ("\n",))]
 
 

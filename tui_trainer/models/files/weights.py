@@ -155,7 +155,7 @@ def _tensor(name: str, entry: Any, file: str) -> tuple[TensorFacts, int]:
         raise _Damage(f"is damaged: its header does not describe {one_line(name, 80)}")
     facts = TensorFacts(shape, dtype, file)
     if end < begin or (dtype in _BITS and end - begin != facts.size_bytes):
-        raise _Damage(f"is damaged: the size of {one_line(name, 80)} is not {end - begin} bytes")
+        raise _Damage(f"is damaged: {end - begin} bytes do not match the shape and dtype of {one_line(name, 80)}")
     return facts, end
 
 

@@ -75,7 +75,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         *model.before_training(there),
         *_begun(model),
         *_kernels(model, batch),
-        MemoryPart("libraries", LIBRARY_BYTES, "code that is loaded at first use, for any shape"),
+        MemoryPart("libraries", LIBRARY_BYTES, "code of libraries, loaded at first use, whatever the model"),
     )
 
 

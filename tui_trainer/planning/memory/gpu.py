@@ -80,7 +80,7 @@ def _with_checkpoints(model: ModelMemory, batch: BatchSizes) -> tuple[Moment, ..
     first = _sum_of_gradients(model, batch)
     formula = "layers x tokens x bytes of a layer's input"
     stored = MemoryPart("activations", inputs + _ends(model, batch), formula)
-    one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "what one layer keeps, computed again")
+    one = MemoryPart("one layer", batch.tokens * model.counted.largest_kept, "recomputed activations of one layer")
     work = (one, *_workspace(model, batch, always=True))
     # Autocast keeps its copies to the end of the forward pass, whatever layers keep. FSDP2 gathers weights in 16 bits.
     is_whole = model.setup.shards == 1 and not model.setup.cpu_offload
@@ -105,7 +105,7 @@ def _update(model: ModelMemory) -> Moment:
     if optimizer.hidden_state_bytes is not None:
         # The moment's mix in fp32, and in bf16 what goes into a product and comes out of it, with two squares.
         largest = max((x.inputs * x.outputs for x in model.shape.linears if not x.is_head), default=0)
-        return gradients, MemoryPart("update", 12 * largest, "12 bytes x numbers of the largest hidden matrix")
+        return gradients, MemoryPart("update", 12 * largest, "12 bytes x elements of the largest hidden matrix")
     if not optimizer.factored_state:
         return (gradients,)
     made = 2 * FLOAT * min(largest_parameter(model.shape), model.trained)

@@ -230,7 +230,7 @@ class Static:
         layers = 1 if self.setup.gradient_checkpointing else max(tensor.count for tensor in tensors)
         sums = sum(tensor.numbers // tensor.count * min(tensor.count, layers) for tensor in tensors)
         gradient = max(tensor.numbers // tensor.count for tensor in tensors)
-        formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the largest one's gradient"
+        formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the gradient of the largest"
         return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:

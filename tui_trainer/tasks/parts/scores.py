@@ -35,7 +35,7 @@ def metric_problems(config: Config, measured: Iterable[str], where: str) -> list
     near = get_close_matches(wanted, known, n=1) or [name for name in known if name in wanted or wanted in name]
     guess = f"did you mean {near[0]}? " if near else ""
     message = f"{one_line(wanted, 40)} is not measured {where}"
-    return [Problem(message=message, key=METRIC_KEY, hint=f"{guess}known: {', '.join(known)}")]
+    return [Problem(message=message, key=METRIC_KEY, hint=f"{guess}available: {', '.join(known)}")]
 
 
 METRICS_OF: dict[Kind, tuple[str, ...]] = {

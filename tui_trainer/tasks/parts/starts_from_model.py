@@ -327,7 +327,8 @@ class StartsFromModel:
                 f"{stored.shape.max_position_embeddings or 0:,}"
             )
         if shaping := self.shaping_settings(config):
-            found.append(f"its generation settings {settings_words(shaping)} are ignored: they suit other data")
+            own = f"the model's own generation settings {settings_words(shaping)}"
+            found.append(f"{own} are ignored: they were made for other data")
         return "".join(f"; {words}" for words in found if words)
 
     def shaping_settings(self, config: Config) -> dict[str, Any] | None:
@@ -405,7 +406,7 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
             message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
-            raise bad_model(message, "write them like the special tokens of the tokenizer", str(folder))
+            raise bad_model(message, "set them to special tokens of the tokenizer", str(folder))
     return tokenizer
 
 

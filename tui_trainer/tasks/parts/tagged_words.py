@@ -149,7 +149,9 @@ class TaggedWords(TableReader):
         tagged = self._columns.read(row)
         if self.held_out or self.knows:
             known = self._survey.counts
-            self.refuse_outside("tag", tagged.tags, known, row.where, f"known: {listed(in_order(known))}")
+            self.refuse_outside(
+                "tag", tagged.tags, known, row.where, f"tags of the training rows: {listed(in_order(known))}"
+            )
         elif not self._numbers:
             self._survey.add(tagged.tags)
             self.classes = len(self._survey.counts)
@@ -241,7 +243,7 @@ def _tag_words(survey: TagSurvey) -> Iterator[str]:
         yield f"{inside:,} of {words:,} words are in an entity"
         return
     shown = survey.counts.most_common(_SHOWN_TAGS)
-    yield f"{len(survey.counts)} separate tags: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
+    yield f"{len(survey.counts)} tags of single words: {one_line(shown[0][0], 30)} {shown[0][1]:,}"
     yield from (f"{one_line(name, 30)} {count:,}" for name, count in shown[1:])
     if more := len(survey.counts) - len(shown):
         yield f"and {more:,} more"
