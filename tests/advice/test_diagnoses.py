@@ -109,7 +109,7 @@ PLANTED = {
     ),
     "loss_spikes": (
         {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},
-        ["6 steps with more than 1.5 times the loss around them", "at 5, 42, 79"],
+        ["6 steps have more than 1.5 times the loss of their neighbours", "at 5, 42, 79"],
     ),
     "no_gradient": ({"step": {"grad_norm": 0.0}, "steps": 20}, ["gradient norm 0 in each of the first 20 steps"]),
     "rate_of_zero": ({"step": {"lr": 0.0}, "steps": 20}, ["learning rate 0 in the 20 steps up to step 20"]),

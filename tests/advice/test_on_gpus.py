@@ -254,8 +254,8 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
 
     assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
     assert "the first run of this kind measures" in details(None)
-    assert "run r waited for data 0.4% of the time, so these rules do not apply" in details(0.004)
-    assert "run r waited for data 30.0% of the time, so these rules apply, up to 6 threads" in details(0.3)
+    assert "run r waited for data 0.4% of the time, so these rules of thumb do not apply" in details(0.004)
+    assert "run r waited for data 30.0% of the time, so these rules of thumb apply, up to 6 threads" in details(0.3)
 
 
 @pytest.mark.full

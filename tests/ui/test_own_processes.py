@@ -336,7 +336,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("escape", "down", "x")
         await screens.shows("Export chat", "other is being exported to adapter: wait until it is done")
         await screens.press("escape", "q")
-        await screens.shows("Quit?", "other is being exported to adapter")
+        await screens.shows("Quit?", "The export of other to adapter")
         await screens.press("c")
         await screens.until(lambda: screens.ended)
         assert screens.bench.exports.process.is_cancelled
