@@ -174,7 +174,7 @@ TWO_CARDS = replace(
     libraries={**H200.libraries, "deepspeed": "0.19.8"},
 )
 ADVICE_ON_MASTERS = [
-    ({}, "ddp sums gradients of fp32 masters after the backward pass"),
+    ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
     ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
     ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
     ({"distributed.processes": 1}, "GiB with weights in bfloat16"),
@@ -222,7 +222,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     context = context_on(recipe("qwen-lora", settings), H200)
     assert "experts are computed in fp32" in context.planned.weights_dtype.reason
     finding = finding_of("master_weights", context)
-    assert any("experts are then computed in bf16" in line for line in finding.verdict.details)
+    assert any("experts are computed in bf16" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
     assert not any("experts" in line for line in dense.verdict.details)
 

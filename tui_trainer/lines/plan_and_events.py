@@ -73,7 +73,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.EvalDone():
             kept = kept_weights(state)
             of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
-            asked = "requested, cannot count as the best" if kept.asked_was_better else "requested"
+            asked = "requested; only scheduled evaluations count as the best" if kept.asked_was_better else "requested"
             note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
@@ -105,7 +105,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counts = f"nats/{event.unit} (n-gram models, which only count what follows)"
+    counts = f"nats/{event.unit} (n-gram models, which only count {event.unit} sequences)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -198,9 +198,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     if not plan.train_rows.exact:
         lines.append(f"about {cost_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        lines.append(
-            "`tui-trainer rehearse` with the same arguments is a dry run of largest batch, save and evaluation"
-        )
+        lines.append("`tui-trainer rehearse` with the same arguments tries the largest batch, a save and an evaluation")
     return lines
 
 
@@ -235,7 +233,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         if words := adapter_words(state):
             lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += (
-            [f"  on           {adapter_base}; its README.md shows how to load it with peft"] if adapter_base else []
+            [f"  on           {adapter_base}; the adapter's README.md shows how to load it with peft"]
+            if adapter_base
+            else []
         )
         lines.append(
             f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {shell_word(name)}"
@@ -278,7 +278,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         lines += [f"  {part.name:<17} {format_bytes(part.bytes):>12}  {part.formula}" for part in parts]
     lines.append(_plan_line("time per step", plan.step_seconds, format_seconds(plan.step_seconds.value)))
     lines.append(_plan_line("time", plan.duration_seconds, _time_of(plan)))
-    memory = "that of the GPU" if plan.device == "cuda" else _ADDED
+    memory = "GPU memory" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
 
@@ -310,7 +310,7 @@ def _number_lines(plan: Plan) -> Iterator[str]:
         final = plan.learning_rate.model_copy(update={"reason": f"{floor:g} of the peak, training.min_lr_rate"})
         yield _plan_line("final learning rate", final, f"{plan.learning_rate.value * floor:g}")
     if (chunk := plan.loss_chunk_tokens).value or plan.device == "cuda":
-        yield _plan_line("tokens per loss", chunk, "" if chunk.value else "all")
+        yield _plan_line("loss chunk tokens", chunk, "" if chunk.value else "all")
     if plan.loader_workers.value:
         yield _plan_line("loader threads", plan.loader_workers)
     yield _plan_line("effective batch", plan.effective_batch_size)
@@ -362,10 +362,10 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
     best = smallest_that_fits(plans)
-    found = f"smallest that fits: {_cards_words(best)}" if best else "it does not fit on any of them"
+    found = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates = "step and time are estimates from the vendors' peak rates (`-`: not published), not measurements"
     assumed = sorted({name for one in plans for name in one.assumed})
-    needed = [f"assumed to be installed there, but not installed here: {', '.join(assumed)}"] if assumed else []
+    needed = [f"these plans assume libraries that are not installed here: {', '.join(assumed)}"] if assumed else []
     return [*rows, "", found, rates, *needed]
 
 
