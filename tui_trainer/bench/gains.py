@@ -92,7 +92,7 @@ class GainBench:
         if gain.ratios or gain.reason:
             self._keep(finding, gain)
         else:
-            self.told(f"{finding.name}: not measured, {bench.cut_short} before the first pair")
+            self.told(f"{finding.name}: not measured, {bench.cut_short} before the first comparison")
         return bench.cut_short != "interrupted"
 
     def _keep(self, finding: Finding, gain: Gain) -> None:
@@ -147,7 +147,9 @@ def training_run() -> str:
 def refuse_beside_a_run(verb: str) -> None:
     """Raises InputError where a run trains on this machine."""
     if name := training_run():
-        raise InputError(f"{name} is training on this machine: both would be slower", hint=f"{verb} after it has ended")
+        raise InputError(
+            f"{name} is training on this machine, and both would be slower", hint=f"{verb} after it has ended"
+        )
 
 
 def _names() -> list[str]:

@@ -343,7 +343,7 @@ class SwitchesProcess(TuneProcess):
 
     @property
     def verdict(self) -> tuple[str, bool]:
-        return ("all switches measured", True) if self.result else (f"not measured: {self.reason}", False)
+        return ("all training options measured", True) if self.result else (f"not measured: {self.reason}", False)
 
     def _take(self, told: dict[str, Any]) -> None:
         if "variants" in told:

@@ -185,7 +185,7 @@ class TrainingBench:
             layers = config.model.scratch.num_hidden_layers
             return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
         if config.is_from_scratch or not kinds:
-            return {}, "the shape of this model is in its config.json"
+            return {}, "the size of this model is fixed by its config.json"
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])

@@ -209,7 +209,9 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows it again")
+        bench.tell(
+            "a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run again"
+        )
     bench.app.soon()
 
 

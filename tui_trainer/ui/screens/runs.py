@@ -489,7 +489,7 @@ class RunsPage(FilteredPage, ListPage):
         if len(runs) == 1 and not refused:
             what = f"Frees {total}: journal, checkpoints, model and exports."
             if runs[0].status == "gone":
-                what = "Only removed from the list: its folder is gone."
+                what = "The run is only removed from the list: its folder is gone."
             rows: list[Row] = [what, (one_line(str(runs[0].path)), "dim")]
             heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete"
         else:
