@@ -158,7 +158,7 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
         await screens.press("escape")
         await screens.ticks("measurement stopped; results so far are saved")
         await screens.press("M")
-        program.end("tui-trainer: chat is training on this machine, and both would be slower", code=2)
+        program.end("tui-trainer: chat is training on this machine: both would be slower", code=2)
         await screens.ticks("could not measure: chat is training on this machine")
         assert [line.partition("--measure=")[2] for line in program.commands] == ["check 03", "all", "all"]
 
@@ -169,7 +169,7 @@ async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_be
         await screens.press("2", "d")
         await screens.ticks("loading libraries ...")
         await screens.press("escape", "3", "M")
-        await screens.shows("measure all: a rehearsal is still running: only one at a time")
+        await screens.shows("measure all: a rehearsal is still running: only one measurement at a time")
         program.end()
         await screens.ticks("not rehearsed")
         await screens.press("M")

@@ -78,7 +78,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
-        await screens.shows("Only removed from the list")
+        await screens.shows("only removed from the list")
         await screens.press("D")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"

@@ -322,7 +322,7 @@ class Tuning:
         for row, one in rows:
             other = next((row for row, _ in rows if row.variant.name == one.after), None)
             if other is not None and other.answers and not self._is_faster(other, best):
-                row.reason = row.reason or f"skipped, because {one.after} was not faster"
+                row.reason = row.reason or f"skipped: {one.after} was not faster"
             if row.reason or row is best:
                 continue
             number += 1

@@ -112,7 +112,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     ]
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if bench.run is not None and bench.run_is_alive:
-        words = f"{one_line(bench.run.folder.name)} is training: both runs would be slower"
+        words = f"{one_line(bench.run.folder.name)} is training: both would be slower"
         lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
     if plan.busy_words:
         lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
@@ -209,9 +209,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell(
-            "a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run again"
-        )
+        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run")
     bench.app.soon()
 
 
