@@ -168,7 +168,7 @@ class TrainingBench:
         yield variant
         yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
         for switch, variant in alone:
-            yield replace(variant, reason=f"measured as + {first}") if switch.name == first else variant
+            yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:

@@ -127,7 +127,7 @@ def publish(bench: Workbench, folder: RunFolder) -> None:
         open_tool(bench, tool, f"Publish {one_line(folder.name, _NAME)}", show=lambda found, _: found["words"])
         return ""
 
-    rows: list[Row] = [("You see what would be uploaded first. A new repository is private.", "dim"), ""]
+    rows: list[Row] = [("You first see what would be uploaded. A new repository is private.", "dim"), ""]
     bench.app.open_next(TextDialog("Publish to the hub as", rows, "", begin))
 
 
@@ -292,7 +292,7 @@ class ConfigFileDialog(ChoiceOfPath):
     heading = "Import a config from another tool"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You see the result first."
+        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You first see the result."
         super().__init__(bench, "data.path", words, _configs_here)
 
     def look(self, value: str) -> object:

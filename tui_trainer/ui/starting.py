@@ -113,7 +113,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} is training: both would be slower"
-        lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
+        lines.append([(pad("other run", _LABEL), "dim"), (words, "warn")])
     if plan.busy_words:
         lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
