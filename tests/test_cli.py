@@ -176,14 +176,14 @@ def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
         "precision": "fp16 = no bf16 with compute capability 7.5",
         "weights": "float16 = the weights are frozen",
         "learning rate": "0.0002 = ",
-        "tokens per loss": "2,048 = ",
+        "loss chunk tokens": "2,048 = ",
         "loader threads": "1 = ",
     }
     for label, shown in choices.items():
         (line,) = [line for line in on_card if line.startswith(f"{label} ")]
         assert shown in line
-    assert on_card[-1].endswith("memory is that of the GPU") and "has loaded its libraries" in on_cpu[-1]
-    for label in ("trainable", "tokens per loss", "loader threads"):
+    assert on_card[-1].endswith("memory is GPU memory") and "has loaded its libraries" in on_cpu[-1]
+    for label in ("trainable", "loss chunk tokens", "loader threads"):
         assert not any(line.startswith(label) for line in on_cpu)
 
 

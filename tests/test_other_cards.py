@@ -72,6 +72,6 @@ def test_libraries_that_a_card_needs_are_assumed_and_named(tmp_path, capsys, mon
     assert main([*words, "llama-8b-qlora"]) == 0
     told = capsys.readouterr().out
     assert "smallest that fits: RTX 3060" in told
-    assert told.endswith("assumed to be installed there, but not installed here: bitsandbytes, peft\n")
+    assert told.endswith("these plans assume libraries that are not installed here: bitsandbytes, peft\n")
     assert main([*words, "scratch-llama", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cards"][0]["assumed_libraries"] == []

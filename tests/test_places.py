@@ -142,7 +142,7 @@ STARTS = {
     "a folder that is not UTF-8": Start(
         folder=renamed_to_latin_1,
         code=EXIT_BAD_INPUT,
-        words=r"current folder is not UTF-8: {place}-caf\xe9; `cd` to another one",
+        words=r"current folder is not UTF-8: {place}-caf\xe9; `cd` to another folder",
     ),
     "a folder that is gone": Start(is_deleted=True, code=EXIT_BAD_INPUT, words="was deleted; `cd` to another"),
 }

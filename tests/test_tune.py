@@ -271,7 +271,7 @@ def test_faster_settings_are_combined(settings, monkeypatch):
     assert rows["group_by_length = true"]["turns"] >= 3
     Steps(monkeypatch, {"train_batch_size=4": 0.7})
     rows = names_of(tuned(settings))
-    assert rows["2 rows x 4"]["turns"] == 0 and rows["2 rows x 4"]["reason"] == "4 rows x 2 was already not faster"
+    assert rows["2 rows x 4"]["turns"] == 0 and rows["2 rows x 4"]["reason"] == "skipped: 4 rows x 2 was not faster"
     Steps(monkeypatch, {"train_batch_size=8": 0.8})
     rows = names_of(tuned((*settings, f"{MICRO}=4")))
     # A larger one that is slower is seen.

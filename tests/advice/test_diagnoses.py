@@ -64,7 +64,7 @@ PLANTED = {
     ),
     "batch_too_large": (
         {**GPU, "card": {"memory_used_bytes": 75 * GIB}, "step": SLOW_LARGE},
-        ["positions/s in the largest third", "94 % of the GPU's memory"],
+        ["positions/s in the third of steps with the largest", "94 % of the GPU's memory"],
     ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
@@ -109,7 +109,7 @@ PLANTED = {
     ),
     "loss_spikes": (
         {"loss": lambda step: falling(step) * (2.5 if step % 37 == 5 else 1)},
-        ["6 steps with more than 1.5 times the loss around them", "at 5, 42, 79"],
+        ["6 steps have more than 1.5 times the loss of their neighbours", "at 5, 42, 79"],
     ),
     "no_gradient": ({"step": {"grad_norm": 0.0}, "steps": 20}, ["gradient norm 0 in each of the first 20 steps"]),
     "rate_of_zero": ({"step": {"lr": 0.0}, "steps": 20}, ["learning rate 0 in the 20 steps up to step 20"]),
@@ -220,7 +220,7 @@ def test_a_micro_batch_that_was_reduced_during_the_run_is_proposed_for_the_next(
     )  # fmt: skip
     found = fix_of("batch_too_large", told=[cut])
     assert found.fix == {"training.per_device_train_batch_size": 8, "training.gradient_accumulation_steps": "auto"}
-    assert "16 rows per pass until step 40, 8 from then on" in found.evidence
+    assert "16 rows per batch until step 40, 8 from then on" in found.evidence
 
 
 def test_larger_passes_that_are_slower_are_too_large_only_where_memory_is_short():

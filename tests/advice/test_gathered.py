@@ -93,7 +93,7 @@ LEFT_OUT: dict[str, tuple[str, list[dict], dict[str, str], dict[str, tuple[str, 
         {"task.chat_template": "chatml"},
         {
             "left_out": ("1 of 23 rows is skipped: 1 have no token to train on within data.max_length",),
-            "truncation": ("2 of 23 rows (8.7%)", "are truncated, losing about", "1 of them lose everything"),
+            "truncation": ("2 of 23 rows (8.7%)", "are truncated, losing about", "1 of them lose all tokens"),
             "sequence_length": ("longer rows are truncated",),
         },
     ),

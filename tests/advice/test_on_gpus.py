@@ -174,7 +174,7 @@ TWO_CARDS = replace(
     libraries={**H200.libraries, "deepspeed": "0.19.8"},
 )
 ADVICE_ON_MASTERS = [
-    ({}, "ddp sums gradients of fp32 masters after the backward pass"),
+    ({}, "with fp32 masters, ddp sums gradients after the backward pass"),
     ({"distributed.strategy": "fsdp"}, "fsdp gathers fp32 weights in bf16: its shards are the masters"),
     ({"distributed.strategy": "deepspeed-2"}, "deepspeed-2 keeps its own fp32 masters"),
     ({"distributed.processes": 1}, "GiB with weights in bfloat16"),
@@ -222,7 +222,7 @@ def test_a_mixture_of_experts_reports_that_its_experts_are_multiplied_in_fp32(re
     context = context_on(recipe("qwen-lora", settings), H200)
     assert "experts are computed in fp32" in context.planned.weights_dtype.reason
     finding = finding_of("master_weights", context)
-    assert any("experts are then computed in bf16" in line for line in finding.verdict.details)
+    assert any("experts are computed in bf16" in line for line in finding.verdict.details)
     dense = finding_of("master_weights", context_on(recipe("qwen-lora", FULL), H200))
     assert not any("experts" in line for line in dense.verdict.details)
 
@@ -254,8 +254,8 @@ def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recip
 
     assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
     assert "the first run of this kind measures" in details(None)
-    assert "run r waited for data 0.4% of the time, so these rules do not apply" in details(0.004)
-    assert "run r waited for data 30.0% of the time, so these rules apply, up to 6 threads" in details(0.3)
+    assert "run r waited for data 0.4% of the time, so these rules of thumb do not apply" in details(0.004)
+    assert "run r waited for data 30.0% of the time, so these rules of thumb apply, up to 6 threads" in details(0.3)
 
 
 @pytest.mark.full

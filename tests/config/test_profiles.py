@@ -103,7 +103,7 @@ def test_a_broken_preset_names_its_file(place, subtests):
                 load(Request(profile="here.toml"), lambda requested: (None, ""))
 
 
-UNKNOWN = [("quikstart", "did you mean quickstart?"), ("zzz", "known: bart-summarisation, char-lm, ")]
+UNKNOWN = [("quikstart", "did you mean quickstart?"), ("zzz", "available: bart-summarisation, char-lm, ")]
 
 
 def test_an_unknown_preset_is_reported_with_the_nearest_or_all(subtests):

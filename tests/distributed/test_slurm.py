@@ -189,7 +189,7 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     watched = WatchedRun(folder)
     wait_until(lambda: watched.poll() and watched.events)
     assert watched.alive and list(watched.events) == [("job 1: pending (Resources)", "text")]
-    assert "it can only be stopped" in watched.ask("pause")
+    assert "the run can only be stopped" in watched.ask("pause")
     assert main(["ask", "job", "save"]) == 2
     assert watched.ask("stop") == ""
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")

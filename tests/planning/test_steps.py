@@ -67,10 +67,10 @@ def test_decay_takes_the_last_steps_and_begins_after_the_warm_up(subtests):
 
 SCHEDULES = [
     ("cosine", 0.0, {}, "0.001, cosine, warm-up 5 steps"),
-    ("cosine", 0.25, {"final learning rate": "0.00025"}, "0.001, cosine, warm-up 5 steps, down to 0.25 of it"),
+    ("cosine", 0.25, {"final learning rate": "0.00025"}, "0.001, cosine, warm-up 5 steps, down to 0.25 of the peak"),
     (
         STABLE, 0.25, {"decay steps": "20", "final learning rate": "0.00025"},
-        "0.001, warmup_stable_decay, warm-up 5 steps, decay 20 steps, cosine, down to 0.25 of it",
+        "0.001, warmup_stable_decay, warm-up 5 steps, decay 20 steps, cosine, down to 0.25 of the peak",
     ),
 ]  # fmt: skip
 

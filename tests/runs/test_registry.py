@@ -104,7 +104,7 @@ def test_an_ambiguous_reference_lists_the_candidates(tmp_path, subtests):
 
 
 def test_an_unknown_run_is_refused_with_the_nearest_names(tmp_path):
-    with pytest.raises(FolderError, match=r"no runs are known here; .* `tui-trainer --no-ui` starts one"):
+    with pytest.raises(FolderError, match=r"the list of runs is empty; .* `tui-trainer --no-ui` starts a run"):
         find_run("last")
     made(tmp_path / "runs", "quickstart", "zebra")
     with pytest.raises(FolderError, match="quickstart") as refusal:

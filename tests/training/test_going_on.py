@@ -343,7 +343,7 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     assert json.loads((further.model / "adapter_config.json").read_bytes())["base_model_name_or_path"] == str(
         still.base
     )
-    with pytest.raises(FolderError, match="its adapter refers to the model in its folder `base` by this path"):
+    with pytest.raises(FolderError, match="the adapter refers by this path to the model in the run's folder `base`"):
         at_rest.rename(still.root, "renamed")
 
 

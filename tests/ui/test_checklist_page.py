@@ -169,7 +169,7 @@ async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_be
         await screens.press("2", "d")
         await screens.ticks("loading libraries ...")
         await screens.press("escape", "3", "M")
-        await screens.shows("measure all: a rehearsal is still running: only one at a time")
+        await screens.shows("measure all: a rehearsal is still running: only one measurement at a time")
         program.end()
         await screens.ticks("not rehearsed")
         await screens.press("M")

@@ -46,7 +46,7 @@ async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(progra
         await screens.ticks("FAILED: out of memory with 8 rows per pass, but not with 2", "300.0 MiB",
                             "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
-        await screens.ticks("cancelled; nothing was kept")
+        await screens.ticks("cancelled; nothing was saved")
         await screens.press("enter")
         await screens.ticks("typical steps ...")
         program.end(REHEARSAL)
@@ -336,7 +336,7 @@ async def test_leaving_asks_while_an_export_is_written_and_another_run_waits(cha
         await screens.press("escape", "down", "x")
         await screens.shows("Export chat", "other is being exported to adapter: wait until it is done")
         await screens.press("escape", "q")
-        await screens.shows("Quit?", "other is being exported to adapter")
+        await screens.shows("Quit?", "The export of other to adapter")
         await screens.press("c")
         await screens.until(lambda: screens.ended)
         assert screens.bench.exports.process.is_cancelled

@@ -78,7 +78,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
-        await screens.shows("Only removed from the list")
+        await screens.shows("only removed from the list")
         await screens.press("D")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"
@@ -338,13 +338,13 @@ async def test_the_marked_are_deleted_after_one_question_but_one_that_runs(runs)
             await screens.press("*")
             await screens.shows("4 marked", "D delete")
             await screens.press("/", *"run-b", "enter", "D")
-            text = await screens.shows("Delete 3 runs?", "run-d is running and is kept; S stops it", "D delete 3")
+            text = await screens.shows("Delete 3 runs?", "run-d is running: not deleted; S stops it", "D delete 3")
             assert "Frees " in text and "KiB: journals" in text and "2 of them are hidden by the filter" in text
             await screens.press("D")
             await screens.shows("deleted 3 runs", "KiB freed")
             assert [folder.root.exists() for folder in folders] == [False, False, False, True]
             await screens.press("escape", "D")
-            await screens.shows("run-d is running and is kept")
+            await screens.shows("run-d is running: not deleted")
             assert folders[3].journal.exists()
 
 
@@ -394,7 +394,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.shows("no earlier run of this task to compare")
         await screens.resize(80, 24)
         await screens.press("v")
-        await screens.shows("curves are shown beside the list from 120 columns", gone="differs from")
+        await screens.shows("beside the list in terminals of 120 columns or more", gone="differs from")
 
 
 def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():

@@ -109,7 +109,7 @@ class Context:
     def counts(self) -> Counts:
         """What was counted. Only rules with `counted` may read it. Raises LookupError where nothing was."""
         if self.counted is None or self.counted.counts is None:
-            raise LookupError("nothing was counted")
+            raise LookupError("the rows of the data have not been counted")
         return self.counted.counts
 
     @property
@@ -133,7 +133,7 @@ class Context:
     def basis(self) -> Basis:
         """What the plan was reckoned from, for rules with `needs_plan`."""
         if self.plan_basis is None:
-            raise LookupError("what the plan was made from is no longer there")
+            raise LookupError("the inputs of the plan are no longer available")
         return self.plan_basis
 
     @property

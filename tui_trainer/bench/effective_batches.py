@@ -134,11 +134,13 @@ class MeasuredBatches:
             words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
         elif at_now:
             times = best.rows_per_second / at_now.rows_per_second
-            words += f" are {times:.2f} times as fast per row as {self.now}, learning rate {best.learning_rate:g}"
+            words += (
+                f" are {times:.2f} times as fast per row as {self.now}; learning rate for them: {best.learning_rate:g}"
+            )
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best:
             words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS} steps"
-        slower = f"slower again with {self.slower_from}" if self.slower_from else "no larger size was slower"
+        slower = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
         busy = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
         return "; ".join(filter(None, (words, slower, self.ended, busy)))
 

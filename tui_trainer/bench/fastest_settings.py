@@ -214,7 +214,7 @@ class Tuned:
             return f"{self.speed_up:.2f} times as fast as now ({words}): {settings_words(self.patch)}"
         left = sum(one.reason.startswith(_NOT_MEASURED) for one in self.measured)
         if left:
-            return f"nothing was measurably faster; {left} not measured for lack of time (raise --minutes)"
+            return f"nothing was measurably faster; no time was left for {left} settings (raise --minutes)"
         return DEFAULT_IS_BEST
 
     def as_json(self) -> dict[str, Any]:
@@ -289,7 +289,7 @@ class Tuning:
         found.measured += [row for row, _ in rows]
         largest = found.tries.largest
         if largest and largest < found.plan.per_device_train_batch_size.value:
-            best.reason = "out of memory on the largest passes"
+            best.reason = "out of memory with the largest batches"
             found.is_too_large, found.patch = True, cut_patch(found.plan, largest)
             best = next(row for row, _ in rows if row.variant.question["patch"] == found.patch)
         taken: set[str] = set()
@@ -322,7 +322,7 @@ class Tuning:
         for row, one in rows:
             other = next((row for row, _ in rows if row.variant.name == one.after), None)
             if other is not None and other.answers and not self._is_faster(other, best):
-                row.reason = row.reason or f"{one.after} was already not faster"
+                row.reason = row.reason or f"skipped: {one.after} was not faster"
             if row.reason or row is best:
                 continue
             number += 1
@@ -395,7 +395,7 @@ class Tuning:
         if set(patch) <= {*cut_patch(found.plan, 1), WORKERS, THREADS}:
             return ""
         rows = int(patch.get(MICRO, found.plan.per_device_train_batch_size.value))
-        self.told(f"trying the largest passes with {settings_words(patch)}")
+        self.told(f"trying the largest batches with {settings_words(patch)}")
         tries = try_micro_batches(
             self.request,
             found.plan,
@@ -463,8 +463,8 @@ def measured_table(found: Mapping[str, Any], width: int) -> list[str]:
 
 def notes_of(found: Mapping[str, Any]) -> list[str]:
     """What the columns are; then what failed, what changes nothing, and what was not taken, each with the reason."""
-    columns = "speed-up: tokens/s; loss: held out"
+    columns = "speed-up: ratio of tokens/s; loss: held-out loss"
     if split := next((match for row in found["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
-        columns = f"{split[0]}: {split[1]} rows per pass, {split[2]} passes per step; {columns}"
+        columns = f"{split[0]}: {split[1]} rows per micro-batch, {split[2]} micro-batches per step; {columns}"
     disturbed = [found["disturbed_by"]] if found["disturbed_by"] else []
     return [columns, *disturbed] + [f"{row['name']}: {row['reason']}" for row in found["variants"] if row["reason"]]

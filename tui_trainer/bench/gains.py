@@ -92,7 +92,7 @@ class GainBench:
         if gain.ratios or gain.reason:
             self._keep(finding, gain)
         else:
-            self.told(f"{finding.name}: not measured, {bench.cut_short} before the first pair")
+            self.told(f"{finding.name}: not measured, {bench.cut_short} before the first comparison")
         return bench.cut_short != "interrupted"
 
     def _keep(self, finding: Finding, gain: Gain) -> None:

@@ -373,12 +373,12 @@ def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
     rows, writes = found["variants"], found["writes"]
     if not any(row["turns"] for row in rows):
         return []
-    texts = f"texts per round (up to {NEW_TOKENS} new tokens each)" if writes else "rows per round"
+    texts = "rows per round" + (f" (up to {NEW_TOKENS} new tokens each)" if writes else "")
     cells = table(rows, writes=writes)
     lines = [f"{found['run']}: {found['rows']} held-out {texts}, {turns_words(found['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
-    lines.append(f"unless stated otherwise, all but `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
+    lines.append(f"unless stated otherwise, all variants but `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
     if target := found["inference_samples_per_second"]:
         lines.append(f"target {target['words']}: {target['verdict']}")
     return lines

@@ -271,7 +271,7 @@ class ConfigProcess(JsonProcess):
 
 
 class RehearsalProcess(ConfigProcess):
-    cancelled = "cancelled; nothing was kept"
+    cancelled = "cancelled; nothing was saved"
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice) -> None:
         super().__init__(loaded, gpu, ["rehearse"])
@@ -343,7 +343,7 @@ class SwitchesProcess(TuneProcess):
 
     @property
     def verdict(self) -> tuple[str, bool]:
-        return ("all switches measured", True) if self.result else (f"not measured: {self.reason}", False)
+        return ("all training options measured", True) if self.result else (f"not measured: {self.reason}", False)
 
     def _take(self, told: dict[str, Any]) -> None:
         if "variants" in told:

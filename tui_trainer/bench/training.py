@@ -168,7 +168,7 @@ class TrainingBench:
         yield variant
         yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
         for switch, variant in alone:
-            yield replace(variant, reason=f"measured as + {first}") if switch.name == first else variant
+            yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
         yield self._accumulated("", {})
         for rows in _BATCHES:
@@ -185,7 +185,7 @@ class TrainingBench:
             layers = config.model.scratch.num_hidden_layers
             return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
         if config.is_from_scratch or not kinds:
-            return {}, "the shape of this model is in its config.json"
+            return {}, "the size of this model is fixed by its config.json"
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])

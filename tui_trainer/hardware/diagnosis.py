@@ -298,7 +298,7 @@ def _asked_for(gpus: tuple[Gpu, ...], chosen: int) -> Gpu:
         here = ", ".join(str(gpu.index) for gpu in gpus)
         raise InputError(f"there is no GPU {chosen}", hint=f"GPUs here: {here}" if here else "this machine has none")
     if not found.visible:
-        raise InputError(f"GPU {chosen} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another")
+        raise InputError(f"GPU {chosen} is hidden by {VARIABLE}", hint=f"`unset {VARIABLE}`, or choose another GPU")
     return found
 
 

@@ -81,10 +81,10 @@ def check_environment(arguments: Sequence[str]) -> None:
     """Raises InputError for a working folder that was deleted, for arguments that are empty or no text, for paths that
     are not UTF-8, and where there is no home folder. Without one, TUI_TRAINER_HOME stands for it."""
     try:
-        here = ("the path of the current folder", str(Path.cwd()), "`cd` to another one, or rename it")
+        here = ("the path of the current folder", str(Path.cwd()), "`cd` to another folder, or rename this one")
     except FileNotFoundError:
         message = "the current folder was deleted"
-        raise InputError(message, hint="`cd` to another one") from None
+        raise InputError(message, hint="`cd` to another folder") from None
     variables = [(name, os.environ.get(name, ""), "set it to another folder") for name in _FOLDERS]
     words = [("an argument", word, "rename the file or folder") for word in arguments]
     problems = [
@@ -98,7 +98,7 @@ def check_environment(arguments: Sequence[str]) -> None:
         name, is_empty = (word[:-1], True) if _NO_VALUE.fullmatch(word) else (before, not word)
         what = name if name.startswith("--") else "an argument"
         if is_empty and name not in _MAY_BE_EMPTY and (what == name or arguments[0] not in _TAKES_TEXT):
-            raise InputError(f"{what} is empty", hint="omit it, or check whether a shell variable is set")
+            raise InputError(f"{what} is empty", hint="omit it, or set the shell variable that should fill it")
         if "\0" in word:
             raise InputError(f"{what} has a NUL character: {one_line(word, 60)}", hint="remove that character")
     try:
@@ -117,6 +117,6 @@ def determinism_problems(environment: Mapping[str, str] = os.environ) -> list[Pr
     value = environment.get(_WORKSPACE, "")
     if value in _DETERMINISTIC:
         return []
-    message = f"{_WORKSPACE} is {value!r} in the environment, with which matmuls are not deterministic"
+    message = f"{_WORKSPACE} is {value!r} in the environment, so matmuls are not deterministic"
     hint = f"unset it, or set it to {_DETERMINISTIC[0]}, and restart the program"
     return [Problem(message=message, key="training.deterministic", hint=hint)]

@@ -70,7 +70,7 @@ def card_index(uuid: str) -> int:
         return 0
     raise RunError(
         f"CUDA does not show GPU {uuid}, which the plan is for, to this process: start the command with "
-        f"`{VARIABLE}={uuid}` to make only that one visible"
+        f"`{VARIABLE}={uuid}` to make only that GPU visible"
     )
 
 

@@ -71,7 +71,7 @@ def _queue_again(allocation: slurm.Allocation, step: int) -> None:
         tell(f"job {allocation.job} reached its time limit before the first save: submit it with a longer --time")
         return
     # Said before: Slurm ends this process once it has queued the job.
-    tell(f"job {allocation.job} is near its time limit: saved at step {step}, to be queued again")
+    tell(f"job {allocation.job} is near its time limit: saved at step {step}; the job is queued again")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:

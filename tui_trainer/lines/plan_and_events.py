@@ -72,7 +72,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.EvalDone():
             kept = kept_weights(state)
             of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
-            asked = "requested, cannot count as the best" if kept.asked_was_better else "requested"
+            asked = "requested; only scheduled evaluations count as the best" if kept.asked_was_better else "requested"
             note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
@@ -104,7 +104,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counts = f"nats/{event.unit} (n-gram models, which only count what follows)"
+    counts = f"nats/{event.unit} (n-gram models, which only count {event.unit} sequences)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None
@@ -197,9 +197,7 @@ def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     if not plan.train_rows.exact:
         lines.append(f"about {cost_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        lines.append(
-            "`tui-trainer rehearse` with the same arguments is a dry run of largest batch, save and evaluation"
-        )
+        lines.append("`tui-trainer rehearse` with the same arguments tries the largest batch, a save and an evaluation")
     return lines
 
 
@@ -234,7 +232,9 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         if words := adapter_words(state):
             lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += (
-            [f"  on           {adapter_base}; its README.md shows how to load it with peft"] if adapter_base else []
+            [f"  on           {adapter_base}; the adapter's README.md shows how to load it with peft"]
+            if adapter_base
+            else []
         )
         lines.append(
             f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {shell_word(name)}"
@@ -272,7 +272,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
         *map(one_line, notes),
     ]
     lines += _figure_lines(plan)
-    memory = "that of the GPU" if plan.device == "cuda" else _ADDED
+    memory = "GPU memory" if plan.device == "cuda" else _ADDED
     return [*lines, "", f"~ estimated, = exact; memory is {memory}"]
 
 
@@ -305,10 +305,10 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows = table_lines([head, *map(_card_row, plans)], width, right=("memory", "step", "time"))
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
     best = smallest_that_fits(plans)
-    found = f"smallest that fits: {_cards_words(best)}" if best else "it does not fit on any of them"
+    found = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
     rates = "step and time are estimates from the vendors' peak rates (`-`: not published), not measurements"
     assumed = sorted({name for one in plans for name in one.assumed})
-    needed = [f"assumed to be installed there, but not installed here: {', '.join(assumed)}"] if assumed else []
+    needed = [f"these plans assume libraries that are not installed here: {', '.join(assumed)}"] if assumed else []
     return [*rows, "", found, rates, *needed]
 
 

@@ -80,7 +80,7 @@ class ReportedModel:
     def setting_rows(self, plan: Plan) -> Rows:
         training, warm_up = plan.config.training, plan.warmup_steps.value
         decay = f", decay {plan.decay_steps.value} steps, {training.decay_type}" if plan.decay_steps else ""
-        floor = f", down to {training.min_lr_rate:g} of it" if training.min_lr_rate else ""
+        floor = f", down to {training.min_lr_rate:g} of the peak" if training.min_lr_rate else ""
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
         best = " (the best evaluation)" if self.weights_step != self.step else ""
         is_whole = self.step == self.weights_step == plan.total_steps.value
@@ -100,7 +100,10 @@ class ReportedModel:
             *_changes_of_model(plan.config.model),
             ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
             *([("attention", plan.attention.words)] if plan.attention.words else []),
-            ("optimizer", f"{training.optim}, decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"),
+            (
+                "optimizer",
+                f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}",
+            ),
             *([("noise", f"NEFTune, alpha {training.neftune_noise_alpha:g}")] if training.neftune_noise_alpha else []),
             *([("router loss", f"weight {weight.value:g}")] if (weight := plan.router_aux_loss_coef) else []),
             ("seed", str(training.seed)),

@@ -196,7 +196,7 @@ def _history(facts: RunFacts) -> Iterator[Block]:
         told = tuple((f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems)
         yield Table(("step", "problem", "message"), told)
     if not facts.starts:
-        yield Text(("The journal has no start of this run.",))
+        yield Text(("The journal does not record the start of this run.",))
     if facts.journal_damage:
         yield Text((f"{facts.journal_damage[0].upper()}{facts.journal_damage[1:]}.",))
 

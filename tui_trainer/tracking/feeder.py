@@ -124,9 +124,9 @@ class Feeder:
         pause = min(_FIRST_PAUSE_SECONDS * 2 ** (self._failures - 1), _LONGEST_PAUSE_SECONDS)
         self._try_again_at = monotonic() + pause
         reason = one_line(str(error), 200) or type(error).__name__
-        later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads it later"
+        later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads the data later"
         if self._failures == 1 < self.most_failures:
-            self.tell(f"{self.tracker.name} accepts no data: {reason}", "it is retried; training continues")
+            self.tell(f"{self.tracker.name} accepts no data: {reason}", "the upload is retried; training continues")
         if self._failures >= self.most_failures:
             self.given_up = True
             self.tell(f"{self.tracker.name} accepted no data: {reason}", later)

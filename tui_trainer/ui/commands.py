@@ -74,7 +74,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
     about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
-    about.append("If you cancel, the same action continues from there.")
+    about.append("If you cancel, starting the same prediction again continues where it stopped.")
     tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 
@@ -127,7 +127,7 @@ def publish(bench: Workbench, folder: RunFolder) -> None:
         open_tool(bench, tool, f"Publish {one_line(folder.name, _NAME)}", show=lambda found, _: found["words"])
         return ""
 
-    rows: list[Row] = [("You see what would be uploaded first. A new repository is private.", "dim"), ""]
+    rows: list[Row] = [("You first see what would be uploaded. A new repository is private.", "dim"), ""]
     bench.app.open_next(TextDialog("Publish to the hub as", rows, "", begin))
 
 
@@ -292,7 +292,7 @@ class ConfigFileDialog(ChoiceOfPath):
     heading = "Import a config from another tool"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You see the result first."
+        words = "A YAML or JSON file of axolotl, LLaMA-Factory, TRL, DeepSpeed ... You first see the result."
         super().__init__(bench, "data.path", words, _configs_here)
 
     def look(self, value: str) -> object:

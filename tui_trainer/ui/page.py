@@ -44,7 +44,7 @@ Tab = tuple[str, str]
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
-NO_REPORT = "no report yet: a run writes it when it ends, and `tui-trainer report` does at any time"
+NO_REPORT = "no report yet: a run writes its report at its end; `tui-trainer report` writes one at any time"
 _SCREENS = "tui_trainer.ui.screens"
 
 

@@ -174,7 +174,7 @@ class MarkingPalette(Palette):
 
     def _about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, whole in its row.
-        words = f"Space marks up to {self._most}, Enter draws them. Type to search by name."
+        words = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
         return paragraph(words, width, "dim")
 
     def _mark_of(self, command: Command) -> str:

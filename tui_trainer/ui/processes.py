@@ -286,7 +286,7 @@ class ProcessesDialog(Dialog):
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
             rows.append(
-                (f"It was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.", "warn")
+                (f"The process was asked to end {format_seconds(monotonic() - asked)} ago, but still runs.", "warn")
             )
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)

@@ -113,7 +113,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     lines: list[Line] = [[(pad(label, _LABEL), "dim"), (text, "text")] for label, text in rows]
     if bench.run is not None and bench.run_is_alive:
         words = f"{one_line(bench.run.folder.name)} is training: both would be slower"
-        lines.append([(pad("beside", _LABEL), "dim"), (words, "warn")])
+        lines.append([(pad("other run", _LABEL), "dim"), (words, "warn")])
     if plan.busy_words:
         lines += labelled("busy", plan.busy_words, _LABEL, _PROBLEM_CELLS, "warn")
     mark, role = bench.checks_mark()
@@ -209,7 +209,7 @@ def carry_out(bench: Workbench, opened: "OpenRun") -> None:
     if not run.is_remembered:
         bench.tell("could not write the list of runs: set TUI_TRAINER_HOME to a writable folder", "warn")
     elif ends_with_its_connection(os.environ):
-        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows it again")
+        bench.tell("a lost connection closes only the screens: training continues, `tui-trainer attach` shows the run")
     bench.app.soon()
 
 
@@ -247,7 +247,7 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = "Detach: training continues in a background process and frees this terminal. Without the screens, it "
+        words = "Detach: training continues in a background process and frees this terminal. Close the screens: it "
         words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
         rows.append((words, "dim"))
         answers: list[Answer] = [
@@ -262,7 +262,7 @@ def offer_quit(bench: Workbench) -> None:
             ("q", "quit without starting it", bench.app.leave),
         ]
     elif export := bench.exports.alive:
-        rows = [f"{one_line(export.run.name)} is being exported to {export.name} and continues without the screens."]
+        rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting := len(bench.exports.waiting):
             rows.append((f"{waiting} more in the queue will not be exported.", "warn"))
         answers = [("q", "quit", bench.app.leave), ("c", "cancel it and quit", cancel_and_leave)]
@@ -293,7 +293,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 def offer_detach(bench: Workbench) -> None:
     rows: list[Row] = ["The run saves after this step, then continues bit-identically in a background process."]
     rows.append("You can then quit or update this program or lose the terminal: the run needs neither.")
-    rows.append(("`tui-trainer attach` shows it again, in any number of terminals.", "dim"))
+    rows.append(("`tui-trainer attach` shows the run again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
 
 

@@ -108,7 +108,7 @@ class WatchedRun:
         """Ask for pause, resume, save, evaluate or stop. A sentence when it cannot be asked, else nothing."""
         if owner(self.folder.lock) is None and self._job.is_active():
             if action != "stop":
-                return f"{self._job.words}: it can only be stopped, which removes it from the queue"
+                return f"{self._job.words}: the run can only be stopped, which removes it from the queue"
             try:
                 slurm.cancel(self._job.job)
             except RunError as error:

@@ -68,7 +68,7 @@ def small_batch(view: RunView) -> Cause | None:
 
 
 class BatchSize(Rule):
-    """Each pass has a fixed cost; the gradient is the same however the effective batch is split.
+    """Each micro-batch has a fixed cost; the gradient is the same however the effective batch is split.
 
     Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
     """
@@ -83,7 +83,7 @@ class BatchSize(Rule):
         micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
         busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
         kind = "packed rows" if plan.packing.value else "rows"
-        sentence = f"a micro-batch has {micro} of {rows_of_step} {kind}, {micro * tokens:,} tokens"
+        sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step, {micro * tokens:,} tokens"
         is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
         if is_full or is_cut_freely(context.loaded):
             if larger := _larger_batch(context):
@@ -126,7 +126,7 @@ def _larger_batch(context: Context) -> Verdict | None:
     rate = scaled(before, usual_scaling(optim), now, rows)
     rate = min(rate, max(before, peak_rate(context.config, plan.parameters.value).most))
     advice = f"the learning rate is scaled with the batch ({usual_scaling(optim)}): {before:g} -> {rate:g}"
-    sentence = f"{now} rows per step; with {rows}, a row is {times:.2f} times as fast ({how})"
+    sentence = f"{now} rows per step; with {rows}, training is {times:.2f} times as fast per row ({how})"
     return warned(sentence, fix={**with_effective_batch(context, rows), LEARNING_RATE: rate}, advice=advice)
 
 
@@ -152,7 +152,7 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
 
 
 class Accumulation(Rule):
-    """Accumulation gives a large batch in little memory, but a nearly empty pass costs as much as a full one."""
+    """Accumulation gives a large batch in little memory, but a nearly empty micro-batch costs as much as a full one."""
 
     name, title, order = "accumulation", "Gradient accumulation", 310
     settings = (ACCUMULATION, MICRO, EFFECTIVE)
@@ -163,16 +163,16 @@ class Accumulation(Rule):
         effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
         if plan.packing.value:
             reason = plan.gradient_accumulation_steps.reason
-            same = "the loss is a sum, so the gradient equals that of one pass"
+            same = "the loss is a sum, so the gradient is that of one large batch"
             return passed(f"{effective} documents in {reason}; {same}")
         parts = -(-effective // micro)
         if parts == 1:
-            return passed(f"{effective} rows in one pass: nothing to accumulate")
+            return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
         last = _last(effective, micro)
-        sentence = f"{effective} rows in {parts} passes of {micro}"
+        sentence = f"{effective} rows in {parts} micro-batches of {micro}"
         if 2 * last >= micro:
             uneven = "" if last == micro else f", the last of {last}"
-            sentence += f"{uneven}; the loss is a sum, so the gradient equals that of one pass"
+            sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"
             return passed(sentence, opposite=with_micro_batch(context, effective))
         better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
         return warned(

@@ -47,7 +47,7 @@ class DataCache(Rule):
             advice = f"free up space (du -sh {folder} shows what is used)"
             return (failed if free < needed + waiting else warned)(sentence, advice=advice)
         return passed(
-            f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later ones reuse them"
+            f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later starts reuse them"
         )
 
 
@@ -61,7 +61,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
     if workers is not None:
         more = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
         fix = {_WORKERS: more} if more > workers else None
-        advice = "threads then prepare batches while the previous step computes" if fix else _FASTER_DISK
+        advice = "loader threads prepare batches while the previous step computes" if fix else _FASTER_DISK
     return Cause(
         cause="Training waits for its data.",
         evidence=f"data {percent(share)} of the time: {view.of_whole(view.data_seconds)}",
@@ -94,9 +94,9 @@ class DataLoading(Rule):
             return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
         other = {_WORKERS: 0 if workers.value else _SOME_WORKERS}
         if earlier is None or earlier.data_share is None:
-            sentence = f"{how}; the wait is measured in the first run of this kind"
+            sentence = f"{how}; the first run of this kind measures how long steps wait for them"
             return not_applicable(sentence, opposite=other, switch=switch)
-        sentence = f"fetching data took {earlier.data_share:.1%} of {earlier.steps:,} steps of run {earlier.name}"
+        sentence = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time in {earlier.steps:,} steps"
         if earlier.data_share <= _MOST_FETCHING_SHARE:
             return passed(f"{sentence}; {how}", opposite=other, switch=switch)
         sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
@@ -186,11 +186,11 @@ def _which_rule(context: Context, workers: int, most: int) -> str:
     """By the wait that was measured, or that it was not."""
     earlier = context.earlier
     if earlier is None or earlier.data_share is None:
-        return "one thread copies these rows; the first run of this kind measures how long steps wait for them"
+        return "one thread copies the tokenised rows; the first run of this kind measures how long steps wait for them"
     waited = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time"
     if earlier.data_share <= _MOST_FETCHING_SHARE:
-        return f"{waited}, so these rules do not apply, and {workers} threads are enough"
-    return f"{waited}, so these rules apply, up to {most} threads"
+        return f"{waited}, so these rules of thumb do not apply, and {workers} threads are enough"
+    return f"{waited}, so these rules of thumb apply, up to {most} threads"
 
 
 @symptom("Slow disk")

@@ -94,7 +94,7 @@ class ChatMarks(Rule):
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
             return warned(
                 sentence,
-                advice=f'{_ADD_TOKENS} can add them, with model.provider = "transformers" and a trained embedding',
+                advice=f'{_ADD_TOKENS} can add them, if model.provider = "transformers" and the embedding is trained',
             )
         named = (config.model.add_tokens, *map(escaped, cut))
         return warned(sentence, fix={_ADD_TOKENS: ", ".join(filter(None, named))})
@@ -122,7 +122,7 @@ class TextFrame(Rule):
         return warned(
             f"the tokenizer does not add {' and '.join(missing)} around texts, but the model was trained with them",
             advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "
-            "saved without its post_processor loses them",
+            "saved without its post_processor loses these special tokens",
         )
 
 
@@ -139,7 +139,7 @@ class TrainedShare(Rule):
         share = counts.train_labels / max(counts.train_tokens, 1)
         sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
         if share < _LEAST_TRAINED_SHARE:
-            which = "run tui-trainer preview to see which tokens"
+            which = "run tui-trainer preview to see which tokens are trained on"
             advice = f"{which}; task.loss_on = all trains on whole conversations"
             return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
         return passed(sentence)
@@ -207,7 +207,7 @@ class HeldOut(Rule):
         share = data.eval_fraction
         if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
             sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
-            return warned(sentence, advice="choose rows for data.eval_path or data.eval_split outside of data.split")
+            return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
         if data.eval_path:
             return _apart(context, "data.eval_path")
         if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
@@ -217,7 +217,7 @@ class HeldOut(Rule):
             sentence = "no rows are held out, so overfitting would go unnoticed"
             return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
         if plan is None:
-            return not_applicable(f"{share:.0%} of the text will be held out; there is no plan to count rows by")
+            return not_applicable(f"{share:.0%} of the text is held out; without a plan, its number of rows is unknown")
         rows = plan.eval_rows.value
         sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
         if share > _MOST_SHARE:

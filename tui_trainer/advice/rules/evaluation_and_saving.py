@@ -132,7 +132,7 @@ def overfitting(view: RunView) -> Cause | None:
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
             f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after "
-            "the best"
+            "the best evaluation"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
@@ -299,7 +299,7 @@ def between_steps(view: RunView) -> Cause | None:
 class Interruptions(Rule):
     """While a run evaluates, saves or generates samples, it does not train.
 
-    One checkpoint on the way is not judged: it is what a crash leaves, and no fix takes it away.
+    A single checkpoint during the run is not counted: without it, a crash would lose all work.
     """
 
     name, title, order = "cadence", "Evaluation overhead", 490
@@ -464,7 +464,7 @@ class BatchedWriting(Rule):
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
         sentence = (
-            f"tui-trainer predict generates for batches of rows of similar length, evaluations for {rows} at once"
+            f"tui-trainer predict generates batches of rows of similar length, evaluations batches of {rows} rows"
         )
         sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
         if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":

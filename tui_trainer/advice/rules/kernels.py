@@ -95,7 +95,7 @@ def _why_not(context: Context, seconds: float | None) -> str:
     if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
         return "triton is not installed, and the compiler needs it on a GPU"
     if seconds is not None and seconds < _WORTH_SECONDS:
-        return f"compiling takes a minute, which pays off only from {format_seconds(_WORTH_SECONDS)} on"
+        return f"compiling takes a minute, which pays off only in runs of {format_seconds(_WORTH_SECONDS)} or more"
     return ""
 
 
@@ -143,7 +143,7 @@ def _with_attention_dropout(context: Context, fused: str) -> Verdict:
     what = f"{_ATTENTION_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
     return warned(
         f"attention_dropout {shape.attention_dropout:g} stores all scores: {_with_fused(kept, fused)}",
-        "benchmark with width 192 on one core: 44 % of the matmul rate with dropout, 58 % without",
+        "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, 58 % without",
         # No fix: dropout is part of what is learnt, not only of how fast.
         advice=f"{what} is faster; dropout helps only if the model overfits (the held-out loss rises)",
         switch="fused attention: off (dropout)",
@@ -188,7 +188,7 @@ class FusedKernels(Rule):
             return warned(
                 f"{name}: torch cannot check whether it is deterministic", fix={KERNELS: "auto"}, switch=switch
             )
-        sentence = f"{name} for {basis.shape.model_type}; the gain was not measured on a GPU yet"
+        sentence = f"{name} for {basis.shape.model_type}; the gain has not been measured on a GPU yet"
         return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
@@ -315,7 +315,7 @@ def _with_adapter_dropout(context: Context) -> Verdict:
     peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
     faster = f"{_LORA_DROPOUT} = 0 is faster"
     return warned(
-        f"dropout stores a mask and a copy of each adapted layer's input: peak memory {peak}, {less} without",
+        f"dropout stores a mask and a copy of each adapted layer's input: peak memory {peak}, {less} without dropout",
         "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
         # No fix: dropout is part of what is learnt, not only of how fast.
         advice=f"{faster}; dropout helps only if the model overfits (the held-out loss rises)",

@@ -183,7 +183,7 @@ def no_gradient(view: RunView) -> Cause | None:
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
         share=1.0,
         is_fault=True,
-        advice="check what is trained on (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
+        advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
     )
 
 
@@ -225,7 +225,7 @@ def begins_high(view: RunView) -> Cause | None:
 
 @symptom("Constant loss", needs_steps=False)
 def loss_unmoved(view: RunView) -> Cause | None:
-    """The loss differs between rows and changes with learning: a constant loss depends on neither."""
+    """The loss differs between rows and changes with learning: a constant loss depends on neither rows nor weights."""
     losses = view.state.losses[:_FIRST_STEPS]
     if len(losses) < _FIRST_STEPS or not all(map(math.isfinite, losses)) or not losses[0] > 0:
         return None
@@ -328,13 +328,13 @@ def loss_flat(view: RunView) -> Cause | None:
         share=1.0,
         is_fault=True,
         fix=_learning_rate(higher) if higher and can_rise else None,
-        advice="check what is trained on (tui-trainer preview): labels that do not match their rows teach nothing",
+        advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
 
 
 @symptom("Learning rate could be higher", least_share=0)
 def rate_could_rise(view: RunView) -> Cause | None:
-    """After a stable run, the next higher learning rate is worth a try. Adapters start at zero and tolerate more."""
+    """After a stable run, a higher learning rate is worth a try. Adapters start at zero and tolerate higher ones."""
     blocks, plan = view.losses, view.plan
     if not (view.is_over and view.state.failed is None and plan and plan.learning_rate and plan.usual_learning_rate):
         return None
@@ -396,7 +396,7 @@ class LearningRate(Rule):
             )
         if rate.value < known.least:
             return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
-        return passed(f"{sentence}; {known.least:g} to {known.most:g} for {what}")
+        return passed(f"{sentence}; {known.least:g} to {known.most:g} suits {what}")
 
 
 def _learning_rate(rate: float) -> Patch:
@@ -432,7 +432,7 @@ class LrScaling(Rule):
             return passed(f"learning rate {planned.value:g}: {planned.reason}")
         sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
         if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; you set {context.planned.learning_rate.value:g}")
+            return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
         ratio = effective / rows
         if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
             return passed(sentence)
@@ -525,7 +525,7 @@ def loss_spikes(view: RunView) -> Cause | None:
         return None
     total = max(view.state.total_steps, 1)
     at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
-    evidence = f"{len(spikes)} steps with more than {_SPIKE:g} times the loss around them, the first at {at}"
+    evidence = f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at {at}"
     if rows := _rows_of(view, spikes):
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return Cause(
@@ -617,7 +617,7 @@ class Clipping(Rule):
                 f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
                 fix={_MAX_GRAD_NORM: _GOOD_NORM},
             )
-        return passed(f"gradients are clipped to norm {limit:g}; a step that is not finite changes no weight")
+        return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
 
 
 class WeightDecay(Rule):
@@ -637,7 +637,7 @@ class WeightDecay(Rule):
             sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
             return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
         if decay == 0 and tuning.mutates_weights:
-            return passed("weight_decay 0: adapters that start as a part of the weights are not shrunk")
+            return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")
         if decay == 0 and tuning.has_adapter:
             return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
         if decay == 0:

@@ -176,12 +176,12 @@ def slow_rank(view: RunView) -> Cause | None:
     if found is None:
         return None
     share = view.share(found.lag_seconds)
-    where = "its clock and temperature (nvidia-smi)" if view.on_gpu else "the load of its cores"
+    where = "the clock and temperature of its GPU (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
         cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
         evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
         share=share,
-        advice=f"check {where}, and look for other programs there; if the rank stays slow, leave out its device "
+        advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
     )
 
@@ -248,7 +248,7 @@ def _on_the_card(view: RunView) -> Cause | None:
         evidence=f"other processes use {format_bytes(used - own)} of its memory, the run {format_bytes(own)}",
         # That it is there is known; what it computes is not reported.
         share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
-        advice="run nvidia-smi to see which process; choose another GPU with --gpu",
+        advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
     )
 
 
@@ -269,7 +269,7 @@ class SwappedOut(Rule):
         available = format_bytes(context.hardware.memory_available_bytes)
         return warned(
             f"{sentence}, {available} of memory available",
-            advice="see which processes use it: ps aux --sort=-rss | head",
+            advice="see which processes use memory: ps aux --sort=-rss | head",
         )
 
 
@@ -306,8 +306,8 @@ def one_thread(view: RunView) -> Cause | None:
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
-            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle for "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}: more threads save at most this time"
+            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle during "
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}; more threads can shorten only this part"
         ),
         share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={_THREADS: "auto"},
@@ -447,7 +447,7 @@ def launch_bound(view: RunView) -> Cause | None:
     cut = plan is not None and plan.gradient_accumulation_steps > 1
     return Cause(
         cause="The GPU waits for small kernels to be launched.",
-        evidence=f"GPU {percent(busy)} busy; data and overhead between steps explain {percent(max(explained, 0.0))}",
+        evidence=f"GPU {percent(busy)} busy; data and overhead take {percent(max(explained, 0.0))} of the time",
         share=share,
         fix={MICRO: 2 * rows} if rows and cut else {COMPILE: True},
         advice="a larger effective batch, or longer rows" if not cut else "",
@@ -467,10 +467,10 @@ class GpuUtilisation(Rule):
         if earlier is None or earlier.busy_share is None:
             return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
         least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-        sentence = f"{what} {percent(busy)} busy in run {earlier.name}; at least {percent(least)} is good"
+        sentence = f"utilisation of {what}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
         if busy >= least:
             return passed(sentence)
-        why = f"to see what it waited for: tui-trainer doctor {shell_word(earlier.name)}"
+        why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
         if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
             return warned(sentence, advice=why)
         cut = context.planned.gradient_accumulation_steps.value > 1

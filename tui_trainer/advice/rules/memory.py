@@ -98,7 +98,7 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
 
 @symptom("Batch too large", needs_steps=False, least_share=0)
 def batch_too_large(view: RunView) -> Cause | None:
-    """Once memory is nearly full, larger passes are slower, and the longest rows can end the run."""
+    """Once memory is nearly full, larger micro-batches are slower, and the longest rows can end the run."""
     plan, reduced = view.plan, [one for one in view.state.problems if isinstance(one, MicroBatchReduced)]
     if plan is None:
         return None
@@ -107,8 +107,8 @@ def batch_too_large(view: RunView) -> Cause | None:
         key = MICRO if "training" in what else EVAL_BATCH
         rows = min(one.rows for one in reduced if one.what == ("training" if key == MICRO else last.what))
         return Cause(
-            cause="A pass did not fit into memory, so the micro-batch was reduced during the run.",
-            evidence=f"{last.rows_before} rows per pass until step {last.step:,}, {last.rows} from then on",
+            cause="A batch did not fit into memory, so it was made smaller during the run.",
+            evidence=f"{last.rows_before} rows per batch until step {last.step:,}, {last.rows} from then on",
             share=0.0,
             fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
         )
@@ -130,8 +130,8 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     return Cause(
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
         evidence=(
-            f"{large:,.0f} positions/s in the largest third of steps, {small:,.0f} in the smallest, with "
-            f"{percent(used / total)} of the GPU's memory in use"
+            f"{large:,.0f} positions/s in the third of steps with the largest batches, {small:,.0f} in that with the "
+            f"smallest, {percent(used / total)} of the GPU's memory in use"
         ),
         share=(1 - large / small) * view.share(view.compute_seconds),
         fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
@@ -162,7 +162,7 @@ class GradientCheckpointing(Rule):
         if is_on:
             return _checkpointing_on(context, other, sentence)
         if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and steps take {_cost_words(context)}"
+            sentence += f"; memory is short, and with it steps take {_cost_words(context)}"
             return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
         sentence += f"; steps would take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
@@ -243,7 +243,7 @@ class WeightsInFourBits(Rule):
             needed = memory_with(context, setup=context.basis.changed({METHOD: "qlora"}).setup)
         except ConfigError as error:
             return warned(f"{sentence}, too much for the {free} available", advice=str(error))
-        sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of {free}"
+        sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
         if context.hardware.libraries.get(BITSANDBYTES) is None:
             return warned(sentence, advice=_INSTALL)
         return warned(sentence, fix=other_method(context.config, "qlora"))
@@ -255,7 +255,7 @@ class WeightsInFourBits(Rule):
 
 
 class LossInChunks(Rule):
-    """Logits of a few tokens at a time cost hardly anything."""
+    """Logits that are computed for a few tokens at a time take hardly any memory."""
 
     name = "loss_in_chunks"
     settings = (_CHUNK,)
@@ -267,7 +267,7 @@ class LossInChunks(Rule):
 
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
-    """Memory is stable once passes of all sizes have run; steady growth ends in an out-of-memory error."""
+    """Memory is stable once batches of all sizes have run; steady growth ends in an out-of-memory error."""
     used = _peaks_on_card(view) if view.on_gpu else _resident(view)
     used = used[len(used) // 5 :]
     size = len(used) // _PARTS
@@ -298,7 +298,7 @@ def memory_growing(view: RunView) -> Cause | None:
         evidence=f"{grown}, {format_bytes(each)}/step over {steps:,} steps{will}",
         share=max(share, 0.0),
         is_fault=True,
-        advice="the reason is unknown, perhaps a hook or custom model code; resume from a checkpoint to free it",
+        advice="the reason is unknown, perhaps a hook or custom model code; resume from a checkpoint to free memory",
     )
 
 
@@ -379,7 +379,7 @@ def _host_shortage(context: Context) -> str:
     if needed is None or free is None or needed.value <= free:
         return ""
     wanted = f"the run needs {format_bytes(needed.value)} of host memory in addition to GPU memory"
-    return f"{wanted}, and {format_bytes(free)} are free"
+    return f"{wanted}, but only {format_bytes(free)} are free"
 
 
 def _what_fits(context: Context) -> str:
@@ -410,7 +410,7 @@ class SplitModel(Rule):
         switch = "offloaded" if offloads else strategy
         whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
         needed = memory_with(context, setup=whole)
-        sentence = f"{how}; without that, {room.where} would need {format_bytes(needed)}"
+        sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
         if room.budget_bytes is None:
             return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
         sentence += f" of {format_bytes(room.budget_bytes)}"

@@ -50,9 +50,9 @@ class _Other:
 
     @property
     def words(self) -> str:
-        """`distilbert/distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB (its tokenizer is the same)`."""
+        """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (its tokenizer is the same)`."""
         takes = "" if self.seconds is None else f" would take about {format_seconds(self.seconds)}"
-        needs = f"with {format_bytes(self.memory_bytes)} ({self.speaks})"
+        needs = f"with {format_bytes(self.memory_bytes)} of memory ({self.speaks})"
         return f"{self.name}, {format_count(self.parameters)},{takes} {needs}"
 
 

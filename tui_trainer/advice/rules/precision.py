@@ -14,15 +14,13 @@ from tui_trainer.units import format_bytes
 
 # What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
 # weight, 16-bit copy, moments, gradient.
-_BYTES = "20 bytes per weight with gradient accumulation, instead of 18"
+_BYTES = "with gradient accumulation, bf16 weights take 20 bytes each, fp32 weights 18"
 _RECKONED = (
     "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens/s and 7.0 GiB less memory for activations, "
     "estimated by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a GPU yet"
 )
 _NO_BF16 = "the GPU does not support bf16"
-_EXPERTS = (
-    "experts are then computed in bf16; with fp32 weights they stay in fp32, as autocast does not cover grouped_mm"
-)
+_EXPERTS = "with bf16 weights, experts are computed in bf16; with fp32 weights in fp32, as autocast skips grouped_mm"
 _TF32 = "training.tf32"
 # Families of transformers with convolutions among their layers, as their modelling files have them.
 _CONVOLVING = frozenset(
@@ -135,7 +133,7 @@ def _why_impossible(context: Context) -> str:
         return f"{strategy} keeps its own fp32 masters for any type of weights"
     if strategy in SPLITTING:
         return f"{strategy} gathers fp32 weights in bf16: its shards are the masters"
-    return f"{strategy} sums gradients of fp32 masters after the backward pass, but those of fp32 weights during it"
+    return f"with fp32 masters, {strategy} sums gradients after the backward pass, with fp32 weights during it"
 
 
 def _why_not_advised(context: Context) -> str:
@@ -172,7 +170,11 @@ class Tf32(Rule):
         if not can.tf32:
             sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it requires 8.0"
             return not_applicable(sentence, switch=switch(": not on this GPU"))
-        rest = "and all matmuls are in fp32" if precision == "fp32" else f"for operations not computed in {precision}"
+        rest = (
+            "for all matmuls, which are in fp32"
+            if precision == "fp32"
+            else f"for operations not computed in {precision}"
+        )
         if context.config.training.tf32:
             return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
         if precision == "fp32":

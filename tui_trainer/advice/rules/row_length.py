@@ -41,7 +41,7 @@ _UNPACKED = {PACKING: False, _GROUPED: True}
 
 
 class SequenceLength(Rule):
-    """The cost of attention grows with the square of the length; very long rows leave few to shuffle."""
+    """The cost of attention grows with the square of the length; if rows are very long, there are few to shuffle."""
 
     name, title, order = "sequence_length", "Sequence length", 210
     settings = (LENGTH,)
@@ -81,8 +81,8 @@ def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
         return warned(f"{sentence}: context too short, use {_SHORTEST_TOKENS} or more", fix={LENGTH: _FIX_TOKENS})
     if facts.longest_row >= length:
         return passed(f"{sentence}; {ends}")
-    longest = f"the longest {facts.longest_row:,}"
-    return passed(f"{sentence}, {longest}" if facts.exact else f"{sentence}, {longest} of the rows sampled")
+    longest = "the longest" if facts.exact else "the longest sampled row"
+    return passed(f"{sentence}, {longest} {facts.longest_row:,}")
 
 
 class LengthByTask(Rule):
@@ -136,7 +136,7 @@ class Truncation(Rule):
             words = counts.train_labels_beyond + counts.eval_labels_beyond
             if words or CUT_TOKENS in details:
                 sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
-            sentence += f"; {lost:,} of them lose everything there is to learn" if lost else ""
+            sentence += f"; {lost:,} of them lose all tokens to learn from" if lost else ""
         if answers:
             sentence += f"; {answers:,} answers do not fit completely"
         if share <= _MOST_CUT:
@@ -152,7 +152,7 @@ class Truncation(Rule):
             )
         if possible < wanted or WHOLE_LENGTH not in details:
             return warned(sentence, fix={LENGTH: possible})
-        return warned(f"{sentence}; about {wanted:,} tokens would fit 99 % of them", fix={LENGTH: possible})
+        return warned(f"{sentence}; a limit of about {wanted:,} tokens would fit 99 % of them", fix={LENGTH: possible})
 
 
 def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
@@ -169,7 +169,7 @@ def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
 
 @symptom("Padding")
 def padding(view: RunView) -> Cause | None:
-    """The rows of a pass are padded to its longest; grouping rows of similar length, or packing, avoids that."""
+    """Rows of a micro-batch are padded to the longest; grouping rows of similar length, or packing, avoids that."""
     sums, plan = view.sums, view.plan
     if not (sums.positions and sums.input_tokens):
         return None
@@ -271,7 +271,7 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
         return passed(sentence, switch="packing: off")
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows)
     sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
-    how = ", as here" if grouping.value else "; a pass of one row needs none" if pass_rows == 1 else ""
+    how = ", as here" if grouping.value else "; a micro-batch of one row needs no padding" if pass_rows == 1 else ""
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)

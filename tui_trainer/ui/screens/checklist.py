@@ -263,7 +263,7 @@ class ChecklistPage(ListPage):
         if self.bench.measuring.alive:
             return f"already measuring: {self.bench.app.key_of('checklist.cancel')} stops it"
         if other := self.bench.measurement_beside(self.bench.measuring):
-            return f"{other.what} is still running: only one at a time"
+            return f"{other.what} is still running: only one measurement at a time"
         return BESIDE_A_RUN if self.bench.run_is_alive else ""
 
     def by_clock(self) -> object:

@@ -502,7 +502,7 @@ class RecipeChooser:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
-            fits = dict.fromkeys(names, ("", "one of its values is not valid for its setting"))
+            fits = dict.fromkeys(names, ("", "a value of the recipe is not valid for its setting"))
             for name in names:
                 try:
                     if plain := document.with_recipe(name, keep_own=keep_own):

@@ -314,9 +314,9 @@ class RunsPage(FilteredPage, ListPage):
             return ""
         if action.name == "metric":
             is_drawn = self.is_wide and one is not None and one.is_run
-            return "" if is_drawn else f"curves are shown beside the list from {WIDE} columns"
+            return "" if is_drawn else f"curves are shown beside the list in terminals of {WIDE} columns or more"
         if action.name == "reverse":
-            return "" if self.model.order else f"newest first; {self.bench.app.key_of('runs.sort')} sorts by a column"
+            return "" if self.model.order else f"sort by a column first: press {self.bench.app.key_of('runs.sort')}"
         if action.name == "clear":
             some = self.is_typing or self.model.words or self.model.marked
             return "" if some else "no filter and no marks to clear"
@@ -460,9 +460,9 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_delete(self) -> None:
         runs = self.model.marked_runs or [self._chosen]
-        refused = [f"{one.name} is running and is kept; {self.bench.app.key_of('runs.stop')} stops it"
+        refused = [f"{one.name} is running: not deleted; {self.bench.app.key_of('runs.stop')} stops it"
                    for one in runs if one.alive]  # fmt: skip
-        refused += [f"{one.name} is being exported and is kept" for one in runs if self.bench.exports.is_of(one.path)]
+        refused += [f"{one.name} is being exported: not deleted" for one in runs if self.bench.exports.is_of(one.path)]
         runs = [one for one in runs if not one.alive and not self.bench.exports.is_of(one.path)]
         if not runs:
             self.bench.tell("; ".join(refused), "warn")
@@ -489,7 +489,7 @@ class RunsPage(FilteredPage, ListPage):
         if len(runs) == 1 and not refused:
             what = f"Frees {total}: journal, checkpoints, model and exports."
             if runs[0].status == "gone":
-                what = "Only removed from the list: its folder is gone."
+                what = "The run is only removed from the list: its folder is gone."
             rows: list[Row] = [what, (one_line(str(runs[0].path)), "dim")]
             heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete"
         else:
@@ -518,7 +518,7 @@ class RunsPage(FilteredPage, ListPage):
                 done = [answer for answer in answers if not isinstance(answer, str)]
                 failed = [f"{one.name}: {why}" for one, why in zip(runs, answers, strict=True) if isinstance(why, str)]
                 freed = format_bytes(sum(one.freed_bytes for one in done))
-                kept = [f"{sum(bool(one.kept) for one in done)} kept their folder, which has other files"]
+                kept = [f"folders not removed because of other files in them: {sum(bool(one.kept) for one in done)}"]
                 words = [f"deleted {len(done)} runs: {freed} freed", *kept * any(one.kept for one in done), *failed]
                 self.bench.tell("; ".join(words), "bad" if failed else "good")
             self.bench.app.draw()
@@ -544,7 +544,7 @@ class RunsPage(FilteredPage, ListPage):
             return
         rows = ["You have changed settings that are not saved. Undo restores them."]
         answers = [("enter", "load the run's settings", partial(take_settings_of, self.bench, RunFolder(one.path)))]
-        self.bench.app.ask(f"Replace them with those of {one_line(one.name, 40)}?", rows, answers)
+        self.bench.app.ask(f"Replace your settings with those of {one_line(one.name, 40)}?", rows, answers)
 
 
 def _stage(one: RunOverview, step: int = 0) -> object:
