@@ -5,8 +5,8 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.batch_cut import BatchCut
+from tui_trainer.planning.steps import Steps
 from tui_trainer.reporting.facts import ReportedModel
 from tui_trainer.tasks.contract import DataFacts
 

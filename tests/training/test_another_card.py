@@ -21,13 +21,13 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.processes import threads_of
 from tui_trainer.planning.attention import NOT_PLANNED
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.continued_elsewhere import moved, setup_of
 from tui_trainer.planning.fit import GPU_SHARE, parts_of_run
 from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.processes import threads_of
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.journal import read_all
 from tui_trainer.training import process, session

@@ -182,6 +182,6 @@ def _near_words(word: str) -> str:
     if near:
         *first, last = near[:_MOST_NEAR]
         return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
-    first, *others = _LISTS
-    words = f"`tui-trainer explain {first}` all {first} (or: {', '.join(others)})"
+    example, *others = _LISTS
+    words = f"`tui-trainer explain {example}` all {example} (or: {', '.join(others)})"
     return f"`tui-trainer explain` lists all settings, {words}"
