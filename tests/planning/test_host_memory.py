@@ -94,5 +94,5 @@ def test_the_checklist_fails_if_too_little_host_memory_is_free(tmp_path):
         context = replace(context, hardware=replace(MACHINE, memory_available_bytes=free))
         (memory,) = [finding for finding in run_checks(context) if finding.name == "memory"]
         assert memory.status == status, memory.verdict.evidence
-    assert "of host memory in addition to GPU memory, and 3.0 GiB are free" in memory.verdict.evidence
+    assert "of host memory in addition to GPU memory, but only 3.0 GiB are free" in memory.verdict.evidence
     assert any(detail.startswith("host memory, libraries") for detail in memory.verdict.details)

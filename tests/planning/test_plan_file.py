@@ -22,7 +22,7 @@ FACTS = DataFacts(rows=100, eval_rows=10, tokens=12_800, eval_tokens=1_280, voca
 def plan():
     hardware = replace(probe(), gpus=())
     loaded = load(Request(profile="quickstart"), lambda requested: choose_hardware_profile(requested, hardware))
-    return planning.make(loaded, hardware, FACTS, versions={"tui-trainer": "0.0.9"})
+    return planning.make(loaded, hardware, FACTS, made_from=planning.MadeFrom(versions={"tui-trainer": "0.0.9"}))
 
 
 def refused(folder, content):
@@ -52,7 +52,7 @@ def test_a_plan_of_an_earlier_version_is_refused_with_its_missing_fields_and_a_w
     )
     config = tmp_path / "a run" / "config.toml"
     assert f"start a new run with `tui-trainer '{config}' --set 'output.name=a run-anew'`" in problem.hint
-    assert "resume it with the version that started it" in problem.hint
+    assert "resume the run with the version that started it" in problem.hint
 
 
 def test_an_unknown_field_or_a_changed_value_is_named(plan, tmp_path):
