@@ -256,11 +256,15 @@ def _words(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 class ConfigProcess(JsonProcess):
+    """A command of the program about a config, with its lines as they come."""
+
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, command: Sequence[str], *options: str) -> None:
         """Raises OSError where no process can be started."""
         settings = [part for one in as_request(loaded, {}).assignments for part in ("--set", one)]
         card = [] if gpu is None else ["--gpu", str(gpu)]
         super().__init__([*command, *settings, *options, *card], {})
+        self.outcomes: dict[str, bool] = {}
+        """The lines that say whether something worked."""
 
     @property
     def verdict(self) -> tuple[str, bool]:
@@ -291,10 +295,13 @@ class RehearsalProcess(ConfigProcess):
         if "is_ready" in told:
             self.result = told
             self.lines += result_lines(told)
+            self.outcomes |= dict.fromkeys(self.lines[-max(len(told["faults"]), 1) :], bool(told["is_ready"]))
         elif "trying" in told:
             self.lines.append(trying_line(told["trying"]))
         elif len(told) > 1:
             self.lines.append(part_line(told["part"], told))
+            if "failed" in told:
+                self.outcomes[self.lines[-1]] = False
         else:
             self.part = str(told["part"])
 

@@ -28,8 +28,6 @@ DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
 _MODEL, _INIT = "model.model_name_or_path", "model.init"
 # Settings that have an option of their own on the command line.
 OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "profile": "--profile"}
-# In the place of a preset that does not suit what the user chose, before the reason.
-FITTED = ", but "
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 _VALUE_AND_END = 2
 
@@ -68,6 +66,8 @@ class Layer:
     values: dict[str, Any]
     notes: tuple[str, ...] = ()
     """What was written and is not used any more, a sentence each."""
+    fitted_because: str = ""
+    """Why the value replaces a preset that does not suit what the user chose; empty where it replaces none."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,6 +91,10 @@ class LoadedConfig:
         """`recipe quickstart`, `my.toml`, `--set`; `default` when nothing set it."""
         return self.layers[key].where if key in self.layers else "default"
 
+    def fitted_because(self, key: str) -> str:
+        """Return why a preset was replaced, as `fitted` got it; empty where it was not."""
+        return self.layers[key].fitted_because if key in self.layers else ""
+
     def problem(self, key: str, message: str, hint: str = "") -> Problem:
         """A mistake in one setting, with the place where it was written."""
         return self.placed(Problem(message=message, key=key, hint=hint))
@@ -111,7 +115,7 @@ class LoadedConfig:
         What the user wrote is refused where it does not fit, and not changed.
         """
         before, origin = value_of(self.config, key), self.where(key)
-        layer = Layer(origin=self.origin(key), where=f"{origin}{FITTED}{why}", values={key: value})
+        layer = Layer(origin=self.origin(key), where=f"{origin}, but {why}", values={key: value}, fitted_because=why)
         return replace(
             self,
             config=with_changes(self.config, {key: value}),

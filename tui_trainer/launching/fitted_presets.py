@@ -10,7 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from tui_trainer.config.changes import with_changes
-from tui_trainer.config.load import FITTED, LoadedConfig, all_settings, value_of
+from tui_trainer.config.load import LoadedConfig, all_settings, value_of
 from tui_trainer.config.sections import Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels, label_columns
@@ -69,8 +69,8 @@ def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        _, fitted, why = loaded.where(_TASK).partition(FITTED)
-        rows = _first_rows(loaded.config) if fitted else ()
+        why = loaded.fitted_because(_TASK)
+        rows = _first_rows(loaded.config) if why else ()
         is_of_task = rows and _refusal_of_rows(loaded.config, loaded.config.task.type, rows)[0]
         if not is_of_task or any(why == problem.message for problem in error.problems):
             raise
@@ -105,7 +105,7 @@ def _named_anew(before: LoadedConfig, after: LoadedConfig) -> list[str]:
 
 def _fitted_anew(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
     """Other presets that were changed to suit, and the columns that were found."""
-    for key in (key for key in after.layers if FITTED in after.where(key) and key not in (_TASK, *COLUMN_ROLES)):
+    for key in (key for key in after.layers if after.fitted_because(key) and key not in (_TASK, *COLUMN_ROLES)):
         if (value := value_of(after.config, key)) != value_of(before.config, key):
             yield f"{all_settings()[key].name} is now {value}"
     if after.columns and after.columns != before.columns:
@@ -123,7 +123,7 @@ def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
     if not parts:
         return ""
     name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"from recipe {recipe}"
-    if FITTED in after.where(_TASK) and task != before.config.task.type:
+    if after.fitted_because(_TASK) and task != before.config.task.type:
         if len(parts) == 2:  # the narrowest terminal has room for so much
             return f"now recipe {recipe} and task {task}, from model and {name}"
         source = f"from {'the model and ' * (_MODEL in changed)}the columns of {name}"

@@ -1,7 +1,7 @@
 """How a model is trained, as far as memory and time depend on it."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Final, Literal
 
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
@@ -15,6 +15,11 @@ from tui_trainer.models.targets import adapted
 
 Dtype = Literal["float32", "bfloat16", "float16"]
 Precision = Literal["fp32", "bf16", "fp16"]
+
+LAYER_KEY: Final = "layer key"
+"""Marks what the memory of a layer depends on: another value is another dry run (`planning/memory/dry_run.py`)."""
+RARE_LAYER_KEY: Final = "rare layer key"
+"""The same, named only where it is set, so that answers from before the field existed stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,10 +54,10 @@ class TrainingSetup:
     They differ under autocast: fp32 weights whose matmuls are in bf16. Adapters are always fp32.
     """
 
-    device: Device = "cpu"
-    precision: Precision = "fp32"
-    weights: Dtype = "float32"
-    method: str = "full"
+    device: Annotated[Device, LAYER_KEY] = "cpu"
+    precision: Annotated[Precision, LAYER_KEY] = "fp32"
+    weights: Annotated[Dtype, LAYER_KEY] = "float32"
+    method: Annotated[str, LAYER_KEY] = "full"
     four_bits: FourBits | None = None
     """With `qlora`: how the frozen matrices are packed; `weights` is then what all others are kept in."""
     trained_parameters: int = 0
@@ -68,28 +73,28 @@ class TrainingSetup:
     """With `full`: whether a part of the model is frozen (`tuning.trainable_layers`)."""
     backward_layers: int = 0
     """Where a part is frozen: how many layers the backward pass goes through, the last ones."""
-    lora_rank: int = 0
-    lora_targets: tuple[str, ...] = ()
+    lora_rank: Annotated[int, LAYER_KEY] = 0
+    lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
     """These layers, where names do not tell them (`models/adapted_parts.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
     """Tensors with an adapter, of which each pass makes a copy with the update."""
-    lora_parameters: tuple[str, ...] = ()
+    lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
     """What `tuning.target_parameters` names."""
-    lora_dropout: bool = False
+    lora_dropout: Annotated[bool, LAYER_KEY] = False
     merged_parameters: int = 0
     """Of an adapter that is put into the model before training; 0: there is none."""
     mutates_weights: bool = False
     """With an adapter: it begins as a part of the frozen weights, and is saved with twice its rank."""
     optim: str = DEFAULT_OPTIMIZER
     gradient_checkpointing: bool = False
-    packed: bool = False
+    packed: Annotated[bool, LAYER_KEY] = False
     """Attention with a mask of documents (on a CPU) or by their lengths (on a GPU)."""
-    eager_attention: bool = False
-    math_attention: bool = False
+    eager_attention: Annotated[bool, LAYER_KEY] = False
+    math_attention: Annotated[bool, RARE_LAYER_KEY] = False
     """torch has no fused kernel for it on this card: all scores are there, in fp32."""
-    repeats_keys: bool = False
+    repeats_keys: Annotated[bool, RARE_LAYER_KEY] = False
     """Keys and values of fewer heads are copied for each head of queries."""
     loss_chunk_tokens: int = 0
     """Tokens whose logits are there at one time; 0: those of the whole micro-batch."""
@@ -97,7 +102,7 @@ class TrainingSetup:
     """Of each token, where routers have a loss: numbers of all of them together."""
     fused_loss: bool = False
     """A chunk's logits become their gradient in one kernel, in the dtype of matmuls."""
-    compiled: bool = False
+    compiled: Annotated[bool, LAYER_KEY] = False
     tf32: bool = True
     """TF32 matmuls, on cards that have them."""
     longest_row: int = 0
@@ -112,7 +117,7 @@ class TrainingSetup:
     """Tokens of the narrowest pass where rows are padded; 0: not known."""
     label_share: float = 1.0
     """Of what a causal model reads, the share that is learnt: of a chat the assistant's turns."""
-    head: Head = CAUSAL
+    head: Annotated[Head, LAYER_KEY] = CAUSAL
     provider: str = "transformers"
     """Who loads and adapts the model."""
     target_tokens: int = 0

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.editing import completions
-from tui_trainer.config.load import FITTED, LoadedConfig, all_settings
+from tui_trainer.config.load import LoadedConfig, all_settings
 from tui_trainer.launching.choices_here import (
     DATA,
     FROM_SCRATCH,
@@ -237,7 +237,7 @@ class ModelDialog(ChoiceOfPath):
         lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
         if (loaded := known.loaded) is None:
             return lines
-        why = loaded.where("task.type").partition(FITTED)[2] or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
+        why = loaded.fitted_because("task.type") or f"recipe {loaded.recipe.name if loaded.recipe else ''}"
         columns = [f"columns: {columns_words(loaded.columns)}"] if loaded.columns else []
         read = loaded.columns.values()
         if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):

@@ -7,21 +7,14 @@ Nothing is guessed when that fails.
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, get_type_hints
 
 from tui_trainer.models.counting import Answers, deciding_fields
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
+from tui_trainer.planning.training_setup import LAYER_KEY, RARE_LAYER_KEY, LayerBytes, TrainingSetup
 from tui_trainer.worker.asking import WorkerFailed
 
 answers = Answers("dry_run", format_version=4)
-# What a layer's results depend on; the rest of a setup does not change the answer, and must not change the question.
-_DECIDING = (
-    "device", "head", "precision", "weights", "method", "lora_rank", "lora_targets", "lora_dropout", "packed",
-    "eager_attention", "compiled",
-)  # fmt: skip
-# Named where they are so, for the same question as ever elsewhere.
-_RARE = ("math_attention", "repeats_keys", "lora_parameters")
 _WORDS, _ROW_TOKENS = 128, 256
 
 
@@ -35,15 +28,14 @@ def measure_layer(
     compute it. With a decoder behind an encoder the layers of both count together, as bytes of one token of the input
     in one layer of the encoder, for answers of `setup.target_tokens`. No code that comes with a model is run.
     """
-    everything, fields = asdict(setup), deciding_fields(config)
+    fields = deciding_fields(config)
     # No layer depends on what the ends of the model are.
     fields.pop("tie_word_embeddings", None)
     answer_tokens = setup.target_tokens if shape.decoder_layers else 0
     lengths = _lengths(answer_tokens > 0, shape.max_position_embeddings if shape.learned_positions else None)
     question = {
         "config": fields | {"vocab_size": _WORDS, "pad_token_id": 0},
-        "setup": {name: everything[name] for name in _DECIDING}
-        | {name: everything[name] for name in _RARE if everything[name]},
+        "setup": _deciding(setup),
         "lengths": lengths,
     }
     try:
@@ -52,6 +44,20 @@ def measure_layer(
         return None, f"the dry run {failure}"
     except (LookupError, TypeError, ValueError):
         return None, "the dry run gave no answer"
+
+
+def _deciding(setup: TrainingSetup) -> dict[str, Any]:
+    """Return the fields that are declared to decide the memory of a layer. Others must not change the question."""
+    everything = asdict(setup)
+    marks = {
+        name: getattr(hint, "__metadata__", ())
+        for name, hint in get_type_hints(TrainingSetup, include_extras=True).items()
+    }
+    return {
+        name: everything[name]
+        for name, found in marks.items()
+        if LAYER_KEY in found or (RARE_LAYER_KEY in found and everything[name])
+    }
 
 
 def _lengths(has_answers: bool, most: int | None) -> list[tuple[int, int]]:

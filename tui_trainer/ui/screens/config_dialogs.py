@@ -304,10 +304,8 @@ class RehearsalDialog(OwnProcessDialog):
     apply_words, patch_words = "apply what works", "the results of the rehearsal"
 
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
-        def role(text: str) -> Role:
-            return "bad" if "FAILED" in text else "good" if text.startswith("nothing failed") else "text"
-
-        return [line for text in process.lines for line in paragraph(text, width, role(text))]
+        roles: dict[bool | None, Role] = {True: "good", False: "bad", None: "text"}
+        return [line for text in process.lines for line in paragraph(text, width, roles[process.outcomes.get(text)])]
 
 
 class PreviewDialog(Dialog):
