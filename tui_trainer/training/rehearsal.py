@@ -22,6 +22,7 @@ from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.runs.events import Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import folder_size
 from tui_trainer.runs.journal import read_all
+from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint
 from tui_trainer.training.attempt import Shortage, attempt
@@ -123,7 +124,7 @@ class MicroBatchTries:
 
 E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
-_STEPS, _WARM_UP_STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 2, 15.0, 4
+_STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 15.0, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,10 +192,10 @@ class Rehearsal:
         for step in range(1, last + 1):
             session.take_step(step)
             session.flush()
-            if step > _WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
+            if step > WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
                 break
         steps = [one.step_seconds for one in self._events(StepDone)]
-        measured = steps[_WARM_UP_STEPS:] or steps
+        measured = steps[WARM_UP_STEPS:] or steps
         least, _, most = quantiles([*measured, *measured], n=4)
         return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
 
