@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 from transformers.utils.logging import disable_progress_bar
 
 from tests.programs import run_program
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.hardware.probe import probe
@@ -29,7 +30,6 @@ from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.heads import fit_heads
 from tui_trainer.runs.events import RunFailed, RunProblem
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.registry import known_runs
 from tui_trainer.terminal.safe_text import visible
 

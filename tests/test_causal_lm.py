@@ -13,6 +13,7 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.combinations import in_the_sweep
+from tests.runs.journals import read_all
 from tests.tiny_models import VOCABULARY, save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
@@ -20,7 +21,6 @@ from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models import modules as logits
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import train, training_row, write_rows
 from tui_trainer.cli import main
@@ -18,7 +19,6 @@ from tui_trainer.exporting.measured import prepared_data
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.journal import read_all
 
 
 def evaluated(capsys, *arguments: object) -> dict:

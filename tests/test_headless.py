@@ -21,7 +21,7 @@ import pyte
 import pytest
 
 from tests.programs import Program, start_program
-from tests.runs.journals import end, run_of, start, step_done
+from tests.runs.journals import end, read_all, run_of, start, step_done
 from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.runs.events import (
     ControlApplied,
@@ -34,7 +34,7 @@ from tui_trainer.runs.events import (
     from_line,
 )
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import find_run

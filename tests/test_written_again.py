@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.old_runs import install
+from tests.runs.journals import read_all
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_DONE, FolderError
 from tui_trainer.exporting.trained_model import TrainedModel, weights_of
@@ -16,7 +17,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted
 from tui_trainer.runs.folder import RunFolder, files_below
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.registry import remember
 from tui_trainer.training.checkpoint_folder import PLAN, commit, damage_of
 

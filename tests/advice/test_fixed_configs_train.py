@@ -7,6 +7,7 @@ import math
 
 import pytest
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.advice.checklist import run_checks
 from tui_trainer.advice.gather import gather
@@ -15,7 +16,6 @@ from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
 

@@ -29,6 +29,7 @@ from tui_trainer.planning.records import device_key
 from tui_trainer.planning.training_setup import MeasuredPeak
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, GaugesRead, GpuReading, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.state import fold
 from tui_trainer.tasks import find_task
 from tui_trainer.units import GIB
 
@@ -117,16 +118,16 @@ def test_shares_and_rates_are_computed_from_the_events_of_an_earlier_run():
     sampled = TextSampled(step=5, prompt="a", text="b", seconds=0.3)
     evaluated = EvalDone(step=5, loss_sum=1.0, tokens=4, loss=1.0, seconds=2.0, scheduled=True, best=False)
     steps = [step(number) for number in range(20)]
-    found = measured_in("r", [*steps, saved, sampled])
+    found = measured_in("r", fold([*steps, saved, sampled]))
     assert found is not None and found.data_share == pytest.approx(0.1)
     assert (found.save_bytes_per_second, found.sample_seconds, found.steps) == (200.0, 0.3, 20)
     assert found.step_seconds == 0.5 and found.busy_share is None and found.evaluation_share is None
-    assert measured_in("r", [*steps, evaluated]).evaluation_share == pytest.approx(1.0)
+    assert measured_in("r", fold([*steps, evaluated])).evaluation_share == pytest.approx(1.0)
     on_cores, on_card = GaugesRead(step=9, process_cpu_share=0.4), GpuReading(index=0, utilization_share=0.7)
     too_early = GaugesRead(step=1, process_cpu_share=0.9)
-    assert measured_in("r", [*steps, too_early, on_cores]).busy_share == 0.4
-    assert measured_in("r", [*steps, replace(on_cores, gpus=[on_card])]).busy_share == 0.7
-    assert measured_in("r", steps[:19]) is None
+    assert measured_in("r", fold([*steps, too_early, on_cores])).busy_share == 0.4
+    assert measured_in("r", fold([*steps, replace(on_cores, gpus=[on_card])])).busy_share == 0.7
+    assert measured_in("r", fold(steps[:19])) is None
 
 
 def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny_config, tmp_path):

@@ -26,12 +26,13 @@ prepare_environment()  # for both loops, as the program does
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import RunThread
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.training.session import Session
 
 TURN_STEPS = 8

@@ -27,12 +27,12 @@ from pathlib import Path
 from pydoc_data.topics import topics
 from subprocess import run
 
+from tests.runs.journals import read_all
 from tui_trainer.cli import main as tui_trainer
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone, LibrariesLoaded, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.units import MIB
 
 PARAGRAPHS = "paragraphs"

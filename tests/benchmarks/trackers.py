@@ -17,8 +17,8 @@ import tempfile
 from pathlib import Path
 from statistics import median
 
+from tests.runs.journals import read_all
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 
 TRACKERS = ["tensorboard", "wandb", "mlflow", "trackio"]
 

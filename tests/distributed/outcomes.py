@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from safetensors.torch import load_file
 
+from tests.runs.journals import read_all
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import EvalDone, StepDone
-from tui_trainer.runs.journal import read_all
 
 STEPS = 8
 TWO = {"distributed.processes": 2}

@@ -15,6 +15,7 @@ from time import sleep
 import pytest
 
 from tests.distributed.outcomes import DIES, at_step, events, losses, same
+from tests.runs.journals import read_all
 from tui_trainer.errors import ConfigError
 from tui_trainer.launching import torchrun
 from tui_trainer.launching.carry_out import carry_out
@@ -31,7 +32,7 @@ from tui_trainer.runs.events import (
     RunStarted,
 )
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.state import fold
 

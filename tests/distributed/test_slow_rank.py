@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.distributed.outcomes import TWO, events
+from tests.runs.journals import read_all
 from tui_trainer.runs.events import RanksTimed
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold, slowest_rank
 
 pytestmark = pytest.mark.full

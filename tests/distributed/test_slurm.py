@@ -14,14 +14,13 @@ import pytest
 
 from tests.distributed import slurm_stand_in
 from tests.programs import start_program
-from tests.runs.journals import run_of, start, steps
+from tests.runs.journals import read_all, run_of, start, steps
 from tui_trainer.cli import main
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.launching.submit import limit_seconds
 from tui_trainer.runs import at_rest, slurm
 from tui_trainer.runs.events import RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import overview
 from tui_trainer.ui.watch import WatchedRun

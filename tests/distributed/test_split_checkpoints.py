@@ -17,13 +17,13 @@ from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from tests.distributed import rank_of_saved_tensors as saved
 from tests.distributed.outcomes import losses
 from tests.programs import start_program
+from tests.runs.journals import read_all
 from tui_trainer.errors import CheckpointError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.files import shards
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import checkpoint, checkpoint_folder
 from tui_trainer.training.checkpoint import SavedTensors
 

@@ -16,9 +16,9 @@ import psutil
 import pytest
 
 from tests.programs import start_program
+from tests.runs.journals import read_all
 from tui_trainer.launching.torchrun_agent import main as agent
 from tui_trainer.runs.events import CheckpointSaved, StepDone
-from tui_trainer.runs.journal import read_all
 
 pytestmark = [pytest.mark.e2e]
 SETTINGS = {

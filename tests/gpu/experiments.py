@@ -105,9 +105,9 @@ class Work:
 
 def run_figures(folder: Path, left_out: range) -> dict[str, Any]:
     """What a run's plan and its journal have; steps that are left out were not timed fairly."""
+    from tests.runs.journals import read_all
     from tui_trainer.planning.measured_steps import NOT_ALLOCATED
     from tui_trainer.runs.events import EvalDone, GaugesRead, RunProblem, StepDone
-    from tui_trainer.runs.journal import read_all
 
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     events = read_all(folder / "journal.jsonl")
@@ -276,8 +276,8 @@ def kill_and_resume(work: Work, method: str, **more: object) -> None:
 
 def kill_in_the_middle(work: Work, arguments: Sequence[str]) -> int:
     """Start a run and kill it between its first two checkpoints; the last step in its journal."""
+    from tests.runs.journals import read_all
     from tui_trainer.runs.events import CheckpointSaved, StepDone
-    from tui_trainer.runs.journal import read_all
 
     journal = work.folder / "runs" / "killed" / "journal.jsonl"
     command = [sys.executable, "-m", "tui_trainer", "--no-ui", *arguments]

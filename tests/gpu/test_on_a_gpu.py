@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.benchmarks import attention_table
 from tests.compilations import counted_compilations
+from tests.runs.journals import read_all
 from tests.tiny_models import PACKED, TRAINED, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
@@ -32,7 +33,6 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EAGER, AttentionMachine, attention_of, planned_mask
 from tui_trainer.planning.measured_steps import NOT_ALLOCATED
 from tui_trainer.runs.events import EvalDone, GaugesRead, MicroBatchReduced, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import varlen
 from tui_trainer.training.precision import keep_rotary_exact
 

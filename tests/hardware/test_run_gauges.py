@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from tests.runs.journals import read_all
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.launching.carry_out import carry_out
@@ -16,7 +17,7 @@ from tui_trainer.launching.gauge_writer import GaugeWriter
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import GaugesRead, PhaseChanged, RunFinished, StepDone
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.state import fold
 
 GIB = 1 << 30

@@ -20,6 +20,7 @@ import pytest
 from transformers.utils.logging import disable_progress_bar
 
 from tests.combinations import first_by_default
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
 from tui_trainer.config.changes import same
@@ -31,7 +32,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.runs.events import RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
 

@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import end, held_out, read_all, run_of, start, step_done, steps
 from tests.trained_runs import stopping_after
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -19,7 +19,6 @@ from tui_trainer.reporting.curves import MOST_POINTS
 from tui_trainer.reporting.facts import facts_of, to_json
 from tui_trainer.reporting.page import nice_ticks, to_html, to_markdown, write_report
 from tui_trainer.runs import events as e
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.session import Session
 from tui_trainer.units import format_bytes, format_seconds
 
@@ -295,9 +294,9 @@ def test_energy_is_power_over_time_without_the_gaps(tmp_path):
     # 10 s at 300 W; ten minutes in which nobody read; 5 s at 300 W.
     folder = run_of(tmp_path, "a", start(), *readings(0, 5, 10, watts=300.0), *readings(610, 615, watts=300.0))
     facts = facts_of(folder)
-    assert facts.costs.energy_joules == pytest.approx(15 * 300)
+    assert facts.state.gauge_curves.energy_joules == pytest.approx(15 * 300)
     assert "0.00125 kWh, 300 W on average" in to_markdown(facts)
-    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).costs.energy_joules is None
+    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).state.gauge_curves.energy_joules is None
 
 
 def test_repeated_steps_are_drawn_once(tmp_path):

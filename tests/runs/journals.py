@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter
+from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.runs.registry import remember
 
 AT = "2026-11-20T13:45:00.000Z"
@@ -44,6 +44,11 @@ def held_out(step: int, loss: float, *, best: bool = True, **scores: float) -> e
 
 def end(step: int = 5_000, reason: str = "done", eval_loss: float | None = 1.25) -> e.RunFinished:
     return e.RunFinished(at=AT, step=step, reason=reason, loss=1.5, eval_loss=eval_loss, seconds=9.0)
+
+
+def read_all(journal: Path) -> list[e.Event]:
+    """Return all events of a journal; none if it does not exist."""
+    return JournalReader(journal).read_new()
 
 
 def run_of(parent: Path, name: str, *events: e.Event) -> RunFolder:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.runs.journals import step_done
+from tests.runs.journals import read_all, step_done
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.events import (
     GaugesRead,
@@ -20,7 +20,7 @@ from tui_trainer.runs.events import (
     TextSampled,
     to_line,
 )
-from tui_trainer.runs.journal import JournalReader, JournalWriter, read_all
+from tui_trainer.runs.journal import JournalReader, JournalWriter
 
 
 def phases(count, start=0):

@@ -8,12 +8,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from tests.runs.journals import AT, end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import AT, end, held_out, read_all, run_of, start, step_done, steps
+from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs import events as e
 from tui_trainer.runs.at_rest import delete, rename
+from tui_trainer.runs.comparison import compare
 from tui_trainer.runs.events import to_line
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.overview import CURVE_POINTS, Overviews, overview
 from tui_trainer.runs.registry import forget, remember
@@ -60,28 +61,9 @@ def test_loss_and_curve_are_of_the_whole_journal(tmp_path, subtests):
             assert curve[0] == pytest.approx(5, abs=0.05 + 1.5 * last / 1000 / CURVE_POINTS)
 
 
-def test_repeated_steps_of_a_resumed_run_are_drawn_once(tmp_path):
-    again = [step_done(step, 1.0) for step in range(11, 31)]
-    found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10), *again))
-    assert found.step == 30 and found.loss == pytest.approx(1.0)
-    assert sum(loss == 1.0 for loss in found.loss_curve) > sum(loss > 1.0 for loss in found.loss_curve) > 0
-    assert list(found.loss_curve) == sorted(found.loss_curve, reverse=True)
-
-
-def test_steps_after_the_checkpoint_of_a_resumed_run_do_not_count(tmp_path):
-    found = overview(run_of(tmp_path, "a", start(), *steps(1, 40), start(resumed=10)))
-    assert (found.step, found.epoch) == (10, None)
-    assert min(found.loss_curve) == pytest.approx(5 - 10 / 1000, abs=0.001)
-
-
 def test_losses_that_are_not_finite_are_left_out(tmp_path):
     folder = run_of(tmp_path, "a", start(), step_done(1), step_done(2, float("nan")), step_done(3, float("inf")))
     assert (overview(folder).step, overview(folder).loss, overview(folder).loss_curve) == (3, 2.0, (2.0,))
-
-
-def test_an_early_evaluation_is_found(tmp_path):
-    folder = run_of(tmp_path, "a", start(), held_out(1, 1.5), *steps(2, 2_400))
-    assert (overview(folder).eval_loss, overview(folder).best) == (1.5, 1.5)
 
 
 def test_the_best_evaluation_is_by_the_planned_metric(tmp_path):
@@ -103,13 +85,6 @@ def test_a_run_without_an_owner_is_interrupted(tmp_path):
     assert overview(folder).status == "interrupted"
 
 
-def test_the_end_of_an_earlier_start_is_not_the_status(tmp_path):
-    beyond_the_head = e.TextSampled(step=2, prompt="", text="x" * 20_000)
-    first = [start(), *steps(1, 2), end(2, "stopped"), beyond_the_head, start(resumed=2)]
-    folder = run_of(tmp_path, "a", *first, *steps(3, 2_000))
-    assert (overview(folder).status, overview(folder).step) == ("interrupted", 2_000)
-
-
 def test_unchanged_journals_are_not_read_again(tmp_path, reads):
     folders = [run_of(tmp_path, f"run-{n}", start(), *steps(1, 2_000)) for n in range(3)]
     overviews = Overviews()
@@ -122,6 +97,9 @@ def test_unchanged_journals_are_not_read_again(tmp_path, reads):
         journal.write(to_line(end()).encode() + b"\n")
     assert [one.status for one in overviews.read()] == ["interrupted", "finished", "interrupted"]
     assert sum(reads) == folders[1].journal.stat().st_size
+    reads.clear()
+    assert compare(folders[:2]).runs[1].status == "finished" and facts_of(folders[2]).about == first[0]
+    assert sum(reads) == sum(folder.journal.stat().st_size for folder in folders), "each is read once"
 
 
 def test_only_new_lines_of_an_active_run_are_read(tmp_path, reads):
@@ -167,12 +145,13 @@ def test_a_renamed_run_is_listed_by_its_new_name(tmp_path):
 
 
 def test_a_new_owner_is_noticed_with_an_unchanged_journal(tmp_path):
-    folder = run_of(tmp_path, "a", start(), *steps(1, 3))
-    overviews = Overviews()
-    assert [one.alive for one in overviews.read()] == [False]
-    with RunLock(folder.lock):
-        assert [one.alive for one in overviews.read()] == [True]
-    assert [one.alive for one in overviews.read()] == [False]
+    for name, last in (("running", ()), ("ended", (end(3),))):
+        folder = run_of(tmp_path, name, start(), *steps(1, 3), *last)
+        overviews = Overviews()
+        assert not overviews.read()[0].alive
+        with RunLock(folder.lock):
+            assert overviews.read()[0].alive and overview(folder).alive and folder.summary.exists()
+        assert not overviews.read()[0].alive and not overview(folder).alive
 
 
 def test_a_removed_run_is_noticed(tmp_path):

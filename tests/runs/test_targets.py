@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.runs.journals import PLANNED, end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import PLANNED, end, held_out, read_all, run_of, start, step_done, steps
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
@@ -15,7 +15,6 @@ from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.reporting.page import to_markdown
 from tui_trainer.runs.events import EvalDone, InferenceMeasured, PlanMade, RunFinished, from_line
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.result import targets_of, targets_summary
 from tui_trainer.runs.state import fold
 

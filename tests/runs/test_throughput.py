@@ -5,11 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.runs.journals import PLANNED, end, start, steps
+from tests.runs.journals import PLANNED, end, read_all, start, steps
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.planning.duration import busy_words
 from tui_trainer.runs.events import ComputeRates, EpochDone, GaugesRead, LibrariesLoaded, PlanMade
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.result import computing_words, grade, throughput_words
 from tui_trainer.runs.state import fold
 from tui_trainer.runs.steps_and_eta import is_off_plan, speed_rows, time_words, whole_seconds

@@ -10,10 +10,10 @@ from typing import Any
 
 from safetensors.torch import load_file
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import OpenRun, load_config, open_new
-from tui_trainer.runs.journal import read_all
 
 Row = dict[str, Any]
 ANIMALS = ("sheep", "goat", "cow", "horse", "hen")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from transformers import AutoTokenizer
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import stopping_after
 from tui_trainer.config.load import Request
@@ -20,7 +21,6 @@ from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint
 from tui_trainer.runs.events import RunProblem
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.session import Session
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.runs.journals import read_all
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
@@ -17,7 +18,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.runs.events import DataPrepared
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tasks import find_task
 
 # Of each task the rows of two sources that name their columns differently.

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from tests.combinations import first_by_default
+from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.runs.events import EvalDone, RunStarted, StepDone
-from tui_trainer.runs.journal import read_all
 
 SETTINGS = {
     "model.init": "scratch",

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.runs.journals import read_all
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 
 # A run of seconds that evaluates and saves only at its end.
 TINY = {

@@ -11,7 +11,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tests.runs.journals import end, held_out, run_of, start, step_done, steps
+from tests.runs.journals import end, held_out, read_all, run_of, start, step_done, steps
 from tests.training.test_requests import figures
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -20,7 +20,7 @@ from tui_trainer.launching import carry_out as launching
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.planning.conflicts import setting_problems
 from tui_trainer.runs import events as e
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.tracking import feeder as feeding
 from tui_trainer.tracking import reader

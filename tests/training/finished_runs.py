@@ -9,13 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.launching.carry_out import Outcome, carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.runs.events import Event
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
 from tui_trainer.training.session import Session
 

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.programs import start_worker
+from tests.runs.journals import read_all
 from tests.tiny_models import EXPERTS, save_tiny_model
 from tests.training.test_router_loss import STEPS, steps_of, trained_run
 from tui_trainer.errors import ConfigError
@@ -21,7 +22,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.worker import asking
 
 pytestmark = pytest.mark.versions

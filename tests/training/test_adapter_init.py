@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.training.finished_runs import STILL, assert_resumes_to_the_bit, loss_of, weights_in
 from tui_trainer.errors import EXIT_STOPPED, ConfigError
@@ -19,7 +20,6 @@ from tui_trainer.lines.plan_and_events import plan_lines
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import Progress, RunProblem
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import session
 from tui_trainer.tuning.adapter_init import TakenOut
 from tui_trainer.units import format_seconds

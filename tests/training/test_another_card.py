@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from tests.hardware.conftest import FakeNvml
+from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tui_trainer.cli import main
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_STOPPED, ConfigError, InputError, RunError
@@ -29,7 +30,6 @@ from tui_trainer.planning.memory import estimate as memory
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.processes import threads_of
 from tui_trainer.runs.events import RunProblem
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import process, session
 from tui_trainer.training import process as device
 

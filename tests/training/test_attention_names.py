@@ -9,6 +9,7 @@ import pytest
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
@@ -16,7 +17,6 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import EvalDone, RunProblem
-from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
 KEY = "model.attn_implementation"

@@ -11,6 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import write_rows
 from tests.training.finished_runs import (
@@ -31,7 +32,6 @@ from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs import at_rest
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.overview import overview
 from tui_trainer.runs.registry import remember
 from tui_trainer.runs.state import fold

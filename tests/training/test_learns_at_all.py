@@ -14,6 +14,7 @@ from torch import nn
 from transformers.models.bert.modeling_bert import BertModel
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import begin
 from tui_trainer.advice.examine import examine
@@ -23,7 +24,6 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.runs.events import RunFailed
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training.optimizer import RunOptimizer
 

@@ -19,9 +19,9 @@ from subprocess import PIPE
 import pytest
 
 from tests.programs import run_program
+from tests.runs.journals import read_all
 from tui_trainer.runs.events import CheckpointSaved, RunProblem
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.units import GIB, MIB
 
 pytestmark = pytest.mark.e2e

@@ -12,6 +12,7 @@ import torch
 from transformers.integrations import sdpa_attention
 from transformers.utils import logging as transformers_logging
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import stopping_after
 from tui_trainer.advice import remedies
@@ -24,7 +25,6 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning.attention import CUDNN, EFFICIENT, FLASH, NOT_PLANNED, Attention
 from tui_trainer.planning.automatic_values import TrainingDevice, precision_problems
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import components, process
 from tui_trainer.training.components import Components
 from tui_trainer.training.process import settings_of

@@ -12,6 +12,7 @@ from torch.optim import AdamW
 from transformers import Adafactor
 
 from tests.programs import run_program
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import stopping_after
 from tests.training.finished_runs import of_kind
@@ -26,7 +27,6 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.reporting.page import write_report
 from tui_trainer.runs.events import CheckpointSaved, EvalDone, MicroBatchReduced, RunFailed, RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tasks.seq2seq import TASK as SEQ2SEQ
 from tui_trainer.training import checkpoint as checkpoint_tensors

@@ -13,6 +13,7 @@ from transformers import AttentionInterface, AttentionMaskInterface, masking_uti
 from tests import flash_stand_in as flash_stand_ins
 from tests.flash_stand_in import NAMES as FLASH
 from tests.flash_stand_in import attend, flash_stand_in
+from tests.runs.journals import read_all
 from tests.tiny_models import SHAPES, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.data.batching.collate import collate, collate_packed
@@ -23,7 +24,6 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.planning import automatic_values as choices
 from tui_trainer.planning.attention import BY_LENGTHS, NOT_PLANNED, Attention
 from tui_trainer.runs.events import PACKED_WITH_MASK, EvalDone, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import probes as leak_probe
 from tui_trainer.training import varlen
 from tui_trainer.training.components import Components

@@ -11,13 +11,13 @@ import pytest
 import torch
 
 from tests.compilations import counted_compilations
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tests.trained_runs import write_rows
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import RunProblem
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import compiled, components
 
 pytestmark = pytest.mark.full

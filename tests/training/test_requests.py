@@ -5,12 +5,12 @@ import time
 
 import pytest
 
+from tests.runs.journals import read_all
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again, open_new
 from tui_trainer.runs import controls
 from tui_trainer.runs.events import CheckpointSaved, ControlApplied, EvalDone, PhaseChanged, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.session import Session

@@ -15,6 +15,7 @@ from transformers import AutoTokenizer
 
 from tests.combinations import in_the_sweep
 from tests.programs import start_worker
+from tests.runs.journals import read_all
 from tests.tiny_models import EXPERTS, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
 from tui_trainer.errors import ConfigError
@@ -23,7 +24,6 @@ from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.runs.events import EvalDone, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.worker import asking
 
 pytestmark = pytest.mark.versions

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.training.finished_runs import of_kind
 from tui_trainer.config.load import Request
@@ -32,7 +33,6 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint
 from tui_trainer.training.checkpoint_folder import steps_saved

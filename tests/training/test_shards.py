@@ -11,13 +11,13 @@ import torch
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM
 
+from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.files import shards
 from tui_trainer.runs.events import RunProblem, RunStarted
-from tui_trainer.runs.journal import read_all
 from tui_trainer.training import checkpoint
 from tui_trainer.training import checkpoint as checkpoint_tensors
 from tui_trainer.training.checkpoint_folder import newest_whole, steps_saved

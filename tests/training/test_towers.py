@@ -25,6 +25,7 @@ from transformers import (
 
 from tests.combinations import in_the_sweep
 from tests.compilations import counted_compilations
+from tests.runs.journals import read_all
 from tests.tiny_models import (
     PACKED_TOWERS,
     TOWERS,
@@ -46,7 +47,6 @@ from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import is_of_tower, language_model, tower_modules
 from tui_trainer.runs.events import RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.tuning import find_method
 
 pytestmark = pytest.mark.versions

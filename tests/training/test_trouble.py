@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from tests.runs.journals import read_all
 from tests.trained_runs import stopping_after
 from tests.training.finished_runs import of_kind
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED
@@ -15,7 +16,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.reporting.facts import facts_of
 from tui_trainer.runs.events import RunFinished, RunProblem, RunStarted, TextSampled
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint, checkpoint_folder, session
 from tui_trainer.training.checkpoint_folder import steps_saved

@@ -13,6 +13,7 @@ from types import MethodType, SimpleNamespace
 import pytest
 import torch
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, tiny_model
 from tests.trained_runs import SETTINGS, training_row, write_rows
 from tui_trainer.cli import main
@@ -23,7 +24,6 @@ from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
 from tui_trainer.runs.events import EvalDone, PlanMade, RunProblem, StepDone
-from tui_trainer.runs.journal import read_all
 
 pytestmark = pytest.mark.full
 STAND_IN = Path(__file__).with_name("unsloth_stand_in.py")

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig
 
+from tests.runs.journals import read_all
 from tests.tiny_models import TOWERS, save_tiny_model, tiny_model_with_towers
 from tests.trained_runs import train
 from tui_trainer.advice.rules.memory import other_method
@@ -19,7 +20,6 @@ from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import open_again
 from tui_trainer.models.heads import CAUSAL, auto_class
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.tuning.some_layers import METHOD, part_of, planned_part, trained_names
 

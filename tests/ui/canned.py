@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,7 +26,7 @@ from tui_trainer.planning.planned import estimated
 from tui_trainer.runs import events as e
 from tui_trainer.runs.comparison import ComparedRun, Comparison, CurvePoint, Difference
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.overview import RunOverview
+from tui_trainer.runs.overview import RunOverview, RunResult
 from tui_trainer.runs.state import RunState
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.ui import app as app_module
@@ -275,11 +275,10 @@ def compared(one: RunOverview, final: float, seconds_per_step: float, eval_steps
     ]
     held_out = [replace(point, loss=point.loss + 0.1) for point in curve if point.step % eval_steps == 0]
     return ComparedRun(
-        name=one.name, path=one.path, status=one.status, task=one.task, step=one.step, total_steps=one.total_steps,
-        loss=one.loss, eval_loss=one.eval_loss, best_eval_loss=one.eval_loss, best_eval_step=one.step, metric="loss",
-        best=one.best, best_step=one.step, scores=one.scores, seconds=seconds_per_step * one.step,
-        tokens=2_048 * one.step, tokens_per_second=2_048 / seconds_per_step, peak_memory_bytes=420 * MIB,
-        parameters=818_000, trained_parameters=818_000, train_curve=tuple(curve), eval_curve=tuple(held_out),
+        **{item.name: getattr(one, item.name) for item in fields(RunResult)}, best_eval_loss=one.eval_loss,
+        best_eval_step=one.step, best_step=one.step, seconds=seconds_per_step * one.step, tokens=2_048 * one.step,
+        tokens_per_second=2_048 / seconds_per_step, peak_memory_bytes=420 * MIB, parameters=818_000,
+        trained_parameters=818_000, train_curve=tuple(curve), eval_curve=tuple(held_out),
     )  # fmt: skip
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.programs import journals, run_program
+from tests.runs.journals import read_all
 from tui_trainer.errors import RunError
 from tui_trainer.launching.detached import go_on_detached, make_run
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 
 STEPS = 800

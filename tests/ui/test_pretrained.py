@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model, texts
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
@@ -16,7 +17,6 @@ from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.events import PlanMade, StepDone
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.state import fold
 from tui_trainer.ui.main import _tell_end
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.runs.journals import read_all
 from tui_trainer.config.load import Request
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
 from tui_trainer.runs.events import StepDone
-from tui_trainer.runs.journal import read_all
 
 
 @pytest.mark.full

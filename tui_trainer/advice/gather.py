@@ -5,7 +5,7 @@ the libraries are those of the plan; what depends on how a run is trained, or on
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import cache
@@ -38,21 +38,11 @@ from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
-from tui_trainer.runs.events import (
-    ATTENTION_CHANGED,
-    PACKED_WITH_MASK,
-    CheckpointSaved,
-    EvalDone,
-    Event,
-    GaugesRead,
-    RunProblem,
-    StepDone,
-    TextSampled,
-)
+from tui_trainer.runs.events import ATTENTION_CHANGED, PACKED_WITH_MASK, RunProblem
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.state import WARM_UP_STEPS
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState, fold
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
@@ -205,7 +195,7 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
         if key is None or key.model != now.model or _device(then) != device:
             continue
         with suppress(OSError):
-            if found := measured_in(folder.name, list(last_events(folder.journal))):
+            if found := measured_in(folder.name, fold(last_events(folder.journal))):
                 found = replace(found, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
                 if not key.has_setup_of(now):
                     found = replace(found, data_share=None, evaluation_share=None, attention="")
@@ -224,42 +214,39 @@ def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
     return device, plan.get("device_name"), count
 
 
-def measured_in(name: str, events: Sequence[Event]) -> EarlierRun | None:
-    """The figures of one run's events; None with fewer than 20 steps."""
-    steps = [event for event in events if isinstance(event, StepDone) and event.step_seconds > 0]
-    if len(steps) < _ENOUGH_STEPS:
+def measured_in(name: str, state: RunState) -> EarlierRun | None:
+    """Return the figures of one run, from the fold of all or the last of its events; None with fewer than 20 steps."""
+    seconds = sum(state.step_seconds)
+    if len(state.steps) < _ENOUGH_STEPS or not seconds:
         return None
-    saves = [event for event in events if isinstance(event, CheckpointSaved) and event.seconds > 0]
-    samples = [event.seconds for event in events if isinstance(event, TextSampled) and event.seconds > 0]
+    saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
+    samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
     return EarlierRun(
         name=name,
-        steps=len(steps),
-        data_share=sum(event.data_seconds for event in steps) / sum(event.step_seconds for event in steps),
-        save_bytes_per_second=median(save.bytes / save.seconds for save in saves) if saves else None,
+        steps=len(state.steps),
+        data_share=sum(state.data_seconds) / seconds,
+        save_bytes_per_second=median(saves) if saves else None,
         sample_seconds=median(samples) if samples else None,
-        evaluation_share=_evaluation_share(events, steps),
-        step_seconds=median(event.step_seconds for event in steps),
-        busy_share=_busy_share(events),
+        evaluation_share=_evaluation_share(state),
+        step_seconds=median(state.step_seconds),
+        busy_share=_busy_share(state),
     )
 
 
-def _busy_share(events: Sequence[Event]) -> float | None:
-    """The mean of the readings while it trained: of its cards, else of its share of the usable cores."""
-    readings = [event for event in events if isinstance(event, GaugesRead) and event.step > WARM_UP_STEPS]
+def _busy_share(state: RunState) -> float | None:
+    """Return the mean of the readings while it trained: of its GPUs, else of its share of the usable cores."""
+    readings = [reading for reading in state.gauges if reading.step > WARM_UP_STEPS]
     cards = [card.utilization_share for reading in readings for card in reading.gpus]
     shares = cards or [reading.process_cpu_share for reading in readings]
     known = [share for share in shares if share is not None and isfinite(share)]
     return fmean(known) if known else None
 
 
-def _evaluation_share(events: Sequence[Event], steps: Sequence[StepDone]) -> float | None:
-    """By the tokens that count; None without an evaluation."""
-    seconds = [event.seconds for event in events if isinstance(event, EvalDone) and event.scheduled]
-    tokens = [event.tokens for event in events if isinstance(event, EvalDone) and event.scheduled]
-    trained, took = sum(event.tokens for event in steps), sum(event.step_seconds for event in steps)
-    if not seconds or not sum(tokens) or not trained:
-        return None
-    return median(one / count for one, count in zip(seconds, tokens, strict=True) if count) / (took / trained)
+def _evaluation_share(state: RunState) -> float | None:
+    """Return the time of a token in an evaluation as a share of its time in a step; None without an evaluation."""
+    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
+    trained = sum(state.token_counts)
+    return median(costs) / (sum(state.step_seconds) / trained) if costs and trained else None
 
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:

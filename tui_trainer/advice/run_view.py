@@ -5,7 +5,7 @@ steps and two minutes of readings count; afterwards all of its last start.
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cached_property
 from itertools import islice, pairwise
@@ -143,7 +143,7 @@ class RunView:
         For normal noise of spread s, the differences have the mean 2 s / sqrt(pi), and twice the distances have the
         median 1.65 s.
         """
-        steps = [loss for loss in self.state.losses if math.isfinite(loss)]
+        steps = [loss for loss in self.step_losses if math.isfinite(loss)]
         levels = [loss for _, loss in self.losses]
         if len(levels) < 3 or len(steps) < 2:
             return math.inf
@@ -153,10 +153,15 @@ class RunView:
         return max(of_steps / math.sqrt(len(steps) / len(levels)), of_stretches)
 
     @cached_property
+    def step_losses(self) -> Sequence[float]:
+        """The loss of each step, in nats per token."""
+        return self.state.losses
+
+    @cached_property
     def losses(self) -> list[tuple[float, float]]:
         """(last step, mean loss) of up to 20 equally long stretches of the run, 5 steps or more each."""
         most = min(_LOSS_BLOCKS, len(self.state.steps) // _LEAST_BLOCK)
-        return means(self.state.steps, self.state.losses, most)
+        return means(self.state.steps, self.step_losses, most)
 
 
 def _mean(values: Iterable[float | None]) -> float | None:

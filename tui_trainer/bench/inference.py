@@ -35,10 +35,10 @@ from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
 from tui_trainer.runs.events import InferenceMeasured
 from tui_trainer.runs.folder import RunFolder, folder_size
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.result import Target, plain, targets_of
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import read_run
 from tui_trainer.units import format_bytes, format_number, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 from tui_trainer.worker.questions import Report
@@ -401,7 +401,7 @@ def keep_speed(
     be kept, as while another process trains the run.
     """
     run = trained.run
-    state = fold(read_all(run.journal))
+    state = read_run(run)
     speed = next((row["samples_per_second"] for row in rows if row["name"] == BATCHED and row["turns"]), None)
     if speed is not None:
         event = InferenceMeasured(step=state.step, samples_per_second=speed, rows=row_count)

@@ -25,7 +25,7 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
 from tui_trainer.runs.events import Event as RunEvent
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalReader, JournalWriter
 from tui_trainer.training.job import LOADING, TYPICAL, WORST
 from tui_trainer.units import format_seconds
 from tui_trainer.worker.asking import WorkerFailed
@@ -178,7 +178,7 @@ def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
         }  # fmt: skip
         if not tries_largest:
             session.evaluate(scheduled=False)
-    figures = _figures(read_all(session.job.folder.journal)) | surroundings
+    figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
     if tries_largest:
         figures["largest_pass_bytes"] = largest["peak_memory_bytes"]
         if figures["steps"] >= _REHEARSED_STEPS and not figures["problems"]:

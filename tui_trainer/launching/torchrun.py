@@ -47,10 +47,10 @@ from tui_trainer.models import unsloth
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.controls import Controls
 from tui_trainer.runs.folder import RunFolder, open_log, read_fields, write_atomically
-from tui_trainer.runs.journal import JournalWriter, read_all
+from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import LockOwner, owner
 from tui_trainer.runs.slurm import Allocation
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import read_run
 from tui_trainer.tasks.contract import Baselines
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
@@ -544,7 +544,7 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
 
 
 def _exit_code(folder: RunFolder) -> int:
-    state = fold(read_all(folder.journal))
+    state = read_run(folder)
     if state.finished is None:
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE

@@ -2,12 +2,12 @@
 
 import json
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import Any
 
 from tui_trainer.lines.plan_and_events import loss_words, steps_words, table_lines
 from tui_trainer.runs.comparison import ComparedRun, Comparison
 from tui_trainer.runs.result import number, plain
-from tui_trainer.runs.state import STOPPED_EARLY
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
@@ -15,7 +15,7 @@ _VALUE_WIDTH = 60
 
 _OPTIONAL = ("inference samples/s", "targets")
 _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
-    ("state", lambda run: STOPPED_EARLY if run.stopped_early else run.status),
+    ("state", attrgetter("status_words")),
     ("task", lambda run: run.task or "--"),
     ("parameters", lambda run: format_count(run.parameters)),
     ("trainable", lambda run: format_count(run.trained_parameters)),

@@ -15,9 +15,8 @@ from tui_trainer.config.toml_files import refuse_existing, write_new
 from tui_trainer.errors import InputError
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite
-from tui_trainer.runs.state import RunState
+from tui_trainer.runs.state import RunState, read_run
 from tui_trainer.terminal.safe_text import one_line, shell_word
 
 _COST_WIDTH = 7
@@ -30,21 +29,18 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
     """
     if fix is not None:
         refuse_existing(fix)
-    state = RunState(name=folder.name)
-    journal = JournalReader(folder.journal)
-    for event in journal.stream():
-        state.apply(event)
-    verdict = examine(state)
+    state = read_run(folder)
+    verdict, damage = examine(state), state.journal_damage
     if fix is not None:
         if not verdict.fix:
             raise InputError(f"the doctor suggests no change of settings for {folder.name}", hint=verdict.words)
         config = load_config(Request(config_file=folder.config))
         write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
     if as_json:
-        told = _as_object(folder, state, verdict, fix) | {"journal_damage": journal.damage}
+        told = _as_object(folder, state, verdict, fix) | {"journal_damage": damage}
         print(json.dumps(finite(told), indent=1, allow_nan=False))
     else:
-        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [journal.damage])]))
+        print("\n".join([*verdict_lines(folder.name, state, verdict, fix), *filter(None, [damage])]))
 
 
 def verdict_lines(name: str, state: RunState, verdict: Examination, fix: Path | None = None) -> list[str]:

@@ -19,9 +19,8 @@ from tui_trainer.launching.torchrun import join
 from tui_trainer.lines.journal_printer import Follower, Printing
 from tui_trainer.runs import controls, slurm
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import read_all
 from tui_trainer.runs.lock import is_under_way
-from tui_trainer.runs.state import fold
+from tui_trainer.runs.state import read_run
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import Interrupts, patient, show_progress, tell
 from tui_trainer.training.checkpoint_folder import steps_saved
@@ -124,7 +123,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     if not is_read:
         _tell_unread(folder)
     # What is printed may lag behind.
-    state = follower.state if is_read else fold(read_all(folder.journal))
+    state = follower.state if is_read else read_run(folder)
     if state.finished is None:
         unknown = "its process is gone, and how it ended is unknown"
         ended = one_line(state.failed.message) if state.failed else job.words or unknown

@@ -18,8 +18,7 @@ from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.journal import JournalReader
-from tui_trainer.runs.state import GaugeSummary, RunState, slowest_rank
+from tui_trainer.runs.state import FollowedJournal, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_seconds
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
@@ -39,15 +38,13 @@ class Follower:
     """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
 
     def __init__(self, folder: RunFolder, *, as_json: bool = False) -> None:
-        self._folder, self._reader = folder, JournalReader(folder.journal)
-        self.state = RunState()
-        for event in self._reader.read_new():
-            self.state.apply(event)
+        self._folder, self._journal = folder, FollowedJournal(folder)
+        self.state = self._journal.read_new()
         self._doctor = Doctor(self.state)
         self.printer: Printer = Printer() if as_json else _LinePrinter(self.state)
 
     def show_new(self) -> None:
-        for event in self._reader.read_new():
+        for event in self._journal.reader.read_new():
             self.state.apply(event)
             self.printer.show(event)
         if news := self._doctor.look():

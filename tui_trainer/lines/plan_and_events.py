@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.other_cards import CardPlan
     from tui_trainer.planning.plan import Plan
-    from tui_trainer.runs.comparison import ComparedRun
-    from tui_trainer.runs.overview import RunOverview
+    from tui_trainer.runs.overview import RunOverview, RunResult
 
 _PHASES = {"loading": "loading torch and transformers, building the model", "saving": "writing the final model"}
 
@@ -397,8 +396,8 @@ def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
     )
 
 
-def steps_words(one: RunOverview | ComparedRun) -> str:
-    """`120/500`; `40/102, kept 30` where the model went back to an earlier step."""
+def steps_words(one: RunResult) -> str:
+    """Return `120/500`, or `40/102, kept 30` if the model went back to an earlier step."""
     steps = f"{one.step}/{one.total_steps}" if one.total_steps else str(one.step or "--")
     return steps if one.kept_step is None else f"{steps}, kept {one.kept_step}"
 

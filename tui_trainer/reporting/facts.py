@@ -18,25 +18,20 @@ from tui_trainer.errors import ConfigError, system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.planning.summary import batch_of_plan
-from tui_trainer.reporting.curves import Chart, CurveCollector, seconds_between
+from tui_trainer.reporting.curves import Chart, charts_of
 from tui_trainer.runs.comparison import settings_of
-from tui_trainer.runs.events import Event, RunFailed, RunFinished, RunStarted
 from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_plain_file
-from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import finite
-from tui_trainer.runs.overview import overview
+from tui_trainer.runs.overview import RunOverview, overview
 from tui_trainer.runs.result import (
     Target,
     best_before,
-    ending_words,
-    held_out_loss,
     kept_weights,
-    newest_scores,
     number,
     score_words,
     targets_of,
 )
-from tui_trainer.runs.state import RunState
+from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_seconds
 
@@ -147,23 +142,6 @@ CERTIFICATE_FILE = "certificate.json"
 _NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
 
-@dataclass(kw_only=True, slots=True)
-class Start:
-    """One time that the run was begun or gone on with. `ending` is empty where the process was gone without a word."""
-
-    at: str
-    from_step: int | None
-    last_at: str
-    last_step: int
-    device: str
-    ending: str = ""
-
-    @property
-    def seconds(self) -> float | None:
-        """From its first to its last event, by the wall clock."""
-        return seconds_between(self.at, self.last_at)
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AskedSetting:
     key: str
@@ -172,109 +150,47 @@ class AskedSetting:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Costs:
-    """What a run took. `seconds` are those of all starts, from the first event to the last; energy and power are those
-    of the cards. None: not known."""
-
-    seconds: float | None
-    step_seconds: float
-    evaluation_seconds: float
-    checkpoint_seconds: float
-    gpu_hours: float | None
-    energy_joules: float | None
-    power_watts: float | None
-    samples_per_second: float | None
-    tokens_per_second: float | None
-    peak_memory_bytes: int | None
-    library_memory_bytes: int | None
-    planned_memory_bytes: int | None
-    planned_seconds: float | None
-    disk_bytes: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
-    """A run that is over, or as far as it has come. `plan` is None before there is one, and for those of a version that
-    is not understood; `plan_fault` then says why. `journal_damage`: empty where it can be read."""
+    """A run that is over, or as far as it has come. `plan` is None before there is one, and if its version is not
+    understood; `plan_fault` then gives the reason."""
 
     folder: RunFolder
-    status: str
-    status_words: str
-    metric: str
+    about: RunOverview
     state: RunState
     plan: Plan | None
     plan_fault: str
-    journal_damage: str
-    starts: tuple[Start, ...]
     asked: tuple[AskedSetting, ...]
     config_text: str
     charts: tuple[Chart, ...]
-    costs: Costs
+    disk_bytes: int
     exports: dict[str, dict[str, Any]]
     model: ReportedModel
 
 
 def facts_of(folder: RunFolder) -> RunFacts:
-    """Reads the whole journal: about two seconds for 100,000 steps."""
-    about = overview(folder)
-    state, curves, starts = RunState(name=folder.name), CurveCollector(), list[Start]()
-    journal = JournalReader(folder.journal)
-    for event in journal.stream():
-        state.apply(event)
-        curves.take(event, state)
-        _note_start(starts, event)
+    """Read everything that a report states. The whole journal takes about two seconds for 100,000 steps."""
+    journal = FollowedJournal(folder)
+    about, state = overview(folder, journal), journal.state
     plan, fault = _plan_of(folder)
     return RunFacts(
         folder=folder,
-        status=about.status,
-        status_words=about.status_words,
-        metric=about.metric,
+        about=about,
         state=state,
         plan=plan,
         plan_fault=fault,
-        journal_damage=journal.damage,
-        starts=tuple(starts),
         asked=tuple(_asked(folder)),
         config_text=_text(folder.config),
-        charts=tuple(curves.charts(state)),
-        costs=_costs(state, starts, curves.energy_joules, folder_size(folder.root).bytes),
+        charts=tuple(charts_of(state)),
+        disk_bytes=folder_size(folder.root).bytes,
         exports=certificates(folder),
-        model=_model_facts(state, plan),
+        model=_model_facts(about, state, plan),
     )
 
 
-def _note_start(starts: list[Start], event: Event) -> None:
-    if isinstance(event, RunStarted):
-        came_from = event.resumed_from_step
-        starts.append(
-            Start(at=event.at, from_step=came_from, last_at=event.at, last_step=event.step, device=event.device)
-        )
-    elif starts:
-        start = starts[-1]
-        start.last_at, start.last_step = event.at or start.last_at, max(start.last_step, event.step)
-        if isinstance(event, RunFinished | RunFailed):
-            start.ending = event.reason if isinstance(event, RunFinished) else f"failed: {event.message}"
-
-
-def _costs(state: RunState, starts: list[Start], energy_joules: float | None, disk_bytes: int) -> Costs:
-    known = [start.seconds for start in starts if start.seconds is not None]
-    seconds, cards = sum(known) if known else None, state.plan.processes if state.plan else 1
-    return Costs(
-        seconds=seconds,
-        step_seconds=sum(state.step_seconds),
-        evaluation_seconds=sum(done.seconds for done in state.evals),
-        checkpoint_seconds=sum(done.seconds for done in state.checkpoints),
-        gpu_hours=cards * seconds / 3600 if state.device == "cuda" and seconds is not None else None,
-        energy_joules=energy_joules,
-        power_watts=None if energy_joules is None else state.gauge_summary.power_watts.value,
-        samples_per_second=state.samples_per_second,
-        tokens_per_second=state.tokens_per_second,
-        peak_memory_bytes=state.peak_memory_bytes or None,
-        library_memory_bytes=state.resident_bytes_before,
-        planned_memory_bytes=state.plan.memory_bytes if state.plan else None,
-        planned_seconds=state.plan.duration_seconds if state.plan else None,
-        disk_bytes=disk_bytes,
-    )
+def gpu_hours(state: RunState) -> float | None:
+    """Return the time of all starts times the number of GPUs, in hours; None on a CPU, and if it is unknown."""
+    cards = state.plan.processes if state.plan else 1
+    return cards * state.seconds / 3600 if state.device == "cuda" and state.seconds is not None else None
 
 
 def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
@@ -310,17 +226,17 @@ def certificates(folder: RunFolder) -> dict[str, dict[str, Any]]:
     return {path.parent.name: certificate for path in paths if (certificate := read_fields(path))}
 
 
-def _model_facts(state: RunState, plan: Plan | None) -> ReportedModel:
-    finished, baselines = state.finished, state.baselines
+def _model_facts(about: RunOverview, state: RunState, plan: Plan | None) -> ReportedModel:
+    baselines = state.baselines
     kept = kept_weights(state, plan.config.evaluation.early_stopping_patience if plan else None)
     return ReportedModel(
-        step=state.step,
+        step=about.step,
         weights_step=kept.step,
-        ending=ending_words(state),
+        ending=about.ending,
         training_seconds=sum(state.step_seconds),
-        train_loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
-        eval_loss=held_out_loss(state),
-        scores=newest_scores(state),
+        train_loss=about.loss,
+        eval_loss=about.eval_loss,
+        scores=about.scores,
         baseline_losses=baselines.losses if baselines else {},
         baseline_scores=baselines.scores if baselines else {},
     )
@@ -337,8 +253,8 @@ def _object(facts: RunFacts) -> dict[str, Any]:
     return {
         "run": facts.folder.name,
         "folder": facts.folder.root,
-        "status": facts.status,
-        "ending": ending_words(state),
+        "status": facts.about.status,
+        "ending": facts.about.ending,
         "step": state.step,
         "total_steps": state.total_steps,
         "ended": None if ended is None else asdict(ended),
@@ -348,19 +264,41 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
         "evaluations": [asdict(done) for done in state.evals],
-        "starts": [{**asdict(start), "seconds": start.seconds} for start in facts.starts],
+        "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
         "settings": [asdict(setting) for setting in facts.asked],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
-        "journal_damage": facts.journal_damage,
+        "journal_damage": state.journal_damage,
         "data": None if data is None else asdict(data),
-        "costs": asdict(facts.costs),
+        "costs": _costs(facts),
         "doctor": _verdict(facts),
         "exports": facts.exports,
         "samples": [asdict(sample) for sample in state.samples],
         "config": facts.config_text,
         "versions": state.versions,
+    }
+
+
+def _costs(facts: RunFacts) -> dict[str, Any]:
+    """Return what the run took. Energy and power are those of the GPUs; None: unknown."""
+    state, plan = facts.state, facts.state.plan
+    energy_joules = state.gauge_curves.energy_joules
+    return {
+        "seconds": state.seconds,
+        "step_seconds": facts.model.training_seconds,
+        "evaluation_seconds": sum(done.seconds for done in state.evals),
+        "checkpoint_seconds": sum(done.seconds for done in state.checkpoints),
+        "gpu_hours": gpu_hours(state),
+        "energy_joules": energy_joules,
+        "power_watts": None if energy_joules is None else state.gauge_summary.power_watts.value,
+        "samples_per_second": state.samples_per_second,
+        "tokens_per_second": state.tokens_per_second,
+        "peak_memory_bytes": state.peak_memory_bytes or None,
+        "library_memory_bytes": state.resident_bytes_before,
+        "planned_memory_bytes": plan.memory_bytes if plan else None,
+        "planned_seconds": plan.duration_seconds if plan else None,
+        "disk_bytes": facts.disk_bytes,
     }
 
 

@@ -15,11 +15,11 @@ from typing import Any
 from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
-from tui_trainer.reporting.facts import Rows, RunFacts, Start, facts_of
+from tui_trainer.reporting.facts import Rows, RunFacts, facts_of, gpu_hours
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.overview import metric_value
 from tui_trainer.runs.result import best_before, ending_words, grade, number, plain, planned_epoch_seconds, targets_of
-from tui_trainer.runs.state import spread_ends
+from tui_trainer.runs.state import Start, spread_ends
 from tui_trainer.runs.steps_and_eta import speed_rows
 from tui_trainer.runs.wording import better_words
 from tui_trainer.tasks import labels_rows
@@ -81,7 +81,7 @@ def sections(facts: RunFacts) -> list[ReportSection]:
 
 
 def title(facts: RunFacts) -> str:
-    return f"{facts.folder.name}: {facts.status_words}"
+    return f"{facts.folder.name}: {facts.about.status_words}"
 
 
 def key_figures(facts: RunFacts) -> Rows:
@@ -92,7 +92,7 @@ def key_figures(facts: RunFacts) -> Rows:
         *((plain(name), number(value)) for name, value in list(model.scores.items())[:2]),
         ("steps", f"{state.step:,}" + (f" of {state.total_steps:,}" if state.step < state.total_steps else "")),
         ("time of steps", format_seconds(model.training_seconds)),
-        ("peak memory", format_bytes(facts.costs.peak_memory_bytes)),
+        ("peak memory", format_bytes(state.peak_memory_bytes or None)),
     ]
     return [row for row in rows if row[1] != "--"]
 
@@ -105,10 +105,10 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
         lines.append(f"It failed: {failed.message}.{log}")
     elif finished is None:
         gone = "Its process stopped without an error message."
-        lines.append(gone if facts.status == "interrupted" else "It is running.")
+        lines.append(gone if facts.about.status == "interrupted" else "It is running.")
     else:
         lines.append(f"It {ending_words(state)}.")
-    if facts.status in ("failed", "stopped", "interrupted"):
+    if facts.about.status in ("failed", "stopped", "interrupted"):
         lines.append(f"Resume it with `tui-trainer resume {shell_word(facts.folder.name)}`.")
     if best := best_before(state):
         words = better_words(best)
@@ -122,7 +122,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
-        over = facts.status in ("finished", "stopped", "failed")
+        over = facts.about.status in ("finished", "stopped", "failed")
         rows = [(target.words, "unknown" if over and target.met is None else target.verdict) for target in targets]
         yield Pairs(rows)
 
@@ -167,8 +167,9 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
     yield Table(("step", "held-out loss", *map(plain, names)), tuple(rows))
     if len(evals) > len(chosen):
         yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spaced.",))
-    if (value := metric_value(evals[-1], facts.metric)) is not None and facts.metric != "loss":
-        yield Text((f"The best evaluation is chosen by {plain(facts.metric)}; the last one has {number(value)}.",))
+    metric = facts.about.metric
+    if (value := metric_value(evals[-1], metric)) is not None and metric != "loss":
+        yield Text((f"The best evaluation is chosen by {plain(metric)}; the last one has {number(value)}.",))
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
@@ -186,19 +187,20 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
-    if len(facts.starts) > 1 or (facts.starts and facts.status == "interrupted"):
-        silent = "killed" if facts.status == "interrupted" else "not yet"
-        *before, last = facts.starts
+    state, starts = facts.state, facts.state.starts
+    if len(starts) > 1 or (starts and facts.about.status == "interrupted"):
+        silent = "killed" if facts.about.status == "interrupted" else "not yet"
+        *before, last = starts
         rows = (*(_start_row(start, "killed") for start in before), _start_row(last, silent))
         yield Table(("started (UTC)", "from step", "to step", "duration", "ended"), rows)
-    problems = list(facts.state.problems)[-_MOST_PROBLEMS:]
+    problems = list(state.problems)[-_MOST_PROBLEMS:]
     if problems:
         told = tuple((f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems)
         yield Table(("step", "problem", "message"), told)
-    if not facts.starts:
+    if not starts:
         yield Text(("The journal does not record the start of this run.",))
-    if facts.journal_damage:
-        yield Text((f"{facts.journal_damage[0].upper()}{facts.journal_damage[1:]}.",))
+    if state.journal_damage:
+        yield Text((f"{state.journal_damage[0].upper()}{state.journal_damage[1:]}.",))
 
 
 def _start_row(start: Start, silent: str) -> tuple[str, ...]:
@@ -229,29 +231,28 @@ def _data(facts: RunFacts) -> Iterator[Block]:
 
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
-    state, costs, speed = facts.state, facts.costs, facts.state.inference
+    state, plan, speed, energy = facts.state, facts.state.plan, facts.state.inference, "--"
     if not state.started_at:
         return
-    energy = "--"
-    if costs.energy_joules is not None:
-        mean = f", {costs.power_watts:.0f} W on average" if costs.power_watts is not None else ""
-        energy = f"{costs.energy_joules / _JOULES_IN_KWH:.3g} kWh{mean}"
+    if (joules := state.gauge_curves.energy_joules) is not None:
+        watts = state.gauge_summary.power_watts.value
+        energy = f"{joules / _JOULES_IN_KWH:.3g} kWh" + (f", {watts:.0f} W on average" if watts is not None else "")
     rows = [
-        ("from start to end", format_seconds(costs.seconds)),
-        ("steps", format_seconds(costs.step_seconds)),
-        ("evaluations", f"{format_seconds(costs.evaluation_seconds)} ({len(state.evals)})"),
-        ("checkpoints", f"{format_seconds(costs.checkpoint_seconds)} ({len(state.checkpoints)})"),
+        ("from start to end", format_seconds(state.seconds)),
+        ("steps", format_seconds(facts.model.training_seconds)),
+        ("evaluations", f"{format_seconds(sum(one.seconds for one in state.evals))} ({len(state.evals)})"),
+        ("checkpoints", f"{format_seconds(sum(one.seconds for one in state.checkpoints))} ({len(state.checkpoints)})"),
         *speed_rows(state),
-        ("GPU-hours", "--" if costs.gpu_hours is None else f"{costs.gpu_hours:.2f}"),
+        ("GPU-hours", "--" if (hours := gpu_hours(state)) is None else f"{hours:.2f}"),
         ("GPU energy", energy),
-        ("rows per second", format_count(costs.samples_per_second)),
-        ("tokens per second", format_count(costs.tokens_per_second)),
+        ("rows per second", format_count(state.samples_per_second)),
+        ("tokens per second", format_count(state.tokens_per_second)),
         ("predictions per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
-        ("peak memory", format_bytes(costs.peak_memory_bytes)),
-        ("of which libraries", format_bytes(costs.library_memory_bytes)),
-        ("planned for training", format_bytes(costs.planned_memory_bytes)),
-        ("planned time", format_seconds(costs.planned_seconds)),
-        ("disk", format_bytes(costs.disk_bytes)),
+        ("peak memory", format_bytes(state.peak_memory_bytes or None)),
+        ("of which libraries", format_bytes(state.resident_bytes_before)),
+        ("planned for training", format_bytes(plan.memory_bytes if plan else None)),
+        ("planned time", format_seconds(plan.duration_seconds if plan else None)),
+        ("disk", format_bytes(facts.disk_bytes)),
     ]
     yield Pairs([row for row in rows if row[1] != "--"])
 
@@ -538,9 +539,9 @@ _BAD = frozenset({"failed", "interrupted"})
 
 
 def to_html(facts: RunFacts) -> str:
-    name, state = as_html(facts.folder.name), as_html(facts.status_words)
+    name, state = as_html(facts.folder.name), as_html(facts.about.status_words)
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
-    role = "bad" if facts.status in _BAD else "good" if facts.status == "finished" else "dim"
+    role = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
     body = "".join(
         f"<section><h2>{as_html(section.title)}</h2>{_html_of(section.blocks)}</section>\n"
         for section in sections(facts)

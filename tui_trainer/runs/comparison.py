@@ -1,6 +1,6 @@
 """Several runs beside each other: their curves, what came of them, and the settings in which they differ.
 
-Journals are read whole, at about half a second for 100,000 steps: a screen asks in a thread.
+Each journal is read once and whole, at about half a second for 100,000 steps: a screen compares in a thread.
 """
 
 import json
@@ -9,26 +9,16 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
-from tui_trainer.runs.events import StepDone
 from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
-from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.json_fields import dotted_keys
-from tui_trainer.runs.overview import metric_value, overview
-from tui_trainer.runs.result import (
-    best_evaluation,
-    held_out_loss,
-    kept_step,
-    lowest_evaluation,
-    newest_scores,
-    targets_summary,
-)
-from tui_trainer.runs.state import RunState, smoothing_window, spread_ends
+from tui_trainer.runs.overview import RunResult, overview
+from tui_trainer.runs.result import best_evaluation, lowest_evaluation, targets_summary
+from tui_trainer.runs.state import FollowedJournal, RunState, smoothing_window, spread_ends
 from tui_trainer.units import MIB
 
 LEAST_RUNS: Final = 2
@@ -50,40 +40,26 @@ class CurvePoint:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ComparedRun:
-    """One of the runs. What was not measured is None; `status` as in `RunOverview`.
+class ComparedRun(RunResult):
+    """One of the runs. A figure that was not measured is None.
 
-    `seconds` is the time of all steps, `tokens_per_second` counts what the model read in them. `best` is the value of
-    `metric` (`evaluation.metric_for_best_model`) after `best_step`; `scores` are those of the run's model.
+    `seconds` is the time of all steps, and `tokens_per_second` counts what the model read in them. `metric` was best
+    after `best_step`.
     """
 
-    name: str
-    path: Path
-    status: str
-    task: str
-    step: int
-    total_steps: int
-    loss: float | None
-    eval_loss: float | None
     best_eval_loss: float | None
     best_eval_step: int | None
-    metric: str
-    best: float | None
     best_step: int | None
-    scores: dict[str, float]
-    stopped_early: bool = False
-    kept_step: int | None = None
-    """As in `RunOverview`."""
     seconds: float | None
     tokens: int
     tokens_per_second: float | None
     inference_samples_per_second: float | None = None
-    """In batches, as `bench RUN` measured it last."""
+    """Rows per second in batches, as `bench RUN` measured them last."""
     peak_memory_bytes: int | None
     parameters: int | None
     trained_parameters: int | None
     targets: str = ""
-    """`2 of 3 met`; empty where none was set."""
+    """`2 of 3 met`; empty if none was set."""
     train_curve: tuple[CurvePoint, ...] = ()
     """Each point the mean of the steps before it."""
     eval_curve: tuple[CurvePoint, ...] = ()
@@ -103,25 +79,6 @@ class Comparison:
     differences: tuple[Difference, ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JournalSums:
-    """A journal read to its end: the state, and what the model read in all of its steps in so many seconds."""
-
-    state: RunState
-    input_tokens: int
-    step_seconds: float
-
-
-def read_journal(folder: RunFolder) -> JournalSums:
-    state, input_tokens, step_seconds = RunState(), 0, 0.0
-    for event in JournalReader(folder.journal).stream():
-        state.apply(event)
-        if isinstance(event, StepDone):
-            input_tokens += event.input_tokens or event.tokens
-            step_seconds += event.step_seconds
-    return JournalSums(state=state, input_tokens=input_tokens, step_seconds=step_seconds)
-
-
 def compare(folders: Sequence[RunFolder]) -> Comparison:
     """Raises InputError for another number of runs than two to six, and for one that is named twice."""
     return compare_and_states(folders)[0]
@@ -135,35 +92,22 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
     if repeated:
         raise InputError(f"{repeated} is named twice", hint="name different runs")
     differences = differing([settings_of(folder) for folder in folders])
-    journals = [read_journal(folder) for folder in folders]
+    journals = [FollowedJournal(folder) for folder in folders]
     runs = tuple(map(_compared, folders, journals))
     return Comparison(runs=runs, differences=differences), tuple(one.state for one in journals)
 
 
-def _compared(folder: RunFolder, journal: JournalSums) -> ComparedRun:
-    about, state = overview(folder), journal.state
-    lowest, best = lowest_evaluation(state), best_evaluation(state)
-    finished, plan = state.finished, state.plan
+def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
+    about, state = overview(folder, journal), journal.state
+    lowest, best, plan = lowest_evaluation(state), best_evaluation(state), state.plan
     return ComparedRun(
-        name=folder.name,
-        path=folder.root,
-        status=about.status,
-        task=state.task,
-        step=state.step,
-        total_steps=state.total_steps,
-        loss=finished.loss if finished and finished.loss is not None else state.loss_smoothed,
-        eval_loss=held_out_loss(state),
+        **{item.name: getattr(about, item.name) for item in fields(RunResult)},
         best_eval_loss=lowest.loss if lowest else None,
         best_eval_step=lowest.step if lowest else None,
-        metric=about.metric,
-        best=metric_value(best, about.metric) if best else None,
         best_step=best.step if best else None,
-        scores=newest_scores(state),
-        stopped_early=state.stopped_early,
-        kept_step=kept_step(state),
         seconds=sum(state.step_seconds) if state.steps else None,
         tokens=sum(state.token_counts),
-        tokens_per_second=journal.input_tokens / journal.step_seconds if journal.step_seconds else None,
+        tokens_per_second=state.all_input_tokens / state.all_step_seconds if state.all_step_seconds else None,
         inference_samples_per_second=state.inference.samples_per_second if state.inference else None,
         peak_memory_bytes=state.peak_memory_bytes or None,
         parameters=plan.parameters if plan else None,

@@ -242,11 +242,6 @@ class JournalReader:
                     yield event
 
 
-def read_all(path: Path) -> list[Event]:
-    """All events of a journal; [] when it does not exist."""
-    return JournalReader(path).read_new()
-
-
 def last_events(path: Path) -> Iterator[Event]:
     """Those at the end of a journal of any size: of its last 256 KiB, whose lines are whole. Raises OSError."""
     with path.open("rb") as file:

@@ -1,8 +1,8 @@
 """All runs of this disk at a glance.
 
-What a journal says at its end stands beside it, in `summary.json`, and is made anew from the whole journal, at half a
-second for 100,000 steps, where it is missing or of a shorter one. Of a run that goes on, only what is new is read. How
-large a folder is takes a walk through it: `measure` does that, for a thread of its own.
+The overview of a run that no process owns, or that has ended, is kept beside its journal, in `summary.json`. It is made
+anew from the whole journal, at half a second for 100,000 steps, if it is missing or belongs to a shorter journal. Of a
+run that goes on, only what is new is read. `measure` walks through a folder for its size: call it in its own thread.
 """
 
 import os
@@ -29,7 +29,6 @@ from tui_trainer.runs.folder import (
     read_fields,
     read_plain_file,
 )
-from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.labels import RunLabels, labels_of
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.result import (
@@ -41,7 +40,7 @@ from tui_trainer.runs.result import (
     number,
     plain,
 )
-from tui_trainer.runs.state import STOPPED_EARLY, RunState, Status, means
+from tui_trainer.runs.state import STOPPED_EARLY, FollowedJournal, RunState, Status, means
 from tui_trainer.units import MIB
 
 CURVE_POINTS: Final = 24
@@ -60,54 +59,64 @@ RunStatus = Status | Literal["submitted", "interrupted", "half deleted", "no run
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class RunOverview:
-    """One run of the list.
+class RunResult:
+    """What came of a run: the part that the list of runs and a comparison have in common.
 
-    `status` is one of RunState's; `submitted`: a job of Slurm that has not begun with it; `interrupted`: no
-    process owns it, and it did not note how it ended; `half deleted`;
-    `no run folder`: something else is in its place; `unreadable`; or `gone`.
+    `status` is one of RunState's, or else: `submitted`: a job of Slurm that has not started; `interrupted`: no process
+    owns the run, and it has not recorded how it ended; `half deleted`; `no run folder`: something else is in its place;
+    `unreadable`; `gone`.
 
-    Losses are in nats: `loss` the final one or the mean of the last steps, `eval_loss` the final or the last held-out
-    one, to which `scores` belong. `best` is the value of `metric` at the best evaluation. `model` is empty for one from
-    scratch.
+    Losses are in nats per token. `loss` is that of `RunState.loss`. `eval_loss` is the final or the last held-out loss,
+    and `scores` belong to it. `best` is the value of `metric` (`evaluation.metric_for_best_model`) at the best
+    evaluation.
     """
 
     name: str
     path: Path
     status: RunStatus
     stopped_early: bool = False
-    """Whether early stopping has ended it; its status is `finished`."""
-    ending: str = ""
-    """How it ended, in a sentence: `stopped early at step 40; kept step 30: macro F1 0.810`."""
+    """Whether early stopping ended the run. Its status is `finished`."""
     kept_step: int | None = None
-    """The earlier step that its model went back to; None where the model has the last weights, or there is none."""
-    alive: bool = False
-    has_model: bool = False
-    """Whether the folder of a finished run still holds its final model."""
+    """The earlier step whose weights the model has; None if it has the last weights, or there is no model."""
     task: str = ""
-    model: str = ""
-    came_from: str = ""
-    """The chain of runs that trained its model before, in words; empty where it is of no run."""
     step: int = 0
     total_steps: int = 0
-    epoch: float | None = None
     loss: float | None = None
-    loss_curve: tuple[float, ...] = ()
-    """Up to 24 training losses from the first to the last step, for a sparkline."""
     eval_loss: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
     metric: str = "loss"
     best: float | None = None
+
+    @property
+    def status_words(self) -> str:
+        return STOPPED_EARLY if self.stopped_early else self.status
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunOverview(RunResult):
+    """One run of the list. `model` is the name of the base model, empty for a model from scratch."""
+
+    ending: str = ""
+    """How the run ended, in a sentence: `stopped early at step 40; kept step 30: macro F1 0.810`."""
+    alive: bool = False
+    has_model: bool = False
+    """Whether the folder of a finished run still holds its final model."""
+    model: str = ""
+    came_from: str = ""
+    """The chain of runs that trained its model before, in words; empty if there was none."""
+    epoch: float | None = None
+    loss_curve: tuple[float, ...] = ()
+    """Up to 24 training losses from the first to the last step, for a sparkline."""
     out_of_memory_events: int = 0
     """How often the run made its passes smaller because memory ran out."""
     started_at: str = ""
     last_event_at: str = ""
     size_bytes: int | None = None
     freed_bytes: int | None = None
-    """What deleting it frees; None, as the size, until it was measured."""
+    """Bytes that deleting the run frees. Both sizes are None until they were measured."""
     tags: tuple[str, ...] = ()
     note: str = ""
-    """As in `RunLabels`, which no summary keeps."""
+    """Tags and note as in `RunLabels`. No summary keeps them."""
 
     @property
     def score(self) -> str:
@@ -123,10 +132,6 @@ class RunOverview:
     def share_done(self) -> float | None:
         """Steps done of all steps, 0 to 1."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps else None
-
-    @property
-    def status_words(self) -> str:
-        return STOPPED_EARLY if self.stopped_early else self.status
 
     def age_seconds(self, now: datetime) -> float | None:
         """Since the last event; None where there is none, and where the clock that wrote it is ahead of `now`."""
@@ -160,23 +165,6 @@ class _Summary:
 
 
 _SUMMARIES: Final = TypeAdapter(_Summary)
-
-
-class FollowedJournal:
-    """A journal that is read as it grows; `state` is what it adds up to so far."""
-
-    def __init__(self, path: Path) -> None:
-        self.reader = JournalReader(path)
-        self.state = RunState()
-        self.last_event_at = ""
-
-    def read_new(self) -> None:
-        """Raises OSError where it cannot be read."""
-        for event in self.reader.stream():
-            self.state.apply(event)
-            self.last_event_at = event.at or self.last_event_at
-        if self.reader.failing:
-            raise OSError(self.reader.failing)
 
 
 class Overviews:
@@ -232,7 +220,7 @@ class Overviews:
         if journal is None or known is None or known[0] != (alive, journal) or not known[1].is_run:
             followed = self._followed.pop(folder.root, None)
             if alive and journal is not None:
-                followed = self._followed[folder.root] = followed or FollowedJournal(folder.journal)
+                followed = self._followed[folder.root] = followed or FollowedJournal(folder)
             known = self._read[folder.root] = (alive, journal), _overview(folder, alive, followed)
         labels = self._labels_of(folder)
         # Its journal does not tell when its model goes.
@@ -263,9 +251,9 @@ def _unlisted(listed: Iterable[Path], runs_dirs: Iterable[Path]) -> list[Path]:
     return found
 
 
-def overview(folder: RunFolder) -> RunOverview:
-    """One run."""
-    return _overview(folder, _has_owner(folder.lock), None)
+def overview(folder: RunFolder, followed: FollowedJournal | None = None) -> RunOverview:
+    """Return the overview of one run. With `followed`, which is read to the end, no summary is used in its place."""
+    return _overview(folder, _has_owner(folder.lock), followed)
 
 
 def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) -> RunOverview:
@@ -275,31 +263,31 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
         return replace(about, status=_without_journal(folder.root, alive))
     plan = _signature(folder.plan)
     made_from = _MadeFrom(version=_SUMMARY_VERSION, journal_bytes=journal[0], plan_bytes=plan[0] if plan else 0)
-    if known := _summary(folder, made_from, alive):
+    known = _summary(folder, made_from, alive)
+    if known and followed is None:
         return replace(known, name=about.name, path=about.path, alive=alive)
-    followed = followed or FollowedJournal(folder.journal)
-    try:
-        followed.read_new()
-    except OSError:
+    followed = followed or FollowedJournal(folder)
+    state = followed.read_new()
+    if followed.reader.failing:
         return replace(about, status="unreadable")
-    found = _of_state(about, followed, read_fields(folder.plan))
-    # The sizes are of before they were read: of a run that goes on in between, the summary is made once more.
-    if not alive or found.status in _ENDED:
-        with suppress(FolderError):  # of another user, or on a disk that cannot be written: it is read the next time
+    found = _of_state(about, state, read_fields(folder.plan))
+    # The sizes were taken before the files were read: if the run went on in between, the summary is made once more.
+    if not known and (not alive or found.status in _ENDED):
+        with suppress(FolderError):  # another user's folder or a read-only disk: the journal is read the next time
             folder.write_file(folder.summary, _SUMMARIES.dump_json(_Summary(made_from, found), indent=1))
     return found
 
 
 def _summary(folder: RunFolder, made_from: _MadeFrom, alive: bool) -> RunOverview | None:
-    """What was read before; None where there is none of these files as they are now."""
+    """Return the overview that was kept, or None if there is none that was made from these files as they are now."""
     with suppress(OSError, ValueError):
         found = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
         return found.run if found.made_from == made_from and (not alive or found.run.status in _ENDED) else None
     return None
 
 
-def _of_state(about: RunOverview, followed: FollowedJournal, plan: dict[str, Any]) -> RunOverview:
-    state, metric = followed.state, "loss"
+def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunOverview:
+    metric = "loss"
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
     # The state has only the last problems: the plan has counted them.
@@ -319,7 +307,7 @@ def _of_state(about: RunOverview, followed: FollowedJournal, plan: dict[str, Any
         step=state.step,
         total_steps=state.total_steps,
         epoch=state.last_step.epoch if state.last_step else None,
-        loss=state.finished.loss if state.finished and state.finished.loss is not None else state.loss_smoothed,
+        loss=state.loss,
         loss_curve=tuple(loss for _, loss in means(state.steps, state.losses, CURVE_POINTS)),
         eval_loss=held_out_loss(state),
         scores=newest_scores(state),
@@ -327,7 +315,7 @@ def _of_state(about: RunOverview, followed: FollowedJournal, plan: dict[str, Any
         best=metric_value(best, metric) if best else None,
         out_of_memory_events=max(reductions, counted if type(counted) is int else 0),
         started_at=state.started_at,
-        last_event_at=followed.last_event_at,
+        last_event_at=state.last_event_at,
     )
 
 

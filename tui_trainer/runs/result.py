@@ -228,6 +228,7 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
 
 
 def lowest_evaluation(state: RunState) -> EvalDone | None:
+    """Return the first of the evaluations with the lowest held-out loss; None before the first finite one."""
     finite = (done for done in state.evals if math.isfinite(done.loss))
     return min(finite, key=lambda done: done.loss, default=None)
 
@@ -483,7 +484,8 @@ def _score(state: RunState) -> float | None:
 
 
 def _loss(state: RunState) -> float | None:
-    loss = held_out_loss(state) if state.finished else state.best_eval_loss
+    lowest = lowest_evaluation(state)
+    loss = held_out_loss(state) if state.finished else lowest.loss if lowest else None
     return None if loss is None else loss if math.isfinite(loss) else math.inf
 
 

@@ -1,7 +1,8 @@
-"""RunState: what the events of a run add up to, and all that a view draws.
+"""RunState: the only fold of a run's journal. The list of runs, comparisons, reports and screens are views of it.
 
-Curves are columns of numbers, 64 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
-seconds in the events, never differences of `at`: clocks jump.
+Curves are columns of numbers, 96 bytes per step, so that 100,000 steps stay below 10 MB. Durations are sums of the
+seconds in the events rather than differences of `at`, because clocks jump. Only `Start.seconds` and the readings of
+gauges, which have no durations, go by `at`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
 from statistics import median
 from typing import Final, Literal
 
 from tui_trainer.runs import events
 from tui_trainer.runs.events import BetweenSteps, GaugesRead, StepDone
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalReader
 from tui_trainer.units import format_seconds
 
 # What the steps and the readings of a run add up to, while its journal is read.
@@ -80,6 +84,80 @@ def _reported(values: Iterable[float | None]) -> list[float]:
 
 def _highest(*values: float | None) -> float | None:
     return max(_reported(values), default=None)
+
+
+_GAUGES: Final = ("process_memory_bytes", "process_cpu_share")
+_GPU_GAUGES: Final = ("memory_used_bytes", "utilization_share", "power_watts", "temperature_celsius")
+# Nothing was measured between readings that are further apart: the run was paused or gone, or a clock jumped.
+_LONGEST_GAP_SECONDS: Final = 60.0
+
+
+def _column() -> array[float]:
+    return array("d")
+
+
+def _counts() -> array[int]:
+    return array("q")
+
+
+@dataclass(slots=True)
+class GaugeCurves:
+    """All readings of a run, a column for each gauge; GPUs as `GaugesRead.over_gpus` has them, NaN: not reported."""
+
+    seconds: array[float] = field(default_factory=_column)
+    """The time at each reading, in seconds, without the gaps in which nothing was measured."""
+    columns: dict[str, array[float]] = field(
+        default_factory=lambda: {name: _column() for name in (*_GAUGES, *_GPU_GAUGES)}
+    )
+    energy_joules: float | None = None
+    """Energy that the GPUs used; None if none of them reports its power."""
+    _last_at: datetime | None = None
+    _last_watts: float | None = None
+
+    def add(self, reading: GaugesRead) -> None:
+        at, values = _moment(reading.at), {name: getattr(reading, name) for name in _GAUGES}
+        values |= {name: reading.over_gpus(name) for name in _GPU_GAUGES}
+        gap = _seconds_between(self._last_at, at) or 0.0
+        gap = gap if gap <= _LONGEST_GAP_SECONDS else 0.0
+        if (watts := values["power_watts"]) is not None:
+            self.energy_joules = (self.energy_joules or 0.0) + gap * (watts + (self._last_watts or watts)) / 2
+        self._last_at, self._last_watts = at or self._last_at, watts
+        self.seconds.append(self.seconds[-1] + gap if self.seconds else 0.0)
+        for name, value in values.items():
+            self.columns[name].append(math.nan if value is None else value)
+
+
+def _moment(at: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(at)
+    except ValueError:
+        return None
+
+
+def _seconds_between(first: datetime | None, last: datetime | None) -> float | None:
+    """Return the seconds between two times; None if one is unknown, or the clock was set back."""
+    try:
+        seconds = (last - first).total_seconds() if first and last else -1.0
+    except TypeError:  # one with a time zone, one without
+        return None
+    return seconds if seconds >= 0 else None
+
+
+@dataclass(kw_only=True, slots=True)
+class Start:
+    """One start of a run, at step `from_step` if it resumed. `ending` is empty as long as it has recorded no end."""
+
+    at: str
+    from_step: int | None
+    last_at: str
+    last_step: int
+    device: str
+    ending: str = ""
+
+    @property
+    def seconds(self) -> float | None:
+        """The time from its first to its last event by the wall clock; None if the clock does not give it."""
+        return _seconds_between(_moment(self.at), _moment(self.last_at))
 
 
 _MARK_STEPS: Final = 100
@@ -194,19 +272,27 @@ class RunState:
     total_steps: int = 0
     resumed_from_step: int | None = None
     started_at: str = ""
+    last_event_at: str = ""
+    starts: list[Start] = field(default_factory=list)
+    journal_damage: str = ""
+    """A sentence about the lines that could not be read; empty if there are none."""
 
-    steps: array[int] = field(default_factory=lambda: array("q"))
-    token_counts: array[int] = field(default_factory=lambda: array("q"))
-    """Of tokens that count in the loss."""
-    input_counts: array[int] = field(default_factory=lambda: array("q"))
-    """Of tokens that the model reads."""
-    loss_sums: array[float] = field(default_factory=lambda: array("d"))
-    losses: array[float] = field(default_factory=lambda: array("d"))
-    lrs: array[float] = field(default_factory=lambda: array("d"))
-    grad_norms: array[float] = field(default_factory=lambda: array("d"))
-    step_seconds: array[float] = field(default_factory=lambda: array("d"))
-    peaks: array[int] = field(default_factory=lambda: array("q"))
-    """Bytes, the most until each step: `StepDone.peak_memory_bytes`."""
+    # One value for each step: every array of this class is such a column.
+    steps: array[int] = field(default_factory=_counts)
+    token_counts: array[int] = field(default_factory=_counts)
+    """Tokens that count in the loss."""
+    input_counts: array[int] = field(default_factory=_counts)
+    """Tokens that the model read."""
+    loss_sums: array[float] = field(default_factory=_column)
+    lrs: array[float] = field(default_factory=_column)
+    grad_norms: array[float] = field(default_factory=_column)
+    step_seconds: array[float] = field(default_factory=_column)
+    data_seconds: array[float] = field(default_factory=_column)
+    forward_seconds: array[float] = field(default_factory=_column)
+    backward_seconds: array[float] = field(default_factory=_column)
+    optimizer_seconds: array[float] = field(default_factory=_column)
+    peaks: array[int] = field(default_factory=_counts)
+    """The highest memory use until each step, in bytes: `StepDone.peak_memory_bytes`."""
     step_scores: dict[str, array[float]] = field(default_factory=dict)
     """By name, what a step measured beside its loss; NaN for a step that has not."""
     first_steps: dict[int, int] = field(default_factory=dict)
@@ -221,6 +307,7 @@ class RunState:
     """The last hour of the process, whatever its step: a resume drops none."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
+    gauge_curves: GaugeCurves = field(default_factory=GaugeCurves)
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
     """Of this start."""
@@ -245,9 +332,13 @@ class RunState:
     """Of this start, without its first two steps."""
     peak_memory_bytes: int = 0
     """The highest of all steps, as `StepDone` counts it; a resume drops none."""
+    all_input_tokens: int = 0
+    """Tokens that the model read in all steps, including those that were done again."""
+    all_step_seconds: float = 0.0
+    """Seconds of the same steps."""
 
     def apply(self, event: events.Event) -> None:
-        """Takes one event in. Kinds that change nothing here are passed over."""
+        """Add one event to the state. Kinds that change nothing are ignored."""
         match event:  # the commonest first
             case events.StepDone():
                 self._take_step(event)
@@ -255,6 +346,7 @@ class RunState:
                 self.gauges.append(event)
                 self.readings_since_start += 1
                 self.gauge_summary.add(event)
+                self.gauge_curves.add(event)
             case events.BetweenSteps():
                 self.times.add_between(event)
             case events.RanksTimed():
@@ -290,11 +382,22 @@ class RunState:
             case events.RunProblem():  # any other: that one is a problem as well
                 self.problems.append(event)
             case events.RunFinished():
-                self.finished, self.failed, self.progress = event, None, None
+                self._end(event, None, event.reason)
             case events.RunFailed():
-                self.finished, self.failed, self.progress = None, event, None
+                self._end(None, event, f"failed: {event.message}")
             case events.InferenceMeasured():
                 self.inference = event
+        self.last_event_at = event.at or self.last_event_at
+        if self.starts:
+            start = self.starts[-1]
+            start.last_at = self.last_event_at
+            if event.step > start.last_step:
+                start.last_step = event.step
+
+    def _end(self, finished: events.RunFinished | None, failed: events.RunFailed | None, ending: str) -> None:
+        self.finished, self.failed, self.progress = finished, failed, None
+        for start in self.starts[-1:]:
+            start.ending = ending
 
     @property
     def status(self) -> Status:
@@ -317,14 +420,31 @@ class RunState:
         return STOPPED_EARLY if self.stopped_early else self.status
 
     @property
+    def seconds(self) -> float | None:
+        """The time of all starts by the wall clock, from the first event of each to its last; None if unknown."""
+        known = [seconds for start in self.starts if (seconds := start.seconds) is not None]
+        return sum(known) if known else None
+
+    @property
+    def losses(self) -> array[float]:
+        """The loss of each step in nats per token; NaN where no token counted. It is computed at each call."""
+        return array("d", map(self.loss_at, range(len(self.loss_sums))))
+
+    def loss_at(self, index: int) -> float:
+        """Return the loss of the step at this place of the columns; NaN if no token counted."""
+        tokens = self.token_counts[index]
+        return self.loss_sums[index] / tokens if tokens else math.nan
+
+    @property
+    def loss(self) -> float | None:
+        """The training loss at the end of the run, otherwise `loss_smoothed`, in nats per token."""
+        finished = self.finished
+        return self.loss_smoothed if finished is None or finished.loss is None else finished.loss
+
+    @property
     def share_done(self) -> float | None:
         """Steps done of all steps, 0 to 1; None while there is no number of steps."""
         return min(self.step / self.total_steps, 1.0) if self.total_steps > 0 else None
-
-    @property
-    def best_eval_loss(self) -> float | None:
-        """The lowest held-out loss so far, in nats; None before the first evaluation."""
-        return min((done.loss for done in self.evals if math.isfinite(done.loss)), default=None)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -354,6 +474,10 @@ class RunState:
         return count / seconds if seconds > 0 else None
 
     def _start(self, event: events.RunStarted) -> None:
+        from_step, device = event.resumed_from_step, event.device
+        self.starts.append(
+            Start(at=event.at, from_step=from_step, last_at=event.at, last_step=event.step, device=device)
+        )
         if event.resumed_from_step is None or not self.started_at:
             self.started_at = event.at
         self.name, self.task, self.device = event.name, event.task, event.device
@@ -371,11 +495,9 @@ class RunState:
 
     def _drop_after(self, step: int) -> None:
         length = bisect_right(self.steps, step)
-        counts = self.steps, self.token_counts, self.input_counts, self.peaks
-        for column in (*counts, self.loss_sums, self.losses, self.lrs, self.grad_norms, self.step_seconds):
-            del column[length:]
-        for scores in self.step_scores.values():
-            del scores[length:]
+        for column in (*vars(self).values(), *self.step_scores.values()):
+            if isinstance(column, array):
+                del column[length:]
         self.evals = [done for done in self.evals if done.step <= step]
         self.epochs = [done for done in self.epochs if done.step <= step]
         self.checkpoints = [done for done in self.checkpoints if done.step <= step]
@@ -390,12 +512,18 @@ class RunState:
         self.step = step
         self.steps.append(step)
         self.token_counts.append(event.tokens)
-        self.input_counts.append(event.input_tokens or event.tokens)
+        input_tokens = event.input_tokens or event.tokens
+        self.input_counts.append(input_tokens)
+        self.all_input_tokens += input_tokens
+        self.all_step_seconds += event.step_seconds
         self.loss_sums.append(event.loss_sum)
-        self.losses.append(event.loss)
         self.lrs.append(event.lr)
         self.grad_norms.append(event.grad_norm)
         self.step_seconds.append(event.step_seconds)
+        self.data_seconds.append(event.data_seconds)
+        self.forward_seconds.append(event.forward_seconds)
+        self.backward_seconds.append(event.backward_seconds)
+        self.optimizer_seconds.append(event.optimizer_seconds)
         self.peaks.append(event.peak_memory_bytes)
         self.first_steps.setdefault(event.positions, step)
         if event.sums or self.step_scores:
@@ -435,11 +563,29 @@ def training_loss(loss_sums: Sequence[float], token_counts: Sequence[int], steps
 
 
 def fold(events: Iterable[events.Event], state: RunState | None = None) -> RunState:
-    """The state after the events. A `state` that is given is carried on with: changed in place, and returned."""
+    """Return the state after the events. A given `state` is changed in place and returned."""
     state = RunState() if state is None else state
     for event in events:
         state.apply(event)
     return state
+
+
+class FollowedJournal:
+    """The state of a run whose journal may grow."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.reader, self.state = JournalReader(folder.journal), RunState(name=folder.name)
+
+    def read_new(self) -> RunState:
+        """Fold what was added to the journal since the last call, and return the state."""
+        fold(self.reader.stream(), self.state)
+        self.state.journal_damage = self.reader.damage
+        return self.state
+
+
+def read_run(folder: RunFolder) -> RunState:
+    """Read the journal of a run to its end, and return the state. It is that of no events if there is no journal."""
+    return FollowedJournal(folder).read_new()
 
 
 # Which of several processes the others wait for, and how long.

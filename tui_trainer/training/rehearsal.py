@@ -6,7 +6,7 @@ from functools import partial
 from operator import attrgetter
 from statistics import median, quantiles
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,10 +19,8 @@ from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.models.files import shards
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batch_cut import MICRO
-from tui_trainer.runs.events import Event, RunProblem, StepDone, TextSampled
 from tui_trainer.runs.folder import folder_size
-from tui_trainer.runs.journal import read_all
-from tui_trainer.runs.state import WARM_UP_STEPS
+from tui_trainer.runs.state import WARM_UP_STEPS, read_run
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training import checkpoint
 from tui_trainer.training.attempt import Shortage, attempt
@@ -122,7 +120,6 @@ class MicroBatchTries:
         return found
 
 
-E = TypeVar("E", bound=Event)
 _SHOWN_TOKENS = 40
 _STEPS, _TYPICAL_SECONDS, _EVALUATION_PASSES = 14, 15.0, 4
 
@@ -194,7 +191,7 @@ class Rehearsal:
             session.flush()
             if step > WARM_UP_STEPS + 2 and perf_counter() - started > _TYPICAL_SECONDS:
                 break
-        steps = [one.step_seconds for one in self._events(StepDone)]
+        steps = read_run(session.job.folder).step_seconds
         measured = steps[WARM_UP_STEPS:] or steps
         least, _, most = quantiles([*measured, *measured], n=4)
         return {"steps": len(measured), "step_seconds": median(measured), "least_seconds": least, "most_seconds": most}
@@ -258,12 +255,10 @@ class Rehearsal:
         if not self.session.plan.sample_every_steps.value:
             return {"skipped": "logging.sample_steps = 0"}
         self.session.sample()
-        if texts := self._events(TextSampled):
-            return {"sample_seconds": texts[-1].seconds}
-        return {"failed": "; ".join(one.message for one in self._events(RunProblem) if one.kind == "no text")}
-
-    def _events(self, kind: type[E]) -> list[E]:
-        return [one for one in read_all(self.session.job.folder.journal) if isinstance(one, kind)]
+        state = read_run(self.session.job.folder)
+        if state.samples:
+            return {"sample_seconds": state.samples[-1].seconds}
+        return {"failed": "; ".join(one.message for one in state.problems if one.kind == "no text")}
 
 
 def _smaller_works(key: str, planned: int, rows: int) -> dict[str, Any]:

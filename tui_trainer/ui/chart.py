@@ -448,12 +448,21 @@ def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
     return _of_steps(lambda state: _copied(getattr(state, name)) / unit)
 
 
+def _quotients(column: array[Any], divisors: array[Any]) -> Floats:
+    """Divide two columns of steps; NaN where the divisor is 0."""
+    values, by = _copied(column), _copied(divisors)
+    length = min(len(values), len(by))
+    values, by = values[:length], by[:length]
+    found: Floats = np.divide(values, by, out=np.full(length, np.nan), where=by > 0)
+    return found
+
+
+def _losses(state: RunState) -> Floats:
+    return _quotients(state.loss_sums, state.token_counts)
+
+
 def _tokens_per_second(state: RunState) -> Floats:
-    tokens, seconds = _copied(state.input_counts), _copied(state.step_seconds)
-    length = min(len(tokens), len(seconds))
-    tokens, seconds = tokens[:length], seconds[:length]
-    rates: Floats = np.divide(tokens, seconds, out=np.full(length, np.nan), where=seconds > 0)
-    return rates
+    return _quotients(state.input_counts, state.step_seconds)
 
 
 def _in_training(score: str) -> Callable[[RunState], Points]:
@@ -485,7 +494,7 @@ def _losses_to_beat(state: RunState) -> Mapping[str, float]:
 LOSS: Final = "loss"
 HELD_OUT_LOSS: Final = "held-out loss"
 METRICS: Final[dict[str, Metric]] = {
-    LOSS: Metric(_column("losses"), marked=attrgetter("loss"), to_beat=_losses_to_beat),
+    LOSS: Metric(_of_steps(_losses), marked=attrgetter("loss"), to_beat=_losses_to_beat),
     "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
     "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
     "tokens/s": Metric(_of_steps(_tokens_per_second), format_count),

@@ -111,13 +111,12 @@ def _tabs(bench: Workbench, width: int) -> list[Tab]:
 def _loss_curve(state: "RunState", glyphs: Glyphs) -> str:
     """Mean losses of equal parts of the run, a sign each. Parts belong to steps: what is drawn does not slide."""
     parts: list[list[float]] = [[] for _ in range(_CURVE_PARTS)]
-    losses = state.losses
     # A long run has many steps in a part: some of them are as good as all.
-    stride = max(len(losses) // _CURVE_SAMPLES, 1)
-    for index in range(0, min(len(losses), len(state.steps)), stride):
+    count = len(state.loss_sums)
+    for index in range(0, count, max(count // _CURVE_SAMPLES, 1)):
         part = (state.steps[index] - 1) * _CURVE_PARTS // max(state.total_steps, state.steps[-1])
-        if math.isfinite(losses[index]):
-            parts[part].append(losses[index])
+        if math.isfinite(loss := state.loss_at(index)):
+            parts[part].append(loss)
     means = [sum(part) / len(part) if part else math.nan for part in parts]
     return sparkline(means, _CURVE_PARTS, glyphs) if any(map(math.isfinite, means)) else ""
 

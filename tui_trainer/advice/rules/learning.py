@@ -207,7 +207,7 @@ def rate_of_zero(view: RunView) -> Cause | None:
 def begins_high(view: RunView) -> Cause | None:
     """A pretrained model does better than random guessing. If it does worse, its weights are not the trained ones, or
     its input is not in the form that it was trained on."""
-    choices, losses = view.state.data.choices if view.state.data else 0, view.state.losses[:_FIRST_LOSSES]
+    choices, losses = view.state.data.choices if view.state.data else 0, view.step_losses[:_FIRST_LOSSES]
     if choices < 2 or len(losses) < _FIRST_LOSSES or not (view.plan and view.plan.base_model):
         return None
     even, begin = math.log(choices), fmean(losses)
@@ -226,7 +226,7 @@ def begins_high(view: RunView) -> Cause | None:
 @symptom("Constant loss", needs_steps=False)
 def loss_unmoved(view: RunView) -> Cause | None:
     """The loss differs between rows and changes with learning: a constant loss depends on neither rows nor weights."""
-    losses = view.state.losses[:_FIRST_STEPS]
+    losses = view.step_losses[:_FIRST_STEPS]
     if len(losses) < _FIRST_STEPS or not all(map(math.isfinite, losses)) or not losses[0] > 0:
         return None
     if max(losses) - min(losses) > _UNMOVED * losses[0]:
@@ -557,7 +557,7 @@ def loss_spikes(view: RunView) -> Cause | None:
 
 def _spikes(view: RunView) -> list[int]:
     """Steps of this start whose loss is far above the median of those around them."""
-    steps, losses = view.state.steps, view.state.losses
+    steps, losses = view.state.steps, view.step_losses
     begin = max(len(losses) - view.state.steps_since_start, 0)
     found = []
     for at in range(begin, len(losses)):

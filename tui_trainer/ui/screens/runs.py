@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -24,8 +23,8 @@ from tui_trainer.runs import at_rest
 from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, differing, settings_of
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
-from tui_trainer.runs.overview import FollowedJournal, Overviews, RunOverview
-from tui_trainer.runs.state import RunState
+from tui_trainer.runs.overview import Overviews, RunOverview
+from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
 from tui_trainer.ui.commands import more_answers, offer_more
@@ -93,10 +92,9 @@ class ChosenRun:
 
 
 def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJournal) -> ChosenRun:
-    """Reads what is new in the journal, and the settings of both runs. A journal that cannot be read has no curve."""
+    """Read what is new in the journal, and the settings of both runs. A journal that cannot be read has no curve."""
     folder = RunFolder(one.path)
-    with suppress(OSError):
-        journal.read_new()
+    journal.read_new()
     links = read_fields(folder.plan).get("ancestors")
     last = links[-1] if isinstance(links, list) and links else None
     ancestor = str(last["name"]) if isinstance(last, dict) and last.get("method") and "name" in last else ""
@@ -192,7 +190,7 @@ class RunsPage(FilteredPage, ListPage):
         stage, known = _stage(one, one.step), self._looked_at.get(one.path)
         if known is not None and known[0] == stage:
             return
-        journal = known[1].journal if known else FollowedJournal(RunFolder(one.path).journal)
+        journal = known[1].journal if known else FollowedJournal(RunFolder(one.path))
 
         def looked(chosen: ChosenRun) -> None:
             self._looked_at[one.path] = stage, chosen
