@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
+from tui_trainer.exporting.contract import Format, format_of, require_libraries
 from tui_trainer.exporting.export import expected_seconds, remove_unfinished, target_of
+from tui_trainer.exporting.formats import format_names
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
 from tui_trainer.runs.folder import RunFolder

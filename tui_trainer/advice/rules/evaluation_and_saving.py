@@ -74,7 +74,6 @@ class _Overhead:
 
 _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
 _FEW_ROWS = 4
-_IN_8_BITS = ("int8", "onnx-int8")
 
 
 class DiskSpace(Rule):
@@ -490,11 +489,10 @@ class QuantizedModel(Rule):
         earlier = context.earlier
         if earlier is None:
             return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
-        exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
-        if not exports:
+        if not earlier.exports:
             hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
             return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
-        smallest = min(exports, key=lambda export: export.bytes)
+        smallest = min(earlier.exports, key=lambda export: export.bytes)
         sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
         times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
         sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
