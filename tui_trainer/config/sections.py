@@ -614,6 +614,17 @@ class Config(SettingsSection):
     output: OutputSection = OutputSection()
 
     @property
+    def libraries(self) -> list[tuple[str, str]]:
+        """Pairs of a setting and a library that its value needs beside torch and transformers.
+
+        Attention and fused kernels are not among them: a run has other ways without their libraries.
+        """
+        needed = [("tuning.method", library) for library in TUNING_METHODS[self.tuning.method].libraries]
+        needed += [("training.optim", OPTIMIZERS[self.training.optim].library)]
+        needed += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]
+        return [(key, library) for key, library in needed if library]
+
+    @property
     def is_from_scratch(self) -> bool:
         """Whether a run begins with random weights, and with tokens of its data."""
         return self.model.init == "scratch" or (self.task.type == "char_lm" and not self.model.model_name_or_path)

@@ -5,7 +5,6 @@ import platform
 import shlex
 from contextlib import suppress
 from dataclasses import replace
-from importlib import metadata
 from time import monotonic
 from typing import Any
 
@@ -19,6 +18,7 @@ from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem, system_reason
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.libraries import RESULT_LIBRARIES, read_versions
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
@@ -43,11 +43,6 @@ from tui_trainer.tasks.contract import Baselines, DataFacts
 from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
-
-_PACKAGES = (
-    "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
-    "triton", "liger-kernel", "kernels", "flash-attn", "flash-attn-3",
-)  # fmt: skip
 
 # What the journal has of the plan by the same name.
 _ANNOUNCED = (
@@ -368,12 +363,9 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on, read without importing any of it."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+    """Return the versions of what a result depends on, importing none of it."""
+    found = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

@@ -11,6 +11,7 @@ from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
 from tui_trainer.models.routers import KEY as ROUTERS_KEY
 from tui_trainer.models.shape import ModelShape
@@ -226,9 +227,9 @@ def four_bit_problems(
     instead = _sixteen_bits(loaded, shape, setup)
     if target.device == "cpu":
         return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
-    if hardware.libraries.get("bitsandbytes") is None and not is_asked(loaded.config):
-        hint = f"install it: uv pip install bitsandbytes; or {instead}"
-        return [loaded.problem(METHOD_KEY, "qlora needs bitsandbytes, which is not installed", hint)]
+    if hardware.libraries.get(BITSANDBYTES) is None and not is_asked(loaded.config):
+        hint = f"install it: uv pip install {BITSANDBYTES}; or {instead}"
+        return [loaded.problem(METHOD_KEY, f"qlora needs {BITSANDBYTES}, which is not installed", hint)]
     return []
 
 

@@ -21,12 +21,12 @@ from tui_trainer.advice.remedies import with_micro_batch
 from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.rules.learning import OPTIMIZER
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.config.load import value_of
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
-from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
-from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.methods.optimizers import DEFAULT
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.summary import cost_words
@@ -149,17 +149,12 @@ class LibrariesFit(Rule):
 
 
 def _missing(context: Context) -> Verdict | None:
-    """A library that the settings need and that is not installed; nothing where versions were not read."""
-    installed, config = context.hardware.libraries, context.config
-    method = config.tuning.method
-    for library in TUNING_METHODS[method].libraries:
-        if installed.get(library, "") is None:
-            sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
-            return failed(sentence, advice=f"install it: uv pip install {library}")
-    library = OPTIMIZERS[config.training.optim].library
-    if library and installed.get(library, "") is None:
-        sentence = f'training.optim = "{config.training.optim}" needs {library}, which is not installed'
-        return failed(sentence, fix={"training.optim": DEFAULT}, advice=f"uv pip install {library}")
+    """Return a failure for a library that a setting needs and that is not installed, if versions were read."""
+    for key, library in context.config.libraries:
+        if context.hardware.libraries.get(library, "") is None:
+            sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
+            fix = {OPTIMIZER: DEFAULT} if key == OPTIMIZER else None
+            return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
     return None
 
 
