@@ -25,7 +25,7 @@ from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import saves_embedding, saves_head
+from tui_trainer.models.targets import SAVED_KEY, saves_embedding, saves_head
 from tui_trainer.models.tokenizer import FAST_FILE, first_new_id, pieces_of, tokenizer_command
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 MULTIPLE = 64
 """Rows of a table are a multiple of it, as tensor cores take them."""
 INDICES = "trainable_token_indices"
-_SAVED_KEY = "tuning.modules_to_save"
 # What chat templates write around turns: special tokens, which generated text is shown without. Others are ordinary:
 # <think> and <tool_call> are text that people want to see.
 CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
@@ -167,7 +166,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
         return
     shape = facts.shape
     if facts.head == ENCODER_DECODER:
-        hint = f'set tuning.method = "full", or {_SAVED_KEY} = "shared"'
+        hint = f'set tuning.method = "full", or {SAVED_KEY} = "shared"'
         if not _saves_tables(shape, tuning):
             yield "LoRA cannot train single rows of an embedding that is shared by encoder and decoder", hint
         return
@@ -175,13 +174,13 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     whole = saves_embedding(shape, tuning.modules_to_save), saves_head(shape, tuning.modules_to_save)
     if any(whole) and not _saves_tables(shape, tuning):
         yield (
-            f"the new rows of the other table would not be trained with {_SAVED_KEY} = {', '.join(names)}",
-            f"name embedding and head in {_SAVED_KEY}",
+            f"the new rows of the other table would not be trained with {SAVED_KEY} = {', '.join(names)}",
+            f"name embedding and head in {SAVED_KEY}",
         )
     if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:
         yield (
             "the head has a bias, which peft drops when it trains single rows",
-            f"name embedding and head in {_SAVED_KEY}",
+            f"name embedding and head in {SAVED_KEY}",
         )
 
 

@@ -14,7 +14,7 @@ from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
-from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
 from tui_trainer.models.adapters import adapter_of, goes_on
 from tui_trainer.models.added_tokens import row_parameters
@@ -136,7 +136,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
         message = "trainable weights cannot be float16: their updates would be lost"
         yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
-    key, name = "training.optim", config.training.optim
+    key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
         yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs here"

@@ -10,11 +10,12 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
-from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.methods.tuning_methods import BITSANDBYTES
-from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
+from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
+from tui_trainer.models.adapted_parts import PARAMETERS_KEY
 from tui_trainer.models.routers import KEY as ROUTERS_KEY
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import MODULES_KEY
 from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
 from tui_trainer.models.unsloth import is_asked
@@ -29,7 +30,6 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
-METHOD_KEY = "tuning.method"
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
 
@@ -82,7 +82,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {training.optim}, which is for the matrices of a model, but {config.tuning.method} trains "
         message += "narrow adapters"
         hint = f'set it to {DEFAULT_OPTIMIZER}, or tuning.method = "full"'
-        problems.append(loaded.problem("training.optim", message, hint))
+        problems.append(loaded.problem(OPTIMIZER_KEY, message, hint))
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
         message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no floor"

@@ -31,6 +31,7 @@ from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import (
     GROUP_BY_LENGTH,
+    PACKING,
     TUNE,
     cut_batch,
     cut_by_length,
@@ -42,7 +43,6 @@ from tui_trainer.planning.batch_cut import (
     packing,
     packing_problems,
 )
-from tui_trainer.planning.batch_cut import KEY as PACKING
 from tui_trainer.planning.conflicts import (
     disk_problems,
     expert_problems,

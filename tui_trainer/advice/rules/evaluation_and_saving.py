@@ -36,7 +36,7 @@ from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
 _EMPTY_CACHE = "training.empty_cache_steps"
-_SAVE_LIMIT = "checkpoint.save_total_limit"
+SAVE_LIMIT = "checkpoint.save_total_limit"
 _ROOMY_SHARE = 0.5
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
 _MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
@@ -80,7 +80,7 @@ class DiskSpace(Rule):
     """If the disk fills up during a run, no further checkpoints can be saved."""
 
     name, title, order = "disk", "Disk space", 340
-    settings = (_SAVE_LIMIT,)
+    settings = (SAVE_LIMIT,)
 
     def before(self, context: Context) -> Verdict:
         plan, free = context.planned, context.disk_free_bytes
@@ -94,7 +94,7 @@ class DiskSpace(Rule):
         advice = (
             "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
         )
-        fix = {_SAVE_LIMIT: 1} if fits else None
+        fix = {SAVE_LIMIT: 1} if fits else None
         return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
 
 
