@@ -98,6 +98,18 @@ def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[
     return there, on, [value for _, value in found if not isinstance(value, bool)]
 
 
+def switched(switch: str, *numbers: str) -> KeyGroup:
+    """Return the group of a switch whose number is another key."""
+
+    def read(done: Conversion) -> None:
+        found, number = done.first(switch), done.first(*numbers)
+        if found and number and isinstance(found[1], bool):
+            reason = f"{number[0]} sets it" if found[1] else "off in the file"
+            done.leave(Why.NOT_NEEDED, reason, switch, *(() if found[1] else number[:1]))
+
+    return KeyGroup((switch,), read)
+
+
 def _precision(done: Conversion) -> None:
     key = "training.mixed_precision"
     names, on, others = switches(done, "bf16", "fp16")
@@ -286,15 +298,17 @@ _OF_ADAPTER = (
 )
 
 
-def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> KeyGroup:
-    """Return the group of an adapter to start from, which stands in the place of the key `model`: the adapter names its
-    model itself. `folder` is where it lies inside, `merge` the switch that trains another one on the two."""
+def start_adapter(names: str, models: str, folder: str = "", merge: str = "") -> KeyGroup:
+    """Return the group of an adapter to start from, under one of these names. It replaces the key of the model, since
+    an adapter names its model itself. `folder` is where it lies inside, `merge` the switch that trains another one on
+    the two."""
 
     def read(done: Conversion) -> None:
-        if not (found := done.first(name)):
+        if not (found := done.first(*names.split())):
             return
+        name = found[0]
         paths = [path for one in listed(found[1]) for path in names_in(str(one))]
-        inside, base = done.first(folder), done.first(model)
+        inside, base = done.first(folder), done.first(*models.split())
         if len(paths) != 1:
             done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", name)
             return
@@ -302,12 +316,12 @@ def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> K
         reason = "an adapter, which names its base model"
         done.write(MODEL_KEY, place, name, *(inside[:1] if inside else ()), reason=reason)
         if base:
-            done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model)
+            done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", base[0])
         done.goes_on = done.given.get(merge) is not True
         if not done.goes_on:
             done.write(CONTINUES_KEY, "merge", merge)
 
-    return KeyGroup(tuple(one for one in (name, folder, merge) if one), read)
+    return KeyGroup(tuple(f"{names} {folder} {merge}".split()), read)
 
 
 def keep_adapter(done: Conversion) -> None:
@@ -559,7 +573,7 @@ def method(
     adapters: Mapping[Any, str] | None = None,
     *,
     four_bit: tuple[str, ...] = (),
-    lora: tuple[str, ...] = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules"),
+    lora: tuple[str, ...] = tuple("lora_r lora_rank lora_alpha lora_target_modules adapter_path peft_path".split()),
     model: tuple[str, ...] = (),
     otherwise: str = "",
 ) -> KeyGroup:

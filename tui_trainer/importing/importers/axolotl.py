@@ -378,6 +378,7 @@ IMPORTER = Importer(
             "tokenizer_save_jinja_files": Always("the template is saved with the model"),
             "model_quantization_config_kwargs": _OF_ANOTHER,
             "experimental_skip_move_to_device": hf.OTHER_TOOL,
+            "rope_theta": "model.rope_scaling.*",
             "unfrozen_parameters": To("tuning.trainable_layers", convert=_pattern_of_names),
             # schemas/peft.py
             "lora_target_linear": Off("set the layers with tuning.target_modules"),
