@@ -30,7 +30,7 @@ from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
-from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
+from tui_trainer.tasks.parts.learns_from_data import named_columns, sources_of
 from tui_trainer.terminal.safe_text import one_line
 
 Signature = tuple[tuple[int, int], ...]
@@ -268,7 +268,7 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     """
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
     can = [name for name, why in refusals.items() if not why]
-    named = [name for name in COLUMNS if getattr(config.data, name) != COLUMNS[name]]
+    named = named_columns(config)
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
         refusals |= {name: f"{name} does not use data.{named[-1]}" for name in can if name not in reads}
         can = reads

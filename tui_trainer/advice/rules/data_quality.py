@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.config.mixture import escaped
+from tui_trainer.config.sections import DataSection
 from tui_trainer.config.token_list import KEY as _ADD_TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_words, way_out
@@ -17,7 +18,7 @@ _LEAST_TRAINED_SHARE = 0.05
 _CLASS_WEIGHTS = "task.class_weights"
 _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
-_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", 0.1
+_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", DataSection().eval_fraction
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
 _DEDUP = "data.dedup"
 _MOST_LEAKED = 0.01

@@ -25,6 +25,7 @@ from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import value_of
+from tui_trainer.config.sections import EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
@@ -39,7 +40,7 @@ _EMPTY_CACHE = "training.empty_cache_steps"
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _ROOMY_SHARE = 0.5
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
-_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
+_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, EvaluationSection().eval_steps
 _CLEARLY, _LEAST_AFTER = 1.02, 2
 _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
 _SHOWN_SHARE = 0.001

@@ -13,6 +13,7 @@ from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applic
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
+from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, SCHEDULE_KEY, WARMUP_KEY
 from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
@@ -38,7 +39,7 @@ _CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
 _DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
-_GOOD_WARMUP, _MOST_WARMUP = 0.05, 0.2
+_GOOD_WARMUP, _MOST_WARMUP = TrainingSection().warmup_steps, 0.2
 _MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
 _RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
 # Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
