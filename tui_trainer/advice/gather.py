@@ -23,8 +23,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
-from tui_trainer.exporting.contract import format_of
-from tui_trainer.exporting.formats import format_names
+from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.cgroup import memory_left
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -266,14 +265,12 @@ def _evaluation_share(events: Sequence[Event], steps: Sequence[StepDone]) -> flo
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
     """Yield the exports in 8 bits that were compared with the trained model."""
-    for certificate in certificates(folder).values():
-        name = certificate.get("format")
-        if name not in format_names() or not format_of(name).in_8_bits:
-            continue
+    in_8_bits = [one.name for one in all_formats() if one.in_8_bits]
+    for certificate in (one for one in certificates(folder).values() if one.get("format") in in_8_bits):
         with suppress(KeyError, TypeError, ValueError):
             before, after = certificate["trained"], certificate["exported"]
             yield Exported(
-                format=name,
+                format=certificate["format"],
                 bytes=int(after["bytes"]),
                 trained_bytes=int(before["bytes"]),
                 seconds_per_row=float(after["seconds_per_row"]),

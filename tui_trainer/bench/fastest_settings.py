@@ -45,7 +45,6 @@ from tui_trainer.worker.asking import WorkerFailed
 #
 # The effective batch stays. What the plan refuses, or what would change nothing, is named with the reason.
 
-_PREFETCH = "dataloader.prefetch_factor"
 # The attention that `auto` is.
 _AUTOMATIC_ATTENTION = ("auto", "sdpa")
 # Of the tokens that rows of the longest would have.
@@ -133,7 +132,7 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
         if count != plan.loader_workers.value:
             yield _one(WORKERS, count)
     if plan.loader_workers.value:
-        yield _one(_PREFETCH, 2 * config.dataloader.prefetch_factor)
+        yield _one("dataloader.prefetch_factor", 2 * config.dataloader.prefetch_factor)
     if plan.device == "cpu" and plan.threads.value > 1:
         yield _one(THREADS, plan.threads.value // 2)
     if not config.training.gradient_checkpointing and tries.largest >= tries.step_rows:

@@ -23,8 +23,7 @@ from tui_trainer.bench.rounds import (
     with_spread,
 )
 from tui_trainer.errors import FolderError, InputError
-from tui_trainer.exporting.contract import Format, find_format, format_of, require_libraries
-from tui_trainer.exporting.formats import format_names
+from tui_trainer.exporting.contract import Format, all_formats, find_format, require_libraries
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -255,11 +254,7 @@ class InferenceBench:
             self._variant("adapter not merged", adapter, adapter=True),
             self._variant("bf16", _no_bf16(hardware, card), dtype="bfloat16"),
             self._variant(COMPILED, compiled=True),
-            *(
-                self._exported(one, is_on_gpu=card is not None)
-                for one in map(format_of, format_names())
-                if one.has_own_speed
-            ),
+            *(self._exported(one, is_on_gpu=card is not None) for one in all_formats() if one.has_own_speed),
         ]
 
     def _variant(self, name: str, reason: str = "", **more: Any) -> Variant:

@@ -25,7 +25,6 @@ from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
 from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
-_INIT = "model.init"
 # Settings that have an option of their own on the command line.
 OPTIONS = {DATA_KEY: "--data", "task.type": "--task", MODEL_KEY: "--model", "profile": "--profile"}
 # In the place of a preset that does not suit what the user chose, before the reason.
@@ -264,7 +263,7 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     """What a run starts from where no recipe is named: with a model, tuning it; else the quickstart."""
     if _last(MODEL_KEY, user_layers, ""):
-        return DEFAULT_RECIPE_FOR_A_MODEL if _last(_INIT, user_layers, "pretrained") == "pretrained" else ""
+        return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
 
 

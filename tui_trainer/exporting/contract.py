@@ -98,6 +98,11 @@ def format_of(name: str) -> Format:
     return found
 
 
+def all_formats() -> list[Format]:
+    """Return every format in the order of names, whether its libraries are installed or not."""
+    return [format_of(name) for name in format_names()]
+
+
 def require_libraries(found: Format) -> None:
     """Raises InputError for those that are not installed."""
     if lacking := [library for library in found.libraries if find_spec(library) is None]:

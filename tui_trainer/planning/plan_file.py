@@ -134,8 +134,6 @@ def _named(what: str, names: list[str]) -> str:
 # what
 # was learnt on a model asks here, and is answered alike: `resume` as what generates, measures, exports and publishes.
 
-_REVISION = "model.revision"
-
 
 def commit_of(config: Config) -> str:
     """The commit of the model in the hub's cache; empty for a folder. Raises ConfigError."""
@@ -148,7 +146,7 @@ def with_own_commit(plan: Plan) -> Plan:
     moved on since."""
     if plan.model_commit in ("", plan.config.model.revision):
         return plan
-    config = with_changes(plan.config, {_REVISION: plan.model_commit})
+    config = with_changes(plan.config, {"model.revision": plan.model_commit})
     try:
         return plan.model_copy(update={"config": config}) if _folder(config) else plan
     except ConfigError:

@@ -15,12 +15,10 @@ from tui_trainer.units import format_count, format_seconds
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
 _MOST_LEFT_OUT = 0.1
 _LEAST_TRAINED_SHARE = 0.05
-_CLASS_WEIGHTS = "task.class_weights"
 _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
 _EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", DataSection().eval_fraction
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
-_DEDUP = "data.dedup"
 _MOST_LEAKED = 0.01
 
 
@@ -168,7 +166,7 @@ class LabelBalance(Rule):
     """If one class dominates, a model that always predicts it has a good loss and is useless."""
 
     name, title, order = "label_balance", "Class balance", 234
-    settings = (_CLASS_WEIGHTS,)
+    settings = ("task.class_weights",)
     counted = "the number of rows per class"
 
     def before(self, context: Context) -> Verdict:
@@ -187,7 +185,7 @@ class LabelBalance(Rule):
         share = rows[most] / sum(rows.values())
         return warned(
             f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
-            fix={_CLASS_WEIGHTS: "balanced"},
+            fix={"task.class_weights": "balanced"},
         )
 
 
@@ -243,7 +241,7 @@ class HeldOutRowsTrained(Rule):
     """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
 
     name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
-    settings = (_DEDUP,)
+    settings = ("data.dedup",)
     counted = "overlap between training and held-out rows"
 
     def before(self, context: Context) -> Verdict:
@@ -264,4 +262,4 @@ class HeldOutRowsTrained(Rule):
         sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
         if leaked <= _MOST_LEAKED * held_out:
             return passed(sentence)
-        return warned(f"{sentence}: held-out scores are inflated", fix={_DEDUP: True})
+        return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})

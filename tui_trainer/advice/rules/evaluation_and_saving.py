@@ -36,7 +36,6 @@ from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
-_EMPTY_CACHE = "training.empty_cache_steps"
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _ROOMY_SHARE = 0.5
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
@@ -213,7 +212,7 @@ def cache_emptied(view: RunView) -> Cause | None:
         cause="Garbage collection and emptying the cache take much of the time.",
         evidence=f"emptying the cache {percent(share)} of the time: {seconds}{often}",
         share=share,
-        fix={_EMPTY_CACHE: 0},
+        fix={"training.empty_cache_steps": 0},
     )
 
 
@@ -303,7 +302,7 @@ class Interruptions(Rule):
     """
 
     name, title, order = "cadence", "Evaluation overhead", 490
-    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE)
+    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, "training.empty_cache_steps")
     during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
 
     def before(self, context: Context) -> Verdict:

@@ -65,7 +65,6 @@ _USUAL_RANK = 16
 _LEAST_ADAPTED_SHARE = 0.5
 # A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
 _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
-_ALPHA = "tuning.lora_alpha"
 _LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
 
 
@@ -301,7 +300,7 @@ class LoraAlpha(Rule):
     """
 
     name, title, order = "lora_alpha", "LoRA scaling", 205
-    settings = (_ALPHA,)
+    settings = ("tuning.lora_alpha",)
 
     def before(self, context: Context) -> Verdict:
         tuning = context.config.tuning
@@ -312,7 +311,7 @@ class LoraAlpha(Rule):
         factor = tuning.lora_alpha / by
         root = "the square root of " if tuning.use_rslora else ""
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-        fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
+        fix = {"tuning.lora_alpha": float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:
             return warned(f"{sentence}; above {_MOST_SCALE:g} it acts like a higher learning rate", fix=fix)
         if factor < _LEAST_SCALE:

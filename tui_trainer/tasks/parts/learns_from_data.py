@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
 _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in some seconds; of larger data the first rows are looked at
 _UNKNOWN_MET = "the tokenizer lacks some characters of the first rows; they are counted when the data is prepared"
-# Every key of prepared data names these, and two that are gone at their defaults. A newer setting is named only where it
+# Every key of prepared data names these, and two that are gone at their defaults. It names a newer setting only if that
 # is not at its default. Otherwise no run would find the rows again that were prepared for it.
 _TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
 _GONE_IN_KEYS = {"source_language": "", "target_language": ""}
