@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config, ModelSection, TuningSection
-from tui_trainer.config.token_list import KEY, tokens_in
+from tui_trainer.config.token_list import TOKENS, tokens_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.facts import ModelFacts
@@ -69,7 +69,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
         return None
     if (pieces := pieces_of(folder, asked)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
-        raise ConfigError(Problem(message=message, key=KEY, hint=f"create one: {tokenizer_command(folder)}"))
+        raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
     new = tuple(token for token in asked if pieces[token] != 1)
     first, now = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first + len(new)
@@ -143,7 +143,9 @@ def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[
         return list(error.problems)
     if added is None or not added.new:
         return []
-    return [Problem(message=message, key=KEY, hint=hint) for message, hint in _against(facts, config, added, goes_on)]
+    return [
+        Problem(message=message, key=TOKENS, hint=hint) for message, hint in _against(facts, config, added, goes_on)
+    ]
 
 
 def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: bool) -> Iterator[tuple[str, str]]:
@@ -188,7 +190,7 @@ def planned_words(added: AddedTokens | None, before: int) -> str:
     """What is planned, as a clause; empty where nothing is added."""
     if added is None:
         return ""
-    parts = [f"new tokens in {KEY}: {len(added.new):,}"] if added.new else []
+    parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
     if added.rows > before:
         parts.append(f"the embedding grows from {before:,} to {added.rows:,} rows")
     if added.known:
@@ -209,7 +211,7 @@ def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: 
     given = tokenizer.convert_tokens_to_ids(list(added.new))
     if given != list(added.ids):
         message = f"the tokenizer gave the new tokens the ids {one_line(str(given), 80)} instead of {added.ids}"
-        raise bad_model(message, f"remove {KEY}", str(folder))
+        raise bad_model(message, f"remove {TOKENS}", str(folder))
 
 
 def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:

@@ -24,7 +24,7 @@ from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS, Linear
-from tui_trainer.models.routers import KEY, Routers, routers_of
+from tui_trainer.models.routers import ROUTERS, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     ALL_LINEAR,
@@ -282,11 +282,11 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         if requested == "auto":
             return None, None
         message = f"is {requested}, but transformers computes no router loss for {shape.model_type}"
-        raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
+        raise ConfigError(loaded.problem(ROUTERS, message, "set it to auto, or to 0"))
     if requested == "model":
-        return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the model's own")
+        return routers, exact(routers.coefficient, f"from {loaded.where(ROUTERS)}: the model's own")
     if requested != "auto":
-        return routers, exact(requested, f"from {loaded.where(KEY)}")
+        return routers, exact(requested, f"from {loaded.where(ROUTERS)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config; the coefficient there is {routers.coefficient:g}"

@@ -13,12 +13,11 @@ from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
 from tui_trainer.models.adapted_parts import PARAMETERS_KEY
-from tui_trainer.models.routers import KEY as ROUTERS_KEY
+from tui_trainer.models.routers import ROUTERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import MODULES_KEY
-from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
-from tui_trainer.models.unsloth import is_asked
+from tui_trainer.models.unsloth import PROVIDER, is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.disk import space_words
@@ -184,8 +183,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     return [
         loaded.problem(
             key,
-            f"is {toml_text(value)}, which is not supported with {PROVIDER_KEY} = {UNSLOTH}",
-            f"set it to {toml_text(allowed[0])}, or {PROVIDER_KEY} = transformers",
+            f"is {toml_text(value)}, which is not supported with {PROVIDER} = {UNSLOTH}",
+            f"set it to {toml_text(allowed[0])}, or {PROVIDER} = transformers",
         )
         for key, (value, allowed) in settings.items()
         if value not in allowed
@@ -200,11 +199,11 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
         tried.append((f"adapters of experts ({one_line(names, 120)})", "name only linear layers"))
     if setup.router_logits:
-        tried.append(("a router loss", f"set {ROUTERS_KEY} = 0"))
+        tried.append(("a router loss", f"set {ROUTERS} = 0"))
     settings: dict[str, tuple[object, object]] = {
         "distributed.strategy": (strategy, "ddp"),
         "training.torch_compile": (setup.compiled, False),
-        PROVIDER_KEY: (setup.provider, "transformers"),
+        PROVIDER: (setup.provider, "transformers"),
     }
     return [
         loaded.problem(

@@ -6,7 +6,7 @@ from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.config.mixture import escaped
 from tui_trainer.config.sections import DataSection
-from tui_trainer.config.token_list import KEY as _ADD_TOKENS
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_words, way_out
 from tui_trainer.terminal.safe_text import one_line
@@ -78,7 +78,7 @@ class ChatMarks(Rule):
     then ends with a sequence of tokens instead of one stop token."""
 
     name, title, order = "chat_marks", "Chat markers are single tokens", 231
-    settings = (_ADD_TOKENS,)
+    settings = (TOKENS,)
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
@@ -93,10 +93,10 @@ class ChatMarks(Rule):
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
             return warned(
                 sentence,
-                advice=f'{_ADD_TOKENS} can add them, with model.provider = "transformers" and a trained embedding',
+                advice=f'{TOKENS} can add them, with model.provider = "transformers" and a trained embedding',
             )
         named = (config.model.add_tokens, *map(escaped, cut))
-        return warned(sentence, fix={_ADD_TOKENS: ", ".join(filter(None, named))})
+        return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
 
 
 def _marks_shown(marks: Iterable[str]) -> str:

@@ -217,7 +217,7 @@ def unsloth_missing(view: RunView) -> Cause | None:
         evidence=told[-1],
         # No slower than without it, but no faster either.
         share=0.0,
-        fix={unsloth.KEY: "transformers"},
+        fix={unsloth.PROVIDER: "transformers"},
     )
 
 
@@ -226,14 +226,14 @@ class UnslothParts(Rule):
     are settings here."""
 
     name, title, order = "unsloth", "Unsloth features", 146
-    settings = (unsloth.KEY,)
+    settings = (unsloth.PROVIDER,)
     during = (unsloth_missing,)
 
     def before(self, context: Context) -> Verdict:
         plan, shape = context.planned, context.basis.shape
         is_asked = unsloth.is_asked(context.config)
         if why_not := _why_no_unsloth(context):
-            return failed(why_not, fix={unsloth.KEY: "transformers"}) if is_asked else not_applicable(why_not)
+            return failed(why_not, fix={unsloth.PROVIDER: "transformers"}) if is_asked else not_applicable(why_not)
         if is_asked:
             return _with_unsloth(context)
         if shape.model_type not in unsloth.FAMILIES:
@@ -274,10 +274,10 @@ def _with_unsloth(context: Context) -> Verdict:
         sentence = f"run {earlier.name}: {earlier.unsloth}"
         if earlier.has_unsloth:
             return passed(sentence, switch=switch)
-        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
     if family not in unsloth.FAMILIES:
-        sentence = f"{unsloth.KEY} = {unsloth.NAME}, which has no kernels for {family} models"
-        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+        sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
+        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
     sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
     return not_applicable(sentence, switch=switch)
 

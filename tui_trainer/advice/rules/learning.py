@@ -20,8 +20,7 @@ from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OP
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
-from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
-from tui_trainer.planning.learning_rates import peak_rate, scaling_of, what_trains
+from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words

@@ -13,7 +13,7 @@ import numpy as np
 
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.sections import MODEL_KEY, Config, DataSection
-from tui_trainer.config.token_list import KEY as TOKENS_KEY
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_columns
@@ -384,7 +384,7 @@ def changes_of_scratch(config: Config) -> list[Problem]:
     if config.model.add_tokens.strip():
         what = "characters" if config.task.type == "char_lm" else "tokens"
         message = f"the {what} of a model from scratch come from its data: no others can be added"
-        found.append(Problem(message=message, key=TOKENS_KEY, hint="remove it"))
+        found.append(Problem(message=message, key=TOKENS, hint="remove it"))
     return found
 
 
