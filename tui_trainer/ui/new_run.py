@@ -253,9 +253,8 @@ class ModelDialog(ChoiceOfPath):
             bench.tell("the config is still loading", "dim")
             return
         gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
-        values = (
-            gone | {DATA_KEY: self._data} | self._columns | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
-        )
+        model = {MODEL_KEY: model_of(value)} if model_of(value) else {}
+        values = gone | {DATA_KEY: self._data} | self._columns | model
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return

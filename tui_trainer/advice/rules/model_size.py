@@ -166,9 +166,8 @@ class ModelChoice(Rule):
                 return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
             here = _folder_of(context, quick.name) is not None
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-            return warned(
-                f"{words} {reason}; {quick.words}", fix={MODEL_KEY: quick.name} if here else None, advice=advice
-            )
+            fix = {MODEL_KEY: quick.name} if here else None
+            return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
         details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
         earlier = context.earlier
         busy = earlier.busy_share if earlier and context.device == "cuda" else None
