@@ -14,7 +14,7 @@ RESULT_LIBRARIES = tuple(
     "torch transformers tokenizers safetensors numpy peft bitsandbytes flash-attn flash-attn-3 liger-kernel kernels "
     "torchao triton".split()
 )
-"""Libraries that may change the numbers of a run, which keeps their versions."""
+"""Libraries that can change the results of a run. The journal records their versions."""
 LIBRARIES = (*RESULT_LIBRARIES, "datasets", "accelerate", "deepspeed", "textual", "pip")
 """Libraries whose versions are facts of a machine. Which values need which of them: `Config.libraries`."""
 
