@@ -21,10 +21,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from tests.programs import run_program
 from tests.tiny_models import TOWERS, save_tiny_model, save_tiny_model_with_towers
 from tui_trainer.cli import main
-from tui_trainer.exporting.contract import Tolerance, format_names, format_of
+from tui_trainer.exporting.contract import Tolerance, format_of
 from tui_trainer.exporting.export import Certificate, MeasuredExport, expected_seconds
-from tui_trainer.exporting.formats import merged, onnx
+from tui_trainer.exporting.formats import format_names, merged, onnx
 from tui_trainer.exporting.trained_model import TrainedModel
+from tui_trainer.lines.guides import FOLDER
 from tui_trainer.models.files import shards
 
 needs_exporter = pytest.mark.skipif(
@@ -271,11 +272,12 @@ def test_onnx_export_needs_a_transformers_with_exporters(adapted, monkeypatch, c
         assert not (adapted.run.exports / name).exists()
 
 
-def test_help_names_every_export_format(capsys):
+def test_help_and_guide_name_every_export_format(capsys):
     assert {"merged", "adapter", "onnx"} <= set(format_names())
     assert main(["export", "--help"]) == 0
     help_text = " ".join(capsys.readouterr().out.split())
-    assert all(name in help_text for name in format_names())
+    guide = (FOLDER / "after-training.md").read_text()
+    assert all(name in help_text and f"`{name}`" in guide for name in format_names())
 
 
 ALONE = """

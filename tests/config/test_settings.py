@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -73,16 +74,17 @@ def test_each_setting_that_costs_memory_or_time_is_part_of_the_key_of_measuremen
     assert costs - of_key == {*IN_WORDS, *BETWEEN_STEPS}
 
 
-def test_every_name_of_a_setting_in_the_package_is_one():
+def test_every_name_of_a_setting_in_the_package_is_one_and_has_at_most_one_constant():
     tables = sorted({table.partition(".")[0] for table in all_tables()})
     name = re.compile(rf"(?:{'|'.join(tables)})(?:\.[a-z_0-9]+)+")
     # These have the names of other tools and of earlier versions.
     others = ("importing/importers", "importing/detection.py", "config/removed.py")
+    files = {str(path.relative_to(PACKAGE)): ast.parse(path.read_text("utf-8")) for path in PACKAGE.rglob("*.py")}
     unknown = {
-        f"{path.relative_to(PACKAGE)}:{node.lineno} {node.value}"
-        for path in PACKAGE.rglob("*.py")
-        if not str(path.relative_to(PACKAGE)).startswith(others)
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        f"{path}:{node.lineno} {node.value}"
+        for path, tree in files.items()
+        if not path.startswith(others)
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant)
         and isinstance(node.value, str)
         and name.fullmatch(node.value)
@@ -90,6 +92,15 @@ def test_every_name_of_a_setting_in_the_package_is_one():
         and node.value not in {*all_settings(), *all_tables()}
     }
     assert unknown == set()
+    assigned = [node for tree in files.values() for node in tree.body if isinstance(node, ast.Assign)]
+    values = [
+        one
+        for node in assigned
+        for one in (getattr(node.value, "elts", []) if isinstance(node.targets[0], ast.Tuple) else [node.value])
+    ]
+    names = [one.value for one in values if isinstance(one, ast.Constant) and one.value in all_settings()]
+    constants = Counter(one for one in names if "." in one)
+    assert len(constants) > 40 and [key for key, count in constants.items() if count > 1] == []
 
 
 MEANT = [

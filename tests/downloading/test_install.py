@@ -10,6 +10,10 @@ import pytest
 
 from tui_trainer.cli import main
 from tui_trainer.downloading.environment import extras
+from tui_trainer.exporting.contract import all_formats
+from tui_trainer.methods.optimizers import OPTIMIZERS
+from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.tracking.contract import tracker_names
 
 
 @pytest.fixture
@@ -38,6 +42,15 @@ def test_without_yes_the_offer_is_printed_and_nothing_is_installed(uv, capsys):
     assert sys.prefix in offer[0] and "uv pip install --python" in offer[1]
     assert "tensorboard" in offer[1] and offer[1].endswith("wandb")
     assert not uv.exists()
+
+
+def test_libraries_of_settings_formats_and_trackers_can_be_installed(uv, capsys):
+    needed = {library for method in TUNING_METHODS.values() for library in method.libraries}
+    needed |= {optimizer.library for optimizer in OPTIMIZERS.values() if optimizer.library}
+    needed |= {library for one in all_formats() for library in one.libraries} | {*tracker_names(), "deepspeed"}
+    assert main(["install", *needed, "--json"]) == 3
+    offer = json.loads(capsys.readouterr().out)["offer"][1]
+    assert all(library in offer for library in needed) and "1.19" in offer
 
 
 def test_an_installation_shows_the_lines_of_the_installer_and_asks_for_a_restart(uv, capsys):

@@ -35,6 +35,7 @@ from typing import Any
 
 from tests.gpu.experiments import CALL_MINUTES, CALLS, EXPERIMENTS, MOST_FILE_BYTES, MOST_FILES, ROOT
 from tests.gpu.results import FILE, Results, append, now, read
+from tui_trainer.hardware.libraries import read_versions
 
 MOST_CARRIED_BYTES = 64 * 2**20
 LIMIT_SECONDS, _LEAST_SECONDS, _REST_SECONDS = 120.0, 15.0, 5.0
@@ -42,8 +43,6 @@ _DRY_LIMIT_SECONDS = 600.0  # a machine of two cores that does much else
 _TOLD_CHARACTERS = 200
 # Tried in this order; those that are done are not. The reason of what is skipped may be gone: more was carried.
 _ORDER = {"": 0, "started": 1, "interrupted": 1, "skipped": 2, "failed": 2, "timeout": 2}
-_LIBRARIES = ("torch", "transformers", "peft", "accelerate", "datasets", "bitsandbytes", "liger-kernel", "kernels",
-              "torchao", "trl", "flash-attn", "triton", "pyarrow", "textual")  # fmt: skip
 _CARD_FIELDS = ("name", "memory.total", "driver_version", "compute_cap", "power.limit")
 _MB = 1_000_000
 
@@ -65,13 +64,6 @@ def card() -> dict[str, str] | None:
     if done.returncode or not rows:
         return None
     return dict(zip(_CARD_FIELDS, (value.strip() for value in rows[0].split(",")), strict=False))
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def install(wheels: Path, target: Path) -> dict[str, Any]:
@@ -204,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     packages = work / "packages"
     facts |= install(chosen.carried / "wheels", packages)
     sys.path.insert(0, str(packages))
-    facts["libraries"] = {name: _version(name) for name in _LIBRARIES}
+    facts["libraries"] = read_versions()
     append(out / FILE, {"call": chosen.run, "at": now(), "machine": facts})
     for library, version in facts["installed"].items():
         print(f"installed {library} {version} from the wheels: it was not here, or too old")

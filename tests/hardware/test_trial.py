@@ -74,7 +74,6 @@ def test_conflicting_versions_are_reported_with_the_command(monkeypatch):
         requires = ("torch>=99", "numpy", "transformers>=1; extra == 'x'")
 
     monkeypatch.setattr(trials.metadata, "distribution", lambda name: Distribution())
-    monkeypatch.setattr(trials, "_CHECKED", ("peft", "torch"))
     monkeypatch.setattr(trials.metadata, "version", lambda name: "2.15")
     (first, *_) = trials.version_conflicts({"peft": "0.20", "torch": None})
     assert first == ("peft 0.20 needs torch>=99, installed: 2.15", "uv pip install 'torch>=99'")

@@ -62,6 +62,15 @@ def test_rules_name_existing_settings(subtests):
             assert not set(importer.rules) & set(missing_names(importer.name)), "what is missing stands in one list"
 
 
+def test_nothing_that_a_setting_does_is_missing():
+    """A missing key has neither the name of a setting, however it is divided, nor several words of one."""
+    settings = {name.rpartition(".")[2] for name in all_settings()}
+    for name in {name for importer in all_importers().values() for name in missing_names(importer.name)}:
+        words = set(name.split("_"))
+        assert name.replace("_", "") not in {one.replace("_", "") for one in settings}, name
+        assert len(words) == 1 or not [one for one in settings if words <= set(one.split("_"))], name
+
+
 @pytest.mark.full
 def test_every_argument_of_the_installed_libraries_is_known():
     from peft import LoraConfig

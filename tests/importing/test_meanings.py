@@ -159,10 +159,15 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     ("llama_factory", {**SFT, "pissa_init": True, "pissa_iter": 4, "pissa_convert": True},
      {"tuning.init_lora_weights": "pissa_niter_4"}, {}),
     ("llama_factory", {**SFT, "pissa_init": True, "pissa_iter": -1}, {"tuning.init_lora_weights": "pissa"}, {}),
+    ("training_script", {"use_pissa": True}, {"tuning.init_lora_weights": "pissa"}, {}),
+    *((kind, {model: "org/m", name: "a"}, {MODEL: "a", METHOD: "lora"}, {model: Why.NOT_NEEDED})
+      for kind, model, name in (("transformers", "model_name_or_path", "adapter_path"),
+                                ("training_script", "model_name", "peft_path"))),
     # Frozen layers.
     *(("llama_factory", {"stage": "sft", "finetuning_type": "freeze", "freeze_trainable_layers": number,
                          "freeze_trainable_modules": "all"}, {METHOD: "full", "tuning.trainable_layers": layers}, {})
       for number, layers in ((3, "last 3"), (-2, "first 2"), (None, "last 2"))),
+    ("training_script", {"unfreeze_last_n_layers": 2}, {"tuning.trainable_layers": "last 2"}, {}),
     ("axolotl", {"base_model": "m", "unfrozen_parameters": ["^model.embed_tokens.weight$[:32000]"]}, {},
      {"unfrozen_parameters": Why.DOES_NOT_FIT}),
     # Methods and providers.
@@ -179,6 +184,10 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     *((kind, {**(SFT if kind == "llama_factory" else {}), "neftune_noise_alpha": 5, "loraplus_lr_ratio": 16.0},
        {"training.neftune_noise_alpha": 5, "tuning.loraplus_lr_ratio": 16}, {})
       for kind in ("transformers", "trl", "axolotl", "llama_factory")),
+    ("training_script", {"use_neftune": True, "neftune_alpha": 5, "use_loraplus": False, "loraplus_ratio": 16},
+     {"training.neftune_noise_alpha": 5, "tuning.loraplus_lr_ratio": None}, {"use_neftune": Why.NOT_NEEDED}),
+    ("training_script", {"use_neftune": True, "lora_plus_lr_ratio": 16}, {"tuning.loraplus_lr_ratio": 16},
+     {"use_neftune": Why.REFUSED}),
     # Tasks in each of their spellings.
     *(("", {**LORA, "task_type": name}, {TASK: task}, {}) for name, task in (
         ("SEQ_CLS", "sequence_classification"), ("TOKEN_CLS", "token_classification"), ("CAUSAL_LM", "causal_lm"),
@@ -194,6 +203,7 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
         ("axolotl", AXOLOTL, {"type": "yarn", "factor": 4.0}),
         ("transformers", {"learning_rate": 1e-4, "warmup_steps": 1}, {"rope_type": "yarn", "factor": 4}),
         ("trl", {"assistant_only_loss": True}, {"rope_type": "yarn", "factor": 4}))),
+    ("axolotl", {**AXOLOTL, "rope_theta": 10000}, {f"{ROPE}.rope_theta": 10000}, {}),
     ("axolotl", {**AXOLOTL, "overrides_of_model_config": {"rope_scaling": {"rope_type": "yarn", "factor": 4}}},
      {f"{ROPE}.rope_type": "yarn", f"{ROPE}.factor": 4}, {}),
 ]  # fmt: skip

@@ -33,7 +33,7 @@ HANGS = "import time\ndef Settings(**_):\n    pass\ndef init(*_, **__):\n    tim
 
 
 class FakeTracker:
-    name, library, install = "fake", "json", ""
+    name = "fake"
 
     def __init__(self, failures=0):
         self.failures, self.calls, self.rows = failures, [], []

@@ -19,7 +19,7 @@ from tui_trainer.tasks.contract import DataFacts
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Exported:
-    """A model in another form beside the trained one; `faults` says why it is not as it was trained."""
+    """A model in 8 bits beside the trained one; `faults` says why it is not as it was trained."""
 
     format: str
     bytes: int

@@ -23,6 +23,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
+from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.cgroup import memory_left
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
@@ -250,12 +251,13 @@ def _evaluation_share(state: RunState) -> float | None:
 
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
-    """Those that were compared with the trained model."""
-    for certificate in certificates(folder).values():
+    """Yield the exports in 8 bits that were compared with the trained model."""
+    in_8_bits = [one.name for one in all_formats() if one.in_8_bits]
+    for certificate in (one for one in certificates(folder).values() if one.get("format") in in_8_bits):
         with suppress(KeyError, TypeError, ValueError):
             before, after = certificate["trained"], certificate["exported"]
             yield Exported(
-                format=str(certificate["format"]),
+                format=certificate["format"],
                 bytes=int(after["bytes"]),
                 trained_bytes=int(before["bytes"]),
                 seconds_per_row=float(after["seconds_per_row"]),

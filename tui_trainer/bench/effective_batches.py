@@ -24,8 +24,7 @@ from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.effective_batch import LEAST_STEPS, most_rows_of_step
-from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
-from tui_trainer.planning.learning_rates import peak_rate, scaled, usual_scaling
+from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import is_busy
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import format_bytes, format_seconds

@@ -16,6 +16,9 @@ from typing import Any
 
 from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.measured_gains import Gain
+from tui_trainer.advice.rules.data_loading import WORKERS
+from tui_trainer.advice.rules.kernels import ATTENTION, COMPILE
+from tui_trainer.advice.rules.machine import THREADS
 from tui_trainer.bench.gains import refuse_beside_a_run
 from tui_trainer.bench.rounds import Measured, Rounds
 from tui_trainer.bench.training import ask_for_steps, figures, no_change, others_words, steps_variant, table
@@ -29,8 +32,10 @@ from tui_trainer.launching.micro_batches import INTERRUPTED, MicroBatches, cut_p
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.lines.plan_and_events import table_lines
-from tui_trainer.planning.batch_cut import MICRO
-from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.batch_cut import GROUP_BY_LENGTH, MICRO, PACKING
+from tui_trainer.planning.fused_kernels import KERNELS
+from tui_trainer.planning.plan import CHECKPOINTING, Plan
 from tui_trainer.runs.wording import split_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds, utc_now
@@ -40,10 +45,6 @@ from tui_trainer.worker.asking import WorkerFailed
 #
 # The effective batch stays. What the plan refuses, or what would change nothing, is named with the reason.
 
-COMPILE, CHECKPOINTING = "training.torch_compile", "training.gradient_checkpointing"
-GROUPED, PACKING, WORKERS = "data.group_by_length", "data.packing", "dataloader.num_workers"
-_ATTENTION, _KERNELS, _PRECISION = "model.attn_implementation", "model.kernels", "training.mixed_precision"
-THREADS, _PREFETCH = "training.cpu_threads", "dataloader.prefetch_factor"
 # The attention that `auto` is.
 _AUTOMATIC_ATTENTION = ("auto", "sdpa")
 # Of the tokens that rows of the longest would have.
@@ -81,7 +82,7 @@ def _lengths(plan: Plan) -> Iterator[Alternative]:
     if not plan.packing.value:
         full = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
         reason = "has no effect here: all rows have about the same length" if full else ""
-        yield replace(_one(GROUPED, not plan.config.data.group_by_length), reason=reason)
+        yield replace(_one(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
     yield _one(PACKING, not plan.packing.value)
 
 
@@ -122,16 +123,16 @@ def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[A
         )
     yield from _numbers(plan)
     current = config.model.attn_implementation
-    for name in all_settings()[_ATTENTION].choices:
+    for name in all_settings()[ATTENTION].choices:
         if name != current and name != "auto" and not {name, current} <= set(_AUTOMATIC_ATTENTION):
-            yield _one(_ATTENTION, name)
-    yield _one(_KERNELS, "none" if plan.kernels.value != "none" else "auto")
+            yield _one(ATTENTION, name)
+    yield _one(KERNELS, "none" if plan.kernels.value != "none" else "auto")
     workers = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
     for count in workers:
         if count != plan.loader_workers.value:
             yield _one(WORKERS, count)
     if plan.loader_workers.value:
-        yield _one(_PREFETCH, 2 * config.dataloader.prefetch_factor)
+        yield _one("dataloader.prefetch_factor", 2 * config.dataloader.prefetch_factor)
     if plan.device == "cpu" and plan.threads.value > 1:
         yield _one(THREADS, plan.threads.value // 2)
     if not config.training.gradient_checkpointing and tries.largest >= tries.step_rows:
@@ -144,7 +145,7 @@ def _numbers(plan: Plan) -> Iterator[Alternative]:
         if precision != plan.precision.value:
             keeps = precision in (plan.best_precision, "fp32")
             why = "" if keeps else f"for comparison only: the plan chooses {plan.best_precision} here"
-            yield replace(_one(_PRECISION, value), barred=why)
+            yield replace(_one(MIXED, value), barred=why)
 
 
 def _one(key: str, value: Any) -> Alternative:

@@ -23,7 +23,7 @@ from tui_trainer.bench.rounds import (
     with_spread,
 )
 from tui_trainer.errors import FolderError, InputError
-from tui_trainer.exporting.contract import find_format
+from tui_trainer.exporting.contract import Format, all_formats, find_format, require_libraries
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
 from tui_trainer.hardware.diagnosis import GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
@@ -213,7 +213,6 @@ def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: in
 _SECONDS, _COMPILER_SECONDS = 540.0, 120.0
 BEAMS, NEW_TOKENS = 4, 32
 ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
-_FORMATS = ("int8", "onnx", "onnx-int8")
 
 
 @dataclass(slots=True)
@@ -255,7 +254,7 @@ class InferenceBench:
             self._variant("adapter not merged", adapter, adapter=True),
             self._variant("bf16", _no_bf16(hardware, card), dtype="bfloat16"),
             self._variant(COMPILED, compiled=True),
-            *(self._exported(name, is_on_gpu=card is not None) for name in _FORMATS),
+            *(self._exported(one, is_on_gpu=card is not None) for one in all_formats() if one.has_own_speed),
         ]
 
     def _variant(self, name: str, reason: str = "", **more: Any) -> Variant:
@@ -269,13 +268,15 @@ class InferenceBench:
         }
         return Variant(name=name, question=question | more, reason=reason)
 
-    def _exported(self, name: str, *, is_on_gpu: bool) -> Variant:
-        """Graphs of ONNX write one text at a time; formats are loaded to the CPU."""
+    def _exported(self, export_format: Format, *, is_on_gpu: bool) -> Variant:
+        """Return a variant in another format, which is loaded to the CPU."""
+        name = export_format.name
         try:
-            reason = find_format(name).reason_against(self.trained)
+            require_libraries(export_format)
+            reason = export_format.reason_against(self.trained)
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
-        is_alone = name.startswith("onnx") and self.trained.writes
+        is_alone = export_format.one_text_at_a_time and self.trained.writes
         words = [*(["one by one"] if is_alone else []), *(["on the CPU"] if is_on_gpu else [])]
         return self._variant(", ".join([name, *words]), reason, format=name, batched=not is_alone)
 

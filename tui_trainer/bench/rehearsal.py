@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.advice.fixes import as_request
-from tui_trainer.advice.rules.memory import CHECKPOINTING
+from tui_trainer.advice.rules.evaluation_and_saving import SAVE_LIMIT
 from tui_trainer.advice.rules.row_length import LENGTH
 from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.config.load import LoadedConfig, Request
@@ -25,7 +25,7 @@ from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.planning.basis import EVAL_BATCH
 from tui_trainer.planning.batch_cut import MICRO
 from tui_trainer.planning.disk import run_bytes, space_words
-from tui_trainer.planning.plan import Plan
+from tui_trainer.planning.plan import CHECKPOINTING, Plan
 from tui_trainer.runs.steps_and_eta import times
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
 from tui_trainer.units import format_bytes, format_seconds
@@ -33,7 +33,6 @@ from tui_trainer.worker.asking import WorkerFailed, ask
 
 _MOST_TRIES = 6
 _SHORTEST = 64
-_LIMIT = "checkpoint.save_total_limit"
 
 Heard = Callable[[dict[str, Any]], None]
 """Told each part that begins, and again when it is over."""
@@ -172,7 +171,7 @@ def _disk_fault(plan: Plan, parts: Mapping[str, Mapping[str, Any]], needed: int,
     kept = next((one for one in limits if (_disk_bytes(plan, parts, one) or 0) <= free), None)
     message = space_words("the run writes up to", needed, free)
     elsewhere = "" if kept else "; set output.runs_dir to a folder on a larger disk"
-    return Fault(part="disk", message=message + elsewhere, patch={_LIMIT: kept} if kept else {})
+    return Fault(part="disk", message=message + elsewhere, patch={SAVE_LIMIT: kept} if kept else {})
 
 
 def _rehearsed(request: Request, gpu: GpuChoice, runs: Path, heard: Heard) -> dict[str, dict[str, Any]]:

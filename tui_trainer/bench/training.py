@@ -14,6 +14,8 @@ from typing import Any
 
 from tui_trainer.advice.checklist import Finding, all_checks, run_checks
 from tui_trainer.advice.gather import gather
+from tui_trainer.advice.rules.kernels import COMPILE
+from tui_trainer.advice.rules.model_size import LAYERS
 from tui_trainer.advice.rules.precision import why_no_autotune
 from tui_trainer.bench.rounds import (
     WARM_UP_STEPS,
@@ -27,14 +29,17 @@ from tui_trainer.bench.rounds import (
 )
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import Request
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import InputError
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.micro_batches import question_of, with_settings
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
+from tui_trainer.methods.optimizers import OPTIMIZER_KEY
 from tui_trainer.models.catalogue import all_entries
 from tui_trainer.models.facts import find_model
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks import find_task
 from tui_trainer.units import format_bytes, format_seconds
@@ -47,8 +52,6 @@ _FEWEST_STEPS, _MOST_STEPS = 3, 12
 _SHARE_OF_THE_TIME = 0.8
 BASELINE = "baseline"
 _EVAL_ROWS = 64
-_EFFECTIVE, _MICRO = "training.effective_batch_size", "training.per_device_train_batch_size"
-_ACCUMULATION, _COMPILE = "training.gradient_accumulation_steps", "training.torch_compile"
 _PLAIN: Patch = {
     "training.mixed_precision": "no",
     "training.tf32": False,
@@ -57,14 +60,13 @@ _PLAIN: Patch = {
     "model.attn_implementation": "eager",
     "model.kernels": "none",
     "dataloader.num_workers": 0,
-    _COMPILE: False,
+    COMPILE: False,
     "training.gradient_checkpointing": False,
-    _MICRO: "auto",
-    _ACCUMULATION: "auto",
+    MICRO: "auto",
+    ACCUMULATION: "auto",
 }
 _BATCHES = (8, 16, 32, 64)
-_OPTIMIZER, _PLAIN_ADAMW = "training.optim", "adamw_torch"
-_MODEL, _LAYERS = "model.model_name_or_path", "model.scratch.num_hidden_layers"
+_PLAIN_ADAMW = "adamw_torch"
 # Of the parameters: a model that is hardly smaller is no other choice.
 _SMALLER = 0.8
 
@@ -84,13 +86,13 @@ class _Switch:
 _SWITCHES = (
     _Switch("fused attention", {"model.attn_implementation": "auto"}, "attention"),
     _Switch("fused kernels", {"model.kernels": "auto"}, "kernels"),
-    _Switch("fused AdamW", {_OPTIMIZER: OPTIMIZER}),
+    _Switch("fused AdamW", {OPTIMIZER_KEY: OPTIMIZER}),
     _Switch("mixed precision", {"training.mixed_precision": "auto"}, "precision"),
     _Switch("TF32", {"training.tf32": True}, "tf32"),
     _Switch("packing", {"data.packing": "auto"}),
     _Switch("grouped by length", {"data.group_by_length": True}, "padding", False, ("n/a", "pass")),
     _Switch("2 loader workers", {"dataloader.num_workers": 2}),
-    _Switch("compiled layers", {_COMPILE: True}),
+    _Switch("compiled layers", {COMPILE: True}),
     _Switch("gradient checkpointing", {"training.gradient_checkpointing": True}),
     _Switch("Unsloth", {"model.provider": "unsloth", "model.attn_implementation": "auto"}, cumulates=False),
 )
@@ -142,7 +144,7 @@ class TrainingBench:
         step_seconds = found["step_seconds"]
         start_seconds = max(0.0, seconds - (_FEWEST_STEPS + WARM_UP_STEPS) * step_seconds)
         # A step of more rows takes longer.
-        steps_at_once = sum(one.question["patch"].get(_EFFECTIVE, self.batch) / self.batch for one in waiting)
+        steps_at_once = sum(one.question["patch"].get(EFFECTIVE, self.batch) / self.batch for one in waiting)
         left = _SHARE_OF_THE_TIME * (self.seconds - seconds) - start_seconds * len(waiting)
         fitting = int(left / (step_seconds * steps_at_once)) - WARM_UP_STEPS
         self.steps = min(_MOST_STEPS, max(_FEWEST_STEPS, fitting))
@@ -163,7 +165,7 @@ class TrainingBench:
                 yield self._variant(f"+ {switch.name}", together)
         if first:
             yield self._accumulated("+ ", together)
-        larger = {**together, _EFFECTIVE: 2 * self.batch, _MICRO: 2 * self.batch}
+        larger = {**together, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger)
         yield variant
         yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
@@ -173,7 +175,7 @@ class TrainingBench:
         yield self._accumulated("", {})
         for rows in _BATCHES:
             words = "same as the baseline" if rows == self.batch else ""
-            yield self._variant(f"batch {rows}", {_EFFECTIVE: rows, _MICRO: rows}, words)
+            yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, words)
         yield self._variant("smaller model", smaller, why_not)
 
     def _smaller_model(self) -> tuple[Patch, str]:
@@ -183,14 +185,14 @@ class TrainingBench:
         kinds = find_task(config.task.type).architectures
         if config.is_from_scratch and not config.model.model_name_or_path:
             layers = config.model.scratch.num_hidden_layers
-            return ({_LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
+            return ({LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
         if config.is_from_scratch or not kinds:
             return {}, "the size of this model is fixed by its config.json"
         entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
         for entry in entries:
             kind = str((entry.config.get("architectures") or [""])[0])
             if entry.parameters <= _SMALLER * own and kind.endswith(kinds) and find_model(entry.name).folder:
-                return {_MODEL: entry.name, "model.revision": "main"}, ""
+                return {MODEL_KEY: entry.name, "model.revision": "main"}, ""
         return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
 
     def _switched(self, switch: _Switch) -> Variant:
@@ -208,7 +210,7 @@ class TrainingBench:
     def _accumulated(self, sign: str, others: Patch) -> Variant:
         rows = max(1, self.batch // 4)
         reason = "" if rows < self.batch else "a step has only one row"
-        return self._variant(sign + "accumulation", {**others, _MICRO: rows}, reason)
+        return self._variant(sign + "accumulation", {**others, MICRO: rows}, reason)
 
     @cached_property
     def batch(self) -> int:
@@ -219,7 +221,7 @@ class TrainingBench:
     def _plain(self) -> dict[str, Any]:
         """AdamW in single operations where the run has AdamW: rates for other optimizers do not suit it."""
         asked = load_config(self.request, gpu=self.gpu).config.training.optim
-        return {**_PLAIN, **({_OPTIMIZER: _PLAIN_ADAMW} if asked == OPTIMIZER else {})}
+        return {**_PLAIN, **({OPTIMIZER_KEY: _PLAIN_ADAMW} if asked == OPTIMIZER else {})}
 
     @cached_property
     def _asked(self) -> Plan:
@@ -239,7 +241,7 @@ class TrainingBench:
         return {one.name: one for one in run_checks(context, [c for c in all_checks() if c.name in names])}
 
     def _settings(self, patch: Patch) -> dict[str, Any]:
-        return {**self._plain, _EFFECTIVE: self.batch, _MICRO: self.batch, **patch}
+        return {**self._plain, EFFECTIVE: self.batch, MICRO: self.batch, **patch}
 
     def _plan(self, settings: Patch) -> Plan:
         """Raises InputError where these settings cannot be trained with."""
@@ -253,7 +255,7 @@ class TrainingBench:
             except InputError as error:
                 reason = "; ".join(problem.message for problem in error.problems)
         upon = self._settings({})
-        steps = self._most_steps if not self.whole else self._whole_steps(patch.get(_EFFECTIVE, self.batch))
+        steps = self._most_steps if not self.whole else self._whole_steps(patch.get(EFFECTIVE, self.batch))
         return steps_variant(name, self.request, self.gpu, steps, patch, upon=upon, reason=reason)
 
     def _whole_steps(self, rows: int) -> int:
@@ -308,7 +310,7 @@ def steps_variant(
 def ask_for_steps(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
     """A worker's figures. Raises WorkerFailed, also where layers that should be compiled are not, and where memory ran
     out and the steps went on in smaller passes."""
-    compiles = bool(variant.question["patch"].get(_COMPILE))
+    compiles = bool(variant.question["patch"].get(COMPILE))
     limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
     # Removed here, as a worker that takes too long is killed.
     with TemporaryDirectory(prefix="bench-") as place:

@@ -20,6 +20,7 @@ from tui_trainer.cli.application import (
 )
 from tui_trainer.cli.models import agrees, labelled, print_done, size_words, transfer_progress
 from tui_trainer.errors import EXIT_FAILED, EXIT_STOPPED, FolderError, InputError, system_reason
+from tui_trainer.exporting.formats import format_names
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.terminal.standard_files import show_progress, tell, write_progress
 
@@ -72,14 +73,12 @@ def report(
 @app.command()
 def export(
     run: RunReference = "last",
-    to: Annotated[
-        list[str] | None, option("--to", "FORMAT", "merged, adapter, int8, onnx, onnx-int8 or gguf; may be repeated.")
-    ] = None,
+    to: Annotated[list[str] | None, option("--to", "FORMAT", f"{', '.join(format_names())}; may be repeated.")] = None,
     out: Annotated[Path | None, option("--out", "FOLDER", "Write to this folder instead of RUN/export/FORMAT.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Export a run's model to another format, load it again, and compare it with the trained model."""
-    from tui_trainer.exporting.contract import find_format, format_names
+    from tui_trainer.exporting.contract import find_format
 
     if not to:
         raise InputError("no format was given", hint=f"--to {', --to '.join(format_names())}")

@@ -18,16 +18,15 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
 from tui_trainer.config.paths import with_absolute_paths, with_paths_beside
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
-from tui_trainer.config.sections import Config, ResolvedConfig
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, ResolvedConfig
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
 from tui_trainer.terminal.safe_text import one_line, shell_word
 
 DEFAULT_RECIPE, DEFAULT_RECIPE_FOR_A_MODEL = "quickstart", "finetune"
-_MODEL, _INIT = "model.model_name_or_path", "model.init"
 # Settings that have an option of their own on the command line.
-OPTIONS = {"data.path": "--data", "task.type": "--task", _MODEL: "--model", "profile": "--profile"}
+OPTIONS = {DATA_KEY: "--data", "task.type": "--task", MODEL_KEY: "--model", "profile": "--profile"}
 _DATA_SUFFIXES = (".txt", ".jsonl", ".md", ".gz")
 _VALUE_AND_END = 2
 
@@ -267,8 +266,8 @@ def find_presets(recipe_name: str, own: Mapping[str, Any], choose_hardware: Hard
 
 def default_recipe(request: Request, user_layers: list[Layer]) -> str:
     """What a run starts from where no recipe is named: with a model, tuning it; else the quickstart."""
-    if _last(_MODEL, user_layers, ""):
-        return DEFAULT_RECIPE_FOR_A_MODEL if _last(_INIT, user_layers, "pretrained") == "pretrained" else ""
+    if _last(MODEL_KEY, user_layers, ""):
+        return DEFAULT_RECIPE_FOR_A_MODEL if _last("model.init", user_layers, "pretrained") == "pretrained" else ""
     return "" if request.config_file else DEFAULT_RECIPE
 
 

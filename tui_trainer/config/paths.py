@@ -7,7 +7,7 @@ from typing import Any
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import joined, paths_in
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.config.token_list import with_file_read
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
@@ -15,7 +15,7 @@ from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.terminal.safe_text import one_line
 
 # Settings that name what is read.
-_READ = ("model.model_name_or_path", "data.path", "data.eval_path", "task.chat_template", "model.add_tokens")
+_READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
 
 
 def with_absolute_paths(config: Config) -> Config:
@@ -26,9 +26,9 @@ def with_absolute_paths(config: Config) -> Config:
     is_file = "/" in template or template.endswith(".jinja")
     paths = {
         "task.chat_template": absolute(template) if is_file else template,
-        "data.path": _data(config.data.paths),
+        DATA_KEY: _data(config.data.paths),
         "data.eval_path": _data(config.data.eval_paths),
-        "model.model_name_or_path": _model(config.model.model_name_or_path),
+        MODEL_KEY: _model(config.model.model_name_or_path),
         "output.runs_dir": absolute(config.output.runs_dir),
     }
     # One that cannot be read is reported with everything else that is wrong.

@@ -25,8 +25,10 @@ from tui_trainer.config.fields import (
 from tui_trainer.config.mixture import Paths, paths_in
 from tui_trainer.config.token_list import Tokens
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType
-from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
-from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.methods.tuning_methods import METHOD_KEY, TUNING_METHODS
+
+MODEL_KEY, DATA_KEY = "model.model_name_or_path", "data.path"
 
 # [model], [tuning] and [quantization]: what a run starts from, which weights are trainable, and in how many bits.
 
@@ -622,6 +624,17 @@ class Config(SettingsSection):
     distributed: DistributedSection = DistributedSection()
     targets: TargetsSection = TargetsSection()
     output: OutputSection = OutputSection()
+
+    @property
+    def libraries(self) -> list[tuple[str, str]]:
+        """Pairs of a setting and a library that its value needs beside torch and transformers.
+
+        Attention and fused kernels are not among them: a run has other ways without their libraries.
+        """
+        needed = [(METHOD_KEY, library) for library in TUNING_METHODS[self.tuning.method].libraries]
+        needed += [(OPTIMIZER_KEY, OPTIMIZERS[self.training.optim].library)]
+        needed += [("distributed.strategy", "deepspeed" * self.distributed.strategy.startswith("deepspeed"))]
+        return [(key, library) for key, library in needed if library]
 
     @property
     def is_from_scratch(self) -> bool:

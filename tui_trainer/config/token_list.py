@@ -13,7 +13,7 @@ from tui_trainer.files.local_paths import from_the_root
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB
 
-KEY = "model.add_tokens"
+TOKENS = "model.add_tokens"
 _ENDING = ".txt"
 _LARGEST = MIB
 _COMMA = re.compile(r"(?<!\\),")
@@ -75,4 +75,4 @@ def _shown(path: Path) -> str:
 
 
 def _problem(message: str, hint: str) -> ConfigError:
-    return ConfigError(Problem(message=message, key=KEY, hint=hint))
+    return ConfigError(Problem(message=message, key=TOKENS, hint=hint))

@@ -10,8 +10,10 @@ from importlib import metadata, util
 from pathlib import Path
 
 from tui_trainer.errors import FolderError, InputError, RunError, name_hint, system_reason
+from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.libraries import LIBRARIES
 from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, mark_made, requirements
+from tui_trainer.tracking.contract import tracker_names
 
 SIZE_GIB = 6.1
 """Of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
@@ -66,8 +68,6 @@ def _run(command: list[str]) -> str:
 
 
 _PROGRAM = "tui-trainer"
-# What checks and trackers name beside the extras.
-_TRACKERS = ("wandb", "mlflow", "trackio")
 
 
 def extras() -> dict[str, list[str]]:
@@ -89,7 +89,8 @@ def installation(names: Sequence[str]) -> list[str]:
     from packaging.requirements import Requirement
 
     found = extras()
-    known = {one: [one] for one in (*LIBRARIES, *_TRACKERS)}
+    of_formats = (library for one in all_formats() for library in one.libraries)
+    known = {one: [one] for one in (*LIBRARIES, *tracker_names(), *of_formats)}
     known |= {Requirement(one).name: [one] for required in found.values() for one in required} | found
     wanted: dict[str, None] = {}
     for name in names:

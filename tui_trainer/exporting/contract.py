@@ -1,9 +1,8 @@
-"""What every export format offers. One file of `formats/` is one format, found by its name.
+"""What every export format declares and does. One file of `formats/` is one format, found by its name.
 
 Files there are light to import: torch, transformers and what else a format needs only inside functions.
 """
 
-import pkgutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Protocol
 
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
+from tui_trainer.exporting.formats import format_names
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, tokenizer_in
 
 Tell = Callable[[str, float, float | None, str], None]
@@ -32,7 +32,12 @@ class Format(Protocol):
     title: str
     libraries: tuple[str, ...]
     """What it needs beside torch and transformers: by import name, which is that of the distribution as well."""
-
+    in_8_bits: ClassVar[bool] = False
+    """Whether its weights take one byte each."""
+    has_own_speed: ClassVar[bool] = False
+    """Whether other code computes it than the trained model, so that `bench` measures it."""
+    one_text_at_a_time: ClassVar[bool] = False
+    """Whether it generates no batches of texts."""
     against_towers: ClassVar[str] = "this format has not been tested with models that have vision towers"
     """Why models that have towers for images have no such form; empty: they have."""
 
@@ -78,11 +83,6 @@ def saved_tokenizer(trained: TrainedModel, folder: Path) -> Any:
     return tokenizer_in(trained, folder)
 
 
-def format_names() -> list[str]:
-    """By which `export --to` knows them."""
-    return sorted(module.name.replace("_", "-") for module in pkgutil.iter_modules(formats.__path__))
-
-
 def find_format(name: str) -> Format:
     """Raises InputError for a name that is none, and for libraries that are not installed."""
     if name not in format_names():
@@ -96,6 +96,11 @@ def format_of(name: str) -> Format:
     """The one of this name, whether its libraries are installed or not."""
     found: Format = import_module(f"{formats.__name__}.{name.replace('-', '_')}").FORMAT
     return found
+
+
+def all_formats() -> list[Format]:
+    """Return every format in the order of names, whether its libraries are installed or not."""
+    return [format_of(name) for name in format_names()]
 
 
 def require_libraries(found: Format) -> None:

@@ -10,10 +10,13 @@ from typing import Literal
 
 BytecodeObstacle = Literal["variable", "folder"]
 """Why Python keeps no bytecode of torch: PYTHONDONTWRITEBYTECODE is set, or the folder is read-only."""
-LIBRARIES = tuple(
-    "torch transformers tokenizers safetensors numpy datasets peft accelerate bitsandbytes flash-attn flash-attn-3 "
-    "liger-kernel kernels torchao deepspeed triton textual pip".split()
+RESULT_LIBRARIES = tuple(
+    "torch transformers tokenizers safetensors numpy peft bitsandbytes flash-attn flash-attn-3 liger-kernel kernels "
+    "torchao triton".split()
 )
+"""Libraries that can change the results of a run. The journal records their versions."""
+LIBRARIES = (*RESULT_LIBRARIES, "datasets", "accelerate", "deepspeed", "textual", "pip")
+"""Libraries whose versions are facts of a machine. Which values need which of them: `Config.libraries`."""
 
 
 def read_versions(names: Iterable[str] = LIBRARIES) -> dict[str, str | None]:

@@ -12,6 +12,7 @@ from typing import Any
 from tui_trainer.config.changes import same
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
 from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, empty, fit, merge, off
+from tui_trainer.models.chat_rendering import TEMPLATE_KEY
 from tui_trainer.terminal.safe_text import one_line
 
 _OFF = "off in the file"
@@ -250,7 +251,6 @@ class Conversion:
 
 # What becomes of another tool's name for a chat template: one of those here, the model's own, or a refusal.
 
-SETTING = "task.chat_template"
 # How a model is called whose own template is meant: those that give a row without a system message the same one.
 QWEN2_5 = re.compile(r"qwen2\.5-(coder-)?[\d.]+b-instruct(-1m)?")
 QWEN2_5_VL = re.compile(r"qwen2\.5-vl-[\d.]+b-instruct")
@@ -273,13 +273,13 @@ def write_template(
     `model` is the one of the file.
     """
     if template in ours:
-        done.write(SETTING, ours[template], key, reason=reason)
+        done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
     elif template in own and own[template].fullmatch(Path(model).name.lower()):
         more = f"; {reason}" if reason else ""
         done.leave(Why.ALWAYS, f"it is the model's own chat template, which is used{more}", key)
     else:
         why = "is not that of this model" if template in own else "is not available, and may not be the model's own"
-        hint = f"use --without {key} for the model's own template, or set {SETTING}"
+        hint = f"use --without {key} for the model's own template, or set {TEMPLATE_KEY}"
         done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
 
 
@@ -289,4 +289,4 @@ def write_text(done: Conversion, text: str, *names: str) -> None:
         done.leave(Why.REFUSED, "its text needs a separate file: --to OUT.toml writes it next to OUT.toml", *names)
     else:
         done.text = text
-        done.write(SETTING, str(done.beside), *names, reason="its text, in a file next to this one")
+        done.write(TEMPLATE_KEY, str(done.beside), *names, reason="its text, in a file next to this one")

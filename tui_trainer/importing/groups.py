@@ -14,6 +14,7 @@ from typing import Any
 from tui_trainer.config.changes import same
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import validate
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.conversion import Conversion, KeyGroup
 from tui_trainer.importing.detection import find_importer, spread
@@ -29,19 +30,17 @@ from tui_trainer.importing.rules import (
     off,
     whole,
 )
+from tui_trainer.methods.lr_schedules import SCHEDULE_KEY
+from tui_trainer.methods.tuning_methods import METHOD_KEY
+from tui_trainer.models.adapters import CONTINUES_KEY
 from tui_trainer.models.facts import find_model
-from tui_trainer.planning.processes import whole_only
+from tui_trainer.models.targets import MODULES_KEY
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.processes import OFFLOAD, STRATEGY, whole_only
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_names
 
-EFFECTIVE = "training.effective_batch_size"
-STRATEGY, OFFLOAD = "distributed.strategy", "distributed.cpu_offload"
-PROCESSES, NODES = "distributed.processes", "distributed.nodes"
-_MICRO = "training.per_device_train_batch_size"
-_ACCUMULATION = "training.gradient_accumulation_steps"
-_METHOD, _CONTINUES, _TARGETS = "tuning.method", "tuning.continue_adapter", "tuning.target_modules"
-_MODEL, _SPLIT = "model.model_name_or_path", "data.split"
-_SCHEDULE, _FLOOR = "training.lr_scheduler_type", "training.min_lr_rate"
+_SPLIT, _FLOOR = "data.split", "training.min_lr_rate"
 _SCHEDULE_ARGUMENTS = "lr_scheduler_kwargs"
 _NEVER = 10**6
 # How the tools call the model.
@@ -66,7 +65,7 @@ def batch(
         a = whole(parts[1]) if parts else accumulation_default
         names = [found[0] for found in (rows, parts) if found]
         if not names or m is None or a is None or min(m, a) < 1:
-            for key, found in ((_MICRO, rows), (_ACCUMULATION, parts)):
+            for key, found in ((MICRO, rows), (ACCUMULATION, parts)):
                 if found:
                     done.write(key, found[1], found[0])
             return
@@ -97,6 +96,18 @@ def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[
         done.leave(Why.DOES_NOT_FIT, f"only one of {' and '.join(there)} can be true", *there)
         return [], [], []
     return there, on, [value for _, value in found if not isinstance(value, bool)]
+
+
+def switched(switch: str, *numbers: str) -> KeyGroup:
+    """Return the group of a switch whose number is another key."""
+
+    def read(done: Conversion) -> None:
+        found, number = done.first(switch), done.first(*numbers)
+        if found and number and isinstance(found[1], bool):
+            reason = f"{number[0]} sets it" if found[1] else "off in the file"
+            done.leave(Why.NOT_NEEDED, reason, switch, *(() if found[1] else number[:1]))
+
+    return KeyGroup((switch,), read)
 
 
 def _precision(done: Conversion) -> None:
@@ -161,7 +172,7 @@ def schedule(*names: str, has_stable_default: bool = False) -> KeyGroup:
             done.leave(Why.DOES_NOT_FIT, reason, *there)
             return
         for key, value in values.items():
-            done.write(key, value, *(there[:1] if key == _SCHEDULE else there[1:]))
+            done.write(key, value, *(there[:1] if key == SCHEDULE_KEY else there[1:]))
 
     return KeyGroup((*names, _SCHEDULE_ARGUMENTS), read)
 
@@ -177,7 +188,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
             raise ValueError("min_lr becomes a share of learning_rate, so both must be numbers; or set min_lr_rate")
         share = floor / peak
     _refuse_arguments(arguments, num_cycles=0.5)
-    return {_SCHEDULE: "cosine", _FLOOR: share}
+    return {SCHEDULE_KEY: "cosine", _FLOOR: share}
 
 
 def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -194,7 +205,7 @@ def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]
         whole_run = len(steps) == len(parts) and sum(steps) == whole(done.given.get("max_steps"))
         if not whole_run or (off(warmup) and not off(share)):
             raise ValueError("warmup_steps, num_stable_steps and num_decay_steps must add up to max_steps")
-    values = {_SCHEDULE: "warmup_stable_decay", "training.num_decay_steps": decay}
+    values = {SCHEDULE_KEY: "warmup_stable_decay", "training.num_decay_steps": decay}
     for name, key in (("decay_type", "training.decay_type"), ("min_lr_ratio", _FLOOR)):
         if name in arguments:
             values[key] = arguments.pop(name)
@@ -274,7 +285,7 @@ def usual_layers(*names: str) -> KeyGroup:
     """The layers that PEFT takes where the file names none, as the keys `names` do (peft/utils/constants.py)."""
 
     def read(done: Conversion) -> None:
-        if done.values.get(_METHOD) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(*names):
+        if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(*names):
             reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; other models have other names"
             done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
@@ -287,28 +298,30 @@ _OF_ADAPTER = (
 )
 
 
-def start_adapter(name: str, model: str, folder: str = "", merge: str = "") -> KeyGroup:
-    """Return the group of an adapter to start from, which stands in the place of the key `model`: the adapter names its
-    model itself. `folder` is where it lies inside, `merge` the switch that trains another one on the two."""
+def start_adapter(names: str, models: str, folder: str = "", merge: str = "") -> KeyGroup:
+    """Return the group of an adapter to start from, under one of these names. It replaces the key of the model, since
+    an adapter names its model itself. `folder` is where it lies inside, `merge` the switch that trains another one on
+    the two."""
 
     def read(done: Conversion) -> None:
-        if not (found := done.first(name)):
+        if not (found := done.first(*names.split())):
             return
+        name = found[0]
         paths = [path for one in listed(found[1]) for path in names_in(str(one))]
-        inside, base = done.first(folder), done.first(model)
+        inside, base = done.first(folder), done.first(*models.split())
         if len(paths) != 1:
             done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", name)
             return
         place = str(Path(paths[0]) / str(inside[1])) if inside else paths[0]
         reason = "an adapter, which names its base model"
-        done.write(_MODEL, place, name, *(inside[:1] if inside else ()), reason=reason)
+        done.write(MODEL_KEY, place, name, *(inside[:1] if inside else ()), reason=reason)
         if base:
-            done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", model)
+            done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", base[0])
         done.goes_on = done.given.get(merge) is not True
         if not done.goes_on:
-            done.write(_CONTINUES, "merge", merge)
+            done.write(CONTINUES_KEY, "merge", merge)
 
-    return KeyGroup(tuple(one for one in (name, folder, merge) if one), read)
+    return KeyGroup(tuple(f"{names} {folder} {merge}".split()), read)
 
 
 def keep_adapter(done: Conversion) -> None:
@@ -346,7 +359,7 @@ def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: 
         numbers = [whole(one) for one in listed(found[1])]
         words = names_in(named[1]) if named and isinstance(named[1], str) else listed(named[1]) if named else []
         if done.given.get(all_linear) is True or not words or any(is_pattern(str(one)) for one in words):
-            why = f"chosen layers become a regular expression in {_TARGETS}, so {targets} must list names one by one"
+            why = f"chosen layers become a regular expression in {MODULES_KEY}, so {targets} must list names one by one"
             done.leave(Why.REFUSED, why, name, *(pattern[:1] if pattern else ()))
         elif None in numbers or not numbers:
             done.leave(Why.DOES_NOT_FIT, "must be layer numbers", name)
@@ -354,7 +367,7 @@ def adapted_layers(layers: tuple[str, ...], patterns: tuple[str, ...], targets: 
             start = rf"(.*\.)?({'|'.join(map(str, listed(pattern[1])))})" if pattern else r"\D+"
             ends = "|".join(re.escape(str(one)) for one in words)
             expression = rf"{start}\.({'|'.join(map(str, numbers))})\.(.*\.)?({ends})"
-            done.write(_TARGETS, expression, name, targets, *(pattern[:1] if pattern else ()))
+            done.write(MODULES_KEY, expression, name, targets, *(pattern[:1] if pattern else ()))
 
     return KeyGroup((*layers, *patterns), read)
 
@@ -466,7 +479,7 @@ def _deepspeed(done: Conversion) -> None:
     path = file_near(done.folder, str(found[1])) if found and isinstance(found[1], str) else None
     place = path or (found[1] if found else None)
     if isinstance(place, Path | dict):
-        read_beside(done, "deepspeed", place, "deepspeed", without=(_MICRO, _ACCUMULATION, "logging.logging_steps"))
+        read_beside(done, "deepspeed", place, "deepspeed", without=(MICRO, ACCUMULATION, "logging.logging_steps"))
 
 
 DEEPSPEED = KeyGroup(("deepspeed",), _deepspeed)
@@ -564,7 +577,7 @@ def method(
     adapters: Mapping[Any, str] | None = None,
     *,
     four_bit: tuple[str, ...] = (),
-    lora: tuple[str, ...] = ("lora_r", "lora_rank", "lora_alpha", "lora_target_modules"),
+    lora: tuple[str, ...] = tuple("lora_r lora_rank lora_alpha lora_target_modules adapter_path peft_path".split()),
     model: tuple[str, ...] = (),
     otherwise: str = "",
 ) -> KeyGroup:
@@ -584,10 +597,10 @@ def method(
         if bits and wanted != "full":
             wanted, names = "qlora", [*names, bits[0]]
         if wanted:
-            done.write(_METHOD, wanted, *names)
+            done.write(METHOD_KEY, wanted, *names)
         elif done.has(*lora) and adapter not in done.given:
-            done.write(_METHOD, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
+            done.write(METHOD_KEY, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
         elif otherwise and done.has(*model):
-            done.write(_METHOD, otherwise, reason=f"the default of {done.tool}")
+            done.write(METHOD_KEY, otherwise, reason=f"the default of {done.tool}")
 
     return KeyGroup((*((adapter,) if adapter else ()), *four_bit), read)

@@ -13,15 +13,18 @@ from tui_trainer.config.changes import same
 from tui_trainer.config.editing import toml_text
 from tui_trainer.config.load import flatten, validate
 from tui_trainer.config.save import table_lines
-from tui_trainer.config.sections import SCHEMA_VERSION
+from tui_trainer.config.sections import MODEL_KEY, SCHEMA_VERSION
 from tui_trainer.config.toml_files import find_profile, parse_toml
 from tui_trainer.errors import ConfigError, Problem, name_hint, system_reason
 from tui_trainer.files.local_paths import is_here
-from tui_trainer.importing.conversion import SETTING, Conversion, Importer, LeftOut, Rewrite
+from tui_trainer.importing.conversion import Conversion, Importer, LeftOut, Rewrite
 from tui_trainer.importing.detection import detect, find_importer, refuse_no_training, refuse_toml, spread
-from tui_trainer.importing.groups import EFFECTIVE, keep_adapter, keep_whole, per_device, stored_as
+from tui_trainer.importing.groups import keep_adapter, keep_whole, per_device, stored_as
 from tui_trainer.importing.reading import read_foreign
 from tui_trainer.importing.rules import REFUSALS, To, Why, empty
+from tui_trainer.methods.tuning_methods import METHOD_KEY
+from tui_trainer.models.chat_rendering import TEMPLATE_KEY
+from tui_trainer.planning.batch_cut import EFFECTIVE
 from tui_trainer.terminal.safe_text import one_line
 
 _PATH_WIDTH, _VALUE_WIDTH, _KEY_WIDTH, _TARGET_WIDTH = 200, 60, 60, 400
@@ -30,7 +33,6 @@ _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
 _ASKS_WEIGHTS = "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
-_MODEL, _METHOD = "model.model_name_or_path", "tuning.method"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
@@ -55,15 +57,15 @@ class Imported:
     @property
     def asks_method(self) -> bool:
         """Whether a whole file, as a dump of arguments is, does not say which weights are trained."""
-        return _METHOD not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
+        return METHOD_KEY not in self.values and "profile" not in self.values and len(self.rewrites) >= _WHOLE_FROM
 
     @property
     def asks(self) -> list[str]:
         """What a person has to say, because the file does not: in a sentence each."""
         data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
-        stored = stored_as(str(self.values.get(_MODEL, "")))
-        asks_weights = f"{_MODEL}: the weights are stored as {stored}, which cannot be trained; {_ASKS_WEIGHTS}"
+        stored = stored_as(str(self.values.get(MODEL_KEY, "")))
+        asks_weights = f"{MODEL_KEY}: the weights are stored as {stored}, which cannot be trained; {_ASKS_WEIGHTS}"
         asked = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
         return [text for is_asked, text in asked if is_asked]
 
@@ -113,12 +115,12 @@ class Imported:
         """The command that uses the config, with a place for what it does not name."""
         words = ["tui-trainer", "plan", shlex.quote(one_line(out))]
         whole = "profile" in self.values
-        if not whole and not self.values.get(_MODEL) and self.values.get("model.init") != "scratch":
+        if not whole and not self.values.get(MODEL_KEY) and self.values.get("model.init") != "scratch":
             words.append("--model FOLDER")
         if not whole and not self.values.get("data.path"):
             words.append("--data FILE")
         if self.asks_method:
-            words.append(f"--set {_METHOD}=METHOD")
+            words.append(f"--set {METHOD_KEY}=METHOD")
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
@@ -176,13 +178,13 @@ def import_file(
 def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
     """What the other tool takes where a whole file does not say it."""
     values = done.values
-    if _MODEL not in values and len(values) < _WHOLE_FROM:
+    if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
         return
     rules = (importer.rule(one.key) for one in done.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value))
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
-    if values.get(_METHOD) not in ("lora", "qlora") or done.goes_on:
+    if values.get(METHOD_KEY) not in ("lora", "qlora") or done.goes_on:
         said |= {key for key in importer.defaults if key.startswith("tuning.")}
-    if values.get(_METHOD) != "qlora":
+    if values.get(METHOD_KEY) != "qlora":
         said |= {key for key in importer.defaults if key.startswith("quantization.")}
     for key in (key for key in importer.defaults if key not in said):
         value, reason = importer.defaults[key], f"the default of {importer.name}"
@@ -206,7 +208,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
     """Write the config, and its template beside it; over old files only when forced. Raises ConfigError."""
     texts = {path: imported.toml}
     if imported.template:
-        texts = {Path(imported.values[SETTING]): imported.template, **texts}
+        texts = {Path(imported.values[TEMPLATE_KEY]): imported.template, **texts}
     if there := [place for place in texts if is_here(str(place)) and not force]:
         raise ConfigError("already exists", where=str(there[0]), hint="use --force to overwrite it")
     for place, text in texts.items():

@@ -101,17 +101,12 @@ MISSING = (
             loss_type{_LOSSES} loss_function{_LOSSES} criterion{_LOSSES} rdrop_alpha""",
         },
     ),
-    Missing(
-        "set training.neftune_noise_alpha for noise on embeddings",
-        {_ARGUMENTS: "neftune_alpha use_neftune"},
-    ),
     # Which weights are trained, and from where.
     Missing(
         "set the layers to train with tuning.trainable_layers",
         {
             _ARGUMENTS: """freeze_layers freeze_backbone freeze_base freeze_encoder freeze_embeddings freeze_embeds
-            freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers
-            unfreeze_last_n_layers trainable_layers""",
+            freeze_bottom_layers num_frozen_layers n_freeze freeze_first_n_layers unfreeze_layers""",
             "llama_factory": "use_llama_pro",
             "axolotl": "spectrum_top_fraction plugins=*spectrum*",
         },
@@ -136,12 +131,8 @@ MISSING = (
         {
             "axolotl": f"peft_init_lora_weights={_INITS} peft.loftq_config loftq_config",
             "peft": f"init_lora_weights={_INITS} loftq_config eva_config corda_config lora_ga_config",
-            "training_script transformers trl": f"init_lora_weights={_INITS} use_pissa use_loftq loftq_config",
+            "training_script transformers trl": f"init_lora_weights={_INITS} use_loftq loftq_config",
         },
-    ),
-    Missing(
-        "set tuning.loraplus_lr_ratio for LoRA+",
-        {_ARGUMENTS: "lora_plus_lr_ratio use_loraplus loraplus_ratio"},
     ),
     Missing(
         "adapters are merged only after training (no ReLoRA)",
@@ -159,10 +150,6 @@ MISSING = (
         },
     ),
     Missing(
-        "to continue an adapter, set model.model_name_or_path to its folder",
-        {"training_script transformers trl modelforge": "adapter_path peft_path"},
-    ),
-    Missing(
         "weights are trained in 16 or 32 bits (no FP8, no quantization-aware training)",
         {
             _ARGUMENTS: "qat use_qat quantization_aware_training", "llama_factory": "fp8",
@@ -176,7 +163,7 @@ MISSING = (
         "the architecture in config.json cannot be changed",
         {
             "llama_factory": "mixture_of_depths shift_attn",
-            "axolotl": """rope_theta overrides_of_model_kwargs s2_attention scaling_softmax fix_untrained_tokens
+            "axolotl": """overrides_of_model_kwargs s2_attention scaling_softmax fix_untrained_tokens
             use_pose peft_layer_replication""",
             "peft": "layer_replication",
             "training_script transformers trl": "config_overrides",

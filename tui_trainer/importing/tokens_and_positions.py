@@ -6,20 +6,19 @@ from typing import Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import RopeScalingSection
-from tui_trainer.config.token_list import KEY as TOKENS
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.errors import ConfigError
 from tui_trainer.importing.conversion import Conversion, KeyGroup
 from tui_trainer.importing.rules import Why, off, whole
 from tui_trainer.models.added_tokens import is_chat_mark
 from tui_trainer.models.config_json import ConfigFields
 from tui_trainer.models.facts import find_model
-from tui_trainer.models.rope import FIELDS, KEY, POSITIONS, own_parameters
+from tui_trainer.models.rope import FIELDS, KEY, POSITIONS, TYPE_KEY, own_parameters
+from tui_trainer.models.routers import ROUTERS
 from tui_trainer.terminal.safe_text import one_line
 
-_TYPE = f"{KEY}.rope_type"
 _NAMED = ("rope_scaling", "rope_parameters")
 OUTPUT, WEIGHT, OWN = "output_router_logits", "router_aux_loss_coef", "model"
-ROUTERS = f"training.{WEIGHT}"
 _MEAN = "new embedding rows start at the mean of the existing ones"
 
 
@@ -72,7 +71,7 @@ def _write_rope(done: Conversion, name: str, told: Mapping[str, Any]) -> None:
     elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
         done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is not a supported field", name)
     else:
-        done.write(_TYPE, kind, name)
+        done.write(TYPE_KEY, kind, name)
         for key, value in fields.items():
             done.write(f"{KEY}.{key}", value, name)
 
@@ -90,7 +89,7 @@ def rope_by_length(done: Conversion) -> None:
         return
     if kind == "dynamic":
         why = "dynamic scaling depends on the longest row seen so far, so a run could not be resumed exactly"
-        done.leave(Why.REFUSED, f"{why}; nearest: {_TYPE} = yarn", name)
+        done.leave(Why.REFUSED, f"{why}; nearest: {TYPE_KEY} = yarn", name)
         return
     try:
         config = find_model(model).config
@@ -105,7 +104,7 @@ def rope_by_length(done: Conversion) -> None:
     else:
         factor = math.ceil(length / before)
         reason = f"cutoff_len {length:,} / {before:,} positions of the model, rounded up"
-        done.write(_TYPE, kind, name)
+        done.write(TYPE_KEY, kind, name)
         done.write(f"{KEY}.factor", factor, name, reason=reason)
         if kind != "linear":
             done.write(f"{KEY}.original_max_position_embeddings", before, name)

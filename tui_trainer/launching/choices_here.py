@@ -10,7 +10,7 @@ from typing import Final
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.data.columns.row import columns_of
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
@@ -24,7 +24,7 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.launching.fitted_presets import with_columns_found
 from tui_trainer.launching.open_run import load_config, start_problems
 from tui_trainer.launching.prepare import estimated_plan
-from tui_trainer.models.config_json import CONFIG_FILE, MODEL_KEY
+from tui_trainer.models.config_json import CONFIG_FILE
 from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder, read_plain_file
@@ -34,7 +34,6 @@ from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
-DATA = "data.path"
 FROM_SCRATCH: Final = "(from scratch)"
 _RECENT_RUNS: Final = 20
 _MOST: Final = 200
@@ -64,7 +63,7 @@ class FirstRows:
 
 def data_here() -> list[Choice]:
     """What runs of before learnt from, files and folders here, data sets that were fetched, and samples."""
-    return _each_once((*_used_before(DATA), *_data_files(Path()), *_data_sets(), *_samples()))
+    return _each_once((*_used_before(DATA_KEY), *_data_files(Path()), *_data_sets(), *_samples()))
 
 
 def models_here() -> list[Choice]:
@@ -76,7 +75,7 @@ def models_here() -> list[Choice]:
 
 def first_rows(path: str) -> FirstRows:
     """Of data that is on this machine, as they are written. It may wait for a disk."""
-    config = with_changes(Config(), {DATA: path})
+    config = with_changes(Config(), {DATA_KEY: path})
     try:
         source = sources_of(config)[0].parts[0]
         if not source.is_table:
@@ -105,7 +104,7 @@ class WhatFollows:
 def what_follows(data: str, model: str, columns: Mapping[str, str] = {}, *, gpu: GpuChoice) -> WhatFollows:
     """`columns`: those that were named, by their settings. It may count the parameters of the model, which takes
     seconds."""
-    shortcuts = {key: value for key, value in ((DATA, data), (MODEL_KEY, model)) if value} | dict(columns)
+    shortcuts = {key: value for key, value in ((DATA_KEY, data), (MODEL_KEY, model)) if value} | dict(columns)
     first, loaded = first_rows(data), None
     try:
         loaded = with_columns_found(load_config(Request(shortcuts=shortcuts), gpu=gpu))

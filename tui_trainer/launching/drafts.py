@@ -18,6 +18,7 @@ from tui_trainer.config.changes import PRESET, Edits
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Origin, Request, default_recipe, user_layers
 from tui_trainer.config.paths import absolute
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.errors import Problem, system_reason
 from tui_trainer.files.local_paths import is_here
 from tui_trainer.runs.folder import read_plain_file, write_atomically
@@ -26,7 +27,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import utc_now
 
 _LIMIT_BYTES = 256 * 1024
-_NAMED = {"model": "model.model_name_or_path", "data": "data.path", "task": "task.type"}
+_NAMED = {"model": MODEL_KEY, "data": DATA_KEY, "task": "task.type"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

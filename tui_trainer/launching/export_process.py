@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import Format, format_names, format_of, require_libraries
+from tui_trainer.exporting.contract import Format, all_formats, require_libraries
 from tui_trainer.exporting.export import expected_seconds, remove_unfinished, target_of
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.command_process import SENTENCE, CommandProcess
@@ -35,7 +35,7 @@ class ExportChoice:
 def choices(run: RunFolder) -> tuple[ExportChoice, ...]:
     """All formats, in the order of their names. Raises InputError for a run that has no final model."""
     trained = TrainedModel.of(run)
-    return tuple(_choice(trained, format_of(name)) for name in format_names())
+    return tuple(_choice(trained, one) for one in all_formats())
 
 
 def free_bytes(run: RunFolder) -> int:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, all_settings, value_of
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels, label_columns
 from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
@@ -19,6 +19,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_o
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.launching.run_as_model import with_run_as_model
+from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.adapters import goes_on, settings_of_adapter
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.problems import length_problems
@@ -28,21 +29,22 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
-from tui_trainer.tasks.parts.learns_from_data import COLUMNS, sources_of
+from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
+from tui_trainer.tasks.parts.learns_from_data import named_columns, sources_of
 from tui_trainer.terminal.safe_text import one_line
 
 Signature = tuple[tuple[int, int], ...]
 """(size, mtime in ns) of each file of the data."""
 
-_TASK, _MODEL, _DATA = "task.type", "model.model_name_or_path", "data.path"
+_TASK = "task.type"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
 _ANY_MODEL, _CHAT, _CLASSES, _TAGS = "causal_lm", "chat", "sequence_classification", "token_classification"
 _CHARACTERS = "char_lm"
 # Which data it is.
-_OF_DATA = (_DATA, "data.name", "data.split")
-TEXT, SECOND_TEXT = "data.text_column", "data.text_pair_column"
+_OF_DATA = (DATA_KEY, "data.name", "data.split")
+TEXT = "data.text_column"
 COLUMN_ROLES = {
-    TEXT: "text", SECOND_TEXT: "second text", "data.label_column": "label", "data.target_column": "answer",
+    TEXT: "text", SECOND_TEXT_KEY: "second text", "data.label_column": "label", "data.target_column": "answer",
 }  # fmt: skip
 
 
@@ -100,7 +102,7 @@ def followed_words(before: LoadedConfig, after: LoadedConfig) -> str:
 
 
 def _named_anew(before: LoadedConfig, after: LoadedConfig) -> list[str]:
-    return [key for key in (_MODEL, *_OF_DATA) if value_of(before.config, key) != value_of(after.config, key)]
+    return [key for key in (MODEL_KEY, *_OF_DATA) if value_of(before.config, key) != value_of(after.config, key)]
 
 
 def _fitted_anew(before: LoadedConfig, after: LoadedConfig) -> Iterator[str]:
@@ -122,13 +124,13 @@ def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
         parts.append(f"the task is now {task}")
     if not parts:
         return ""
-    name, source = one_line(Path(value_of(after.config, _DATA)).name, 40), f"from recipe {recipe}"
+    name, source = one_line(Path(value_of(after.config, DATA_KEY)).name, 40), f"from recipe {recipe}"
     if after.fitted_because(_TASK) and task != before.config.task.type:
         if len(parts) == 2:  # the narrowest terminal has room for so much
             return f"now recipe {recipe} and task {task}, from model and {name}"
-        source = f"from {'the model and ' * (_MODEL in changed)}the columns of {name}"
-    elif _MODEL in changed:
-        source = "because a model is set" if value_of(after.config, _MODEL) else "because no model is set"
+        source = f"from {'the model and ' * (MODEL_KEY in changed)}the columns of {name}"
+    elif MODEL_KEY in changed:
+        source = "because a model is set" if value_of(after.config, MODEL_KEY) else "because no model is set"
     return f"{' and '.join(parts)}, {source}"
 
 
@@ -169,10 +171,10 @@ def misfit(loaded: LoadedConfig) -> str:
     config, task = loaded.config, find_task(loaded.config.task.type)
     if problems := setting_problems(loaded):
         return problems[0].message
-    named = loaded.origin(_MODEL).by_user and config.model.model_name_or_path and not config.is_from_scratch
+    named = loaded.origin(MODEL_KEY).by_user and config.model.model_name_or_path and not config.is_from_scratch
     if named and (why := _refusal_of_model(config, task.name)):
         return why
-    if not loaded.origin(_DATA).by_user:
+    if not loaded.origin(DATA_KEY).by_user:
         return ""
     if rows := _first_rows(config):
         return _refusal_of_rows(config, task.name, rows)[0]
@@ -190,7 +192,7 @@ def _task_of(run: RunFolder) -> str:
 
 def _with_adapter_that_fits(loaded: LoadedConfig) -> LoadedConfig:
     """The settings of an adapter that goes on, or all weights where it is merged: what nobody wrote otherwise."""
-    model, method = loaded.config.model, "tuning.method"
+    model, method = loaded.config.model, METHOD_KEY
     if not model.model_name_or_path or loaded.config.is_from_scratch:
         return loaded
     try:
@@ -246,7 +248,7 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     is_open = config.data.text_column == AUTO and not config.data.text_pair_column
     found = pair_of_texts(rows) if is_open else None
     found = None if found and config.data.label_column in found else found
-    return dict(zip((TEXT, SECOND_TEXT), found, strict=True)) if found else {}
+    return dict(zip((TEXT, SECOND_TEXT_KEY), found, strict=True)) if found else {}
 
 
 def _signature(config: Config) -> Signature:
@@ -266,7 +268,7 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     """
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
     can = [name for name, why in refusals.items() if not why]
-    named = [name for name in COLUMNS if getattr(config.data, name) != COLUMNS[name]]
+    named = named_columns(config)
     if reads := [name for name in can if set(named) <= set(find_task(name).reads_columns)]:
         refusals |= {name: f"{name} does not use data.{named[-1]}" for name in can if name not in reads}
         can = reads

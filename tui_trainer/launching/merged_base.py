@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import RunError
-from tui_trainer.models.adapters import KEY, merges_apart
-from tui_trainer.models.config_json import MODEL_KEY
+from tui_trainer.models.adapters import CONTINUES_KEY, merges_apart
 from tui_trainer.models.facts import find_model, require_folder
 from tui_trainer.models.files import shards
 from tui_trainer.models.heads import CLASSIFYING, Labels, own_labels
@@ -22,7 +21,7 @@ from tui_trainer.runs.folder import RunFolder, make_durable, put_in_place
 from tui_trainer.tasks import find_task
 from tui_trainer.worker.asking import WorkerFailed, ask
 
-SETTINGS = (MODEL_KEY, KEY)
+SETTINGS = (MODEL_KEY, CONTINUES_KEY)
 """What a plan has otherwise than the config that was asked for."""
 
 
@@ -39,7 +38,7 @@ def with_merged_base(loaded: LoadedConfig, run: RunFolder, progress: Progress) -
         except WorkerFailed as failure:
             raise RunError(f"the adapter could not be merged: the process {failure}") from None
     why = "the adapter is merged into its model first"
-    return loaded.fitted(MODEL_KEY, str(run.base), why).fitted(KEY, "auto", why)
+    return loaded.fitted(MODEL_KEY, str(run.base), why).fitted(CONTINUES_KEY, "auto", why)
 
 
 def write_base(question: dict[str, Any], _: Any) -> dict[str, Any]:

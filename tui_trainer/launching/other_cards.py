@@ -13,17 +13,8 @@ from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import data_facts
-from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
 from tui_trainer.units import GIB
-
-# A machine with such a card has, or installs, what a config needs there. Attention and fused kernels do without theirs.
-_COULD_NEED = {
-    *("triton", "deepspeed"),
-    *(library for method in TUNING_METHODS.values() for library in method.libraries),
-    *(optimizer.library for optimizer in OPTIMIZERS.values()),
-}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,11 +82,14 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
     from the catalogue's rates. Raises InputError for what is wrong on every card.
     """
     here = probe()
-    missing = {name for name in _COULD_NEED if here.libraries.get(name, "") is None}
-    here = replace(here, libraries={**here.libraries, **dict.fromkeys(missing, "assumed")})
     facts = None
     for card in cards:
         loaded, hardware = _loaded_on(request, here, card)
+        needed = dict.fromkeys(library for _, library in loaded.config.libraries)
+        assumed = tuple(library for library in needed if here.libraries.get(library, "") is None)
+        # torch for a GPU brings triton.
+        there = dict.fromkeys((*assumed, "triton"), "assumed")
+        hardware = replace(hardware, libraries=there | {name: one for name, one in here.libraries.items() if one})
         if facts is None:
             facts = data_facts(loaded, progress)
         profile = loaded.hardware_profile.name if loaded.hardware_profile else ""
@@ -104,17 +98,13 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
         except ConfigError as error:
             first = error.problems[0]
             plan, problem = None, "; ".join(filter(None, (first.message, first.hint)))
-        tuning, training = loaded.config.tuning, loaded.config.training
-        needed = (*TUNING_METHODS[tuning.method].libraries, OPTIMIZERS[training.optim].library)
-        if loaded.config.distributed.strategy.startswith("deepspeed"):
-            needed = (*needed, "deepspeed")
         yield CardPlan(
             card=card,
             cards=len(hardware.gpus),
             plan=plan,
             problem=problem,
             profile=profile,
-            assumed=tuple(name for name in dict.fromkeys(needed) if name in missing),
+            assumed=assumed,
         )
 
 

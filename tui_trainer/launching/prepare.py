@@ -5,7 +5,6 @@ import platform
 import shlex
 from contextlib import suppress
 from dataclasses import fields, replace
-from importlib import metadata
 from time import monotonic
 from typing import Any
 
@@ -19,6 +18,7 @@ from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem, system_reason
 from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.libraries import RESULT_LIBRARIES, read_versions
 from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
@@ -45,13 +45,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
 from tui_trainer.units import figures_of
 
-_PACKAGES = (
-    "tui-trainer", "torch", "transformers", "peft", "tokenizers", "safetensors", "numpy", "bitsandbytes", "torchao",
-    "triton", "liger-kernel", "kernels", "flash-attn", "flash-attn-3",
-)  # fmt: skip
 
-
-# What the journal has of the plan by the same name.
 def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gpu: GpuChoice = None) -> Plan:
     """The plan before anything is prepared; exact where the data was prepared before. Raises InputError."""
     facts = data_facts(loaded, progress)
@@ -355,12 +349,9 @@ def _merged_bytes(plan: Plan) -> int | None:
 
 
 def versions() -> dict[str, str]:
-    """Versions of what a result depends on, read without importing any of it."""
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        with suppress(metadata.PackageNotFoundError):
-            found[package] = metadata.version(package)
-    return found
+    """Return the versions of what a result depends on, importing none of it."""
+    found = read_versions(("tui-trainer", *RESULT_LIBRARIES))
+    return {"python": platform.python_version()} | {name: version for name, version in found.items() if version}
 
 
 def _announce_data(choices: int, data: PreparedData, started: float, journal: JournalWriter) -> None:

@@ -8,11 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import final_model
 from tui_trainer.models.catalogue import find_shape
-from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_FILE
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder
 from tui_trainer.planning.ancestry import run_of_model

@@ -1,7 +1,7 @@
 """What a machine really does, tried in a process of its own within seconds, and kept by machine with its date."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
@@ -17,7 +17,7 @@ import psutil
 from tui_trainer.hardware.cgroup import read_limits
 from tui_trainer.hardware.diagnosis import SEVERITIES, GpuChoice, HardwareProblem, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware
-from tui_trainer.hardware.gpu_models import Card
+from tui_trainer.hardware.gpu_models import FLASH_KERNELS, Card
 from tui_trainer.hardware.nvml import gpu_reports, session
 from tui_trainer.hardware.processor import training_threads
 from tui_trainer.hardware.storage import read_rate, write_rate
@@ -37,9 +37,6 @@ _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
 _MOST_SLOWER = 1.3
-_CHECKED = ("torch", "transformers", "peft", "accelerate", "datasets", "tokenizers", "bitsandbytes", "torchao",
-            "liger-kernel", "triton", "flash-attn", "huggingface-hub", "safetensors")  # fmt: skip
-_ATTENTION_PACKAGES = {"flash-attn": "flash_attn", "flash-attn-3": "flash_attn_interface"}
 _WHO_COMPUTES = "top   (are other programs busy?)"
 Trial = dict[str, Any]
 
@@ -50,7 +47,7 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
     What ends the worker is a problem like others, as is one that does not answer; the parts before it stand.
     """
     gpu, device = _where(hardware, chosen)
-    packages = [module for name, module in _ATTENTION_PACKAGES.items() if hardware.libraries.get(name)]
+    packages = [one.module for one in FLASH_KERNELS.values() if hardware.libraries.get(one.distribution)]
     question = {
         "device": device,
         "threads": training_threads(hardware.usable_cores),
@@ -124,10 +121,11 @@ def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
         computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
         yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{computes}'")
     tried = _of_part(trial, "attention")
-    for package, module in _ATTENTION_PACKAGES.items():
-        if reason := tried.get(module, {}).get("reason"):
-            sentence = f"{module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
-            yield HardwareProblem("warn", sentence, f"uv pip install --reinstall --no-build-isolation {package}")
+    for one in FLASH_KERNELS.values():
+        if reason := tried.get(one.module, {}).get("reason"):
+            sentence = f"{one.module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
+            install = f"uv pip install --reinstall --no-build-isolation {one.distribution}"
+            yield HardwareProblem("warn", sentence, install)
 
 
 def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
@@ -187,19 +185,17 @@ def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
         yield HardwareProblem("warn", f"kernel log: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
 
 
-def version_conflicts(libraries: Any) -> Iterator[tuple[str, str]]:
-    """(`peft 0.20 needs transformers>=5, and 4.57 is here`, what to type), by what each library says it needs."""
+def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
+    """Yield (`peft 0.20 needs transformers>=5, installed: 4.57`, command) by the requirements of each library."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    for name in _CHECKED:
-        if name in libraries and libraries[name] is None:
-            continue
+    for name in (name for name, version in libraries.items() if version is not None):
         with suppress(metadata.PackageNotFoundError):
             here = metadata.distribution(name)
             for line in here.requires or ():
                 with suppress(InvalidRequirement, metadata.PackageNotFoundError):
                     needed = Requirement(line)
-                    if needed.name.lower() not in _CHECKED or (needed.marker and not needed.marker.evaluate()):
+                    if needed.marker and not needed.marker.evaluate():
                         continue
                     version = metadata.version(needed.name)
                     if not needed.specifier.contains(version, prereleases=True):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 # Source: transformers.optimization.get_polynomial_decay_schedule_with_warmup.
+SCHEDULE_KEY, WARMUP_KEY = "training.lr_scheduler_type", "training.warmup_steps"
 POLYNOMIAL_END_RATE = 1e-7
 
 DecayType = Literal["cosine", "linear", "1-sqrt"]

@@ -207,6 +207,7 @@ def _begin_torchao(optimizer: Any, parameter: Tensor) -> dict[str, Any]:
     return state
 
 
+OPTIMIZER_KEY = "training.optim"
 DEFAULT, ADAFACTOR, MUON = "adamw_torch_fused", "adafactor", "muon"
 HIDDEN = "is_hidden"
 """Of a group of parameters: whether they are matrices inside of layers."""

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-BITSANDBYTES = "bitsandbytes"
+METHOD_KEY, BITSANDBYTES = "tuning.method", "bitsandbytes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,10 +18,11 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.counting import Answers, deciding_fields
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
+from tui_trainer.models.targets import MODULES_KEY
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.worker.asking import WorkerFailed
 
-MODULES_KEY, PARAMETERS_KEY = "tuning.target_modules", "tuning.target_parameters"
+PARAMETERS_KEY = "tuning.target_parameters"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from tui_trainer.config.fields import is_pattern, names_in
-from tui_trainer.config.sections import Config, TuningSection
+from tui_trainer.config.sections import MODEL_KEY, Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.adapted_parts import find_adapted, is_adapter
 from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
-from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
 from tui_trainer.models.files.weights import read_file_header
@@ -24,7 +23,7 @@ from tui_trainer.models.targets import ALL_LINEAR, head_modules, is_all_linear, 
 from tui_trainer.runs.folder import read_fields
 from tui_trainer.terminal.safe_text import one_line
 
-KEY = "tuning.continue_adapter"
+CONTINUES_KEY = "tuning.continue_adapter"
 # peft's name for the kind of model that an adapter is for. Source: `TaskType` of peft 0.21.
 _TASK_TYPES: Mapping[Head, str] = {
     "causal_lm": "CAUSAL_LM",
@@ -48,7 +47,7 @@ _PATTERNS = ("rank_pattern", "alpha_pattern")
 _PLAIN_INITS = frozenset({"true", "false", "none", "gaussian", "orthogonal", "eva"})
 # It adds them to the saved modules of every classifier, whether there are such or not.
 _HEADS_OF_PEFT = ("classifier", "score")
-_MERGES = f'set {KEY} = "merge" and tuning.method = "full" to train the merged model'
+_MERGES = f'set {CONTINUES_KEY} = "merge" and tuning.method = "full" to train the merged model'
 
 
 def adapter_of(config: Config, head: Head) -> Adapter | None:
@@ -99,7 +98,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     if adapter is None:
         hint = "start from the folder of an adapter or from a run that trained one, or leave this setting at auto"
         message = f'is "{asked}", but the model to start from is not an adapter'
-        return [] if asked == "auto" else [Problem(message=message, key=KEY, hint=hint)]
+        return [] if asked == "auto" else [Problem(message=message, key=CONTINUES_KEY, hint=hint)]
     if facts.damage:  # `model_problems` reports it
         return []
     if problems := [*_unusable(facts, adapter, config)]:
@@ -110,7 +109,7 @@ def adapter_problems(facts: ModelFacts, config: Config) -> list[Problem]:
     if not config.tuning.has_adapter:
         message, hint = (
             f"is {method}, which trains all weights and cannot continue an adapter",
-            f'set it to lora, or set {KEY} = "merge"',
+            f'set it to lora, or set {CONTINUES_KEY} = "merge"',
         )
         return [Problem(message=message, key="tuning.method", hint=hint)]
     return [*_differences(facts, adapter, config)]
@@ -124,7 +123,7 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], folder: P
     told = ", ".join(before[:5]) + (", ..." if len(before) > 5 else "")
     message = f"the labels of the adapter ({one_line(told, 120)}) differ from those of the data"
     hint = f"train on the same labels, or {_MERGES}, with a new head"
-    raise ConfigError(Problem(message=message, key=KEY, where=one_line(str(folder)), hint=hint))
+    raise ConfigError(Problem(message=message, key=CONTINUES_KEY, where=one_line(str(folder)), hint=hint))
 
 
 def _unusable(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[Problem]:
@@ -173,10 +172,10 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
     odd += [] if ids_of_adapter(adapter.fields) is not None else [INDICES]
     for name in odd:
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which has no matching setting"
-        yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
+        yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in made and not odd:
         message = "the adapter covers only some of the layers of a name, which tuning.target_modules cannot express"
-        yield Problem(message=message, key=KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
+        yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in made.items():
         asked = getattr(config.tuning, key.rpartition(".")[2])
         if key != "tuning.lora_dropout" and not _same(facts.shape, key, value, asked):

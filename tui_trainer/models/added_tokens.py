@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.fields import names_in
 from tui_trainer.config.sections import Config, ModelSection, TuningSection
-from tui_trainer.config.token_list import KEY, tokens_in
+from tui_trainer.config.token_list import TOKENS, tokens_in
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.config_json import bad_model
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import saves_embedding, saves_head
+from tui_trainer.models.targets import SAVED_KEY, saves_embedding, saves_head
 from tui_trainer.models.tokenizer import FAST_FILE, first_new_id, pieces_of, tokenizer_command
 from tui_trainer.models.towers import has_towers
 from tui_trainer.terminal.safe_text import one_line
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 MULTIPLE = 64
 """Rows of a table are a multiple of it, as tensor cores take them."""
 INDICES = "trainable_token_indices"
-_SAVED_KEY = "tuning.modules_to_save"
 # What chat templates write around turns: special tokens, which generated text is shown without. Others are ordinary:
 # <think> and <tool_call> are text that people want to see.
 CHAT_MARK = re.compile(r"<\|[^<>|\s]+\|>|<(?:start|end)_of_turn>|\[/?INST\]")
@@ -70,7 +69,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
         return None
     if (pieces := pieces_of(folder, asked)) is None:
         message = f"adding tokens needs a {FAST_FILE}, which this model's tokenizer does not have"
-        raise ConfigError(Problem(message=message, key=KEY, hint=f"create one: {tokenizer_command(folder)}"))
+        raise ConfigError(Problem(message=message, key=TOKENS, hint=f"create one: {tokenizer_command(folder)}"))
     new = tuple(token for token in asked if pieces[token] != 1)
     first, now = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first + len(new)
@@ -144,7 +143,9 @@ def token_problems(facts: ModelFacts, config: Config, *, goes_on: bool) -> list[
         return list(error.problems)
     if added is None or not added.new:
         return []
-    return [Problem(message=message, key=KEY, hint=hint) for message, hint in _against(facts, config, added, goes_on)]
+    return [
+        Problem(message=message, key=TOKENS, hint=hint) for message, hint in _against(facts, config, added, goes_on)
+    ]
 
 
 def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: bool) -> Iterator[tuple[str, str]]:
@@ -167,7 +168,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
         return
     shape = facts.shape
     if facts.head == ENCODER_DECODER:
-        hint = f'set tuning.method = "full", or {_SAVED_KEY} = "shared"'
+        hint = f'set tuning.method = "full", or {SAVED_KEY} = "shared"'
         if not _saves_tables(shape, tuning):
             yield "LoRA cannot train single rows of an embedding that is shared by encoder and decoder", hint
         return
@@ -175,13 +176,13 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     whole = saves_embedding(shape, tuning.modules_to_save), saves_head(shape, tuning.modules_to_save)
     if any(whole) and not _saves_tables(shape, tuning):
         yield (
-            f"with {_SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head",
-            f"name embedding and head in {_SAVED_KEY}",
+            f"with {SAVED_KEY} = {', '.join(names)}, new tokens are trained in only one of embedding and head",
+            f"name embedding and head in {SAVED_KEY}",
         )
     if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:
         yield (
             "the head has a bias, which peft drops when it trains single rows",
-            f"name embedding and head in {_SAVED_KEY}",
+            f"name embedding and head in {SAVED_KEY}",
         )
 
 
@@ -189,7 +190,7 @@ def planned_words(added: AddedTokens | None, before: int) -> str:
     """What is planned, as a clause; empty where nothing is added."""
     if added is None:
         return ""
-    parts = [f"new tokens in {KEY}: {len(added.new):,}"] if added.new else []
+    parts = [f"new tokens in {TOKENS}: {len(added.new):,}"] if added.new else []
     if added.rows > before:
         parts.append(f"the embedding grows from {before:,} to {added.rows:,} rows")
     if added.known:
@@ -210,7 +211,7 @@ def give_tokens(tokenizer: PreTrainedTokenizerBase, added: AddedTokens, folder: 
     given = tokenizer.convert_tokens_to_ids(list(added.new))
     if given != list(added.ids):
         message = f"the tokenizer gave the new tokens the ids {one_line(str(given), 80)} instead of {added.ids}"
-        raise bad_model(message, f"remove {KEY}", str(folder))
+        raise bad_model(message, f"remove {TOKENS}", str(folder))
 
 
 def grow_as_trained(model: Any, fields: Mapping[str, Any], config: Mapping[str, Any]) -> None:

@@ -37,7 +37,7 @@ from tui_trainer.units import MIB, format_number
 #
 # The named ones are written after the formats that their models document, in plain Jinja that other programs read too.
 
-KEY = "task.chat_template"
+TEMPLATE_KEY = "task.chat_template"
 _FOLDER = Path(__file__).parent / "chat_templates"
 _ENDING = ".jinja"
 _LARGEST = MIB
@@ -126,7 +126,7 @@ def _hint() -> str:
 
 
 def _problem(message: str, hint: str, where: str = "") -> ConfigError:
-    return ConfigError(Problem(message=message, key=KEY, hint=hint, where=where))
+    return ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint, where=where))
 
 
 # A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.
@@ -451,7 +451,7 @@ class ConversationRenderer:
         """What may be, of all that a text lacks. Raises DataError for the rest."""
         lost, left_out = unwritten_parts(text, messages, tools, answers)
         if lost:
-            hint = f"set {KEY} to one that includes it, such as chatml, or remove the row"
+            hint = f"set {TEMPLATE_KEY} to one that includes it, such as chatml, or remove the row"
             raise DataError(f"the chat template {self._template.name} omits {lost}", hint=hint)
         return tuple(left_out)
 
@@ -465,7 +465,7 @@ class ConversationRenderer:
             return spans
         if len(learnt) != len(spans):
             message = f"a turn has weight 0, but the chat template {self._template.name} does not mark each turn"
-            raise DataError(message, hint=f"set {KEY} to another, such as chatml, or remove the row")
+            raise DataError(message, hint=f"set {TEMPLATE_KEY} to another, such as chatml, or remove the row")
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 
     def _controls_in(self, text: str, signs: Sequence[int]) -> list[Span]:
@@ -538,7 +538,7 @@ class ConversationRenderer:
         shown = ", then ".join(f"\u00ab{one_line(part, _SHOWN)}\u00bb" for part in texts)
         message = f"the chat template {self._template.name} {what} ({shown}), so the tokens of the turn are unknown"
         way = 'task.loss_on = "completion" to train on the last turn only, or ' if last_is_clear else ""
-        return DataError(message, hint=f"set {way}{KEY} to another, such as chatml")
+        return DataError(message, hint=f"set {way}{TEMPLATE_KEY} to another, such as chatml")
 
     def _text(self, messages: list[Any], tools: list[Any], *, prompt: bool = False) -> str:
         return self._rendered(messages, tools, prompt=prompt)[0]
@@ -564,13 +564,13 @@ class ConversationRenderer:
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
-            hint = f"remove the endless loop from it, or set {KEY} to another, such as chatml"
-            raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
+            hint = f"remove the endless loop from it, or set {TEMPLATE_KEY} to another, such as chatml"
+            raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
             number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__
             name = f"{self._template.name}, line {number}," if number else self._template.name
             message = f"the chat template {name} rejects this conversation: {one_line(reason, 160)}"
-            hint = f"change the conversation, or choose another {KEY}, such as chatml"
+            hint = f"change the conversation, or choose another {TEMPLATE_KEY}, such as chatml"
             raise DataError(message, hint=hint) from None
         return str(texts[0]), [(start, end) for start, end in spans[0]] if marks else []
 
@@ -599,10 +599,10 @@ class ConversationRenderer:
             text = self._text(messages, [])
         except DataError as error:
             problem = error.problems[0]
-            raise ConfigError(Problem(message=problem.message, key=KEY, hint=problem.hint)) from None
+            raise ConfigError(Problem(message=problem.message, key=TEMPLATE_KEY, hint=problem.hint)) from None
         if _PROBE not in text:
             message = f"the chat template {self._template.name} omits the text of the assistant"
-            raise ConfigError(Problem(message=message, key=KEY, hint="choose another, such as chatml"))
+            raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint="choose another, such as chatml"))
         tail = text.rpartition(_PROBE)[2]
         begins = [token for token in added if token and not token.isspace() and tail.lstrip().startswith(token)]
         return max(begins, key=len, default=""), tail
@@ -617,8 +617,8 @@ def _refuse_powers(template: ChatTemplate) -> None:
             for line, kind, word in Environment().lex(text):
                 if (kind, word) == ("operator", "**"):
                     message = f"the chat template {template.name}, line {line}, uses the operator **"
-                    hint = f"powers may take forever and are not allowed: set {KEY} to another, such as chatml"
-                    raise ConfigError(Problem(message=message, key=KEY, hint=hint))
+                    hint = f"powers may take forever and are not allowed: set {TEMPLATE_KEY} to another, such as chatml"
+                    raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint))
 
 
 def sections(rendered: Rendered) -> list[tuple[int, int, bool]]:

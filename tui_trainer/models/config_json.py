@@ -6,13 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.heads import CAUSAL, ENCODERS, Head, instead, is_unfit, lack_of
 from tui_trainer.models.towers import NOT_TRAINED, TRAINED_ON_TEXT, has_towers, is_of_several_kinds
 from tui_trainer.terminal.safe_text import one_line
 
-MODEL_KEY = "model.model_name_or_path"
 CONFIG_FILE = "config.json"
 _LARGEST = 10**9
 # Source: `attribute_map` and the names of fields in the configuration files of transformers 5.23 and older.

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.catalogue import CatalogueEntry, find_shape
-from tui_trainer.models.config_json import MODEL_KEY, bad_model, read_config, read_json, refuse_other_kinds
+from tui_trainer.models.config_json import bad_model, read_config, read_json, refuse_other_kinds
 from tui_trainer.models.files.hub_cache import cached_snapshot, local_folder, nearest_folder, remedies
 from tui_trainer.models.files.weights import (
     INDEX_FILE,

@@ -4,8 +4,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal
 
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import Problem
-from tui_trainer.models.config_json import MODEL_KEY, read_json
+from tui_trainer.models.config_json import read_json
 from tui_trainer.models.facts import ModelFacts
 from tui_trainer.models.files.hub_cache import remedies
 from tui_trainer.models.files.soundness import embedding_rows, foreign_calls, misfits

@@ -14,7 +14,7 @@ from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.worker.asking import WorkerFailed
 
-KEY = "training.router_aux_loss_coef"
+ROUTERS = "training.router_aux_loss_coef"
 BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
 """The function in the module of every such class, and the argument by which a forward pass calls it."""
 _ROWS, _TOKENS = 2, 8
@@ -42,7 +42,7 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     except WorkerFailed as failure:
         message = f"could not be looked up in the model: {failure.reason or failure}"
         hint = "set it to 0 to train without a router loss"
-        raise ConfigError(Problem(message=message, key=KEY, hint=hint)) from None
+        raise ConfigError(Problem(message=message, key=ROUTERS, hint=hint)) from None
     return Routers(**found) if found else None
 
 

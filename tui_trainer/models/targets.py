@@ -15,7 +15,7 @@ from tui_trainer.models.shape import ModelShape
 from tui_trainer.terminal.safe_text import one_line
 
 ALL_LINEAR = "all-linear"
-_TARGETS_KEY, _SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"
+MODULES_KEY, SAVED_KEY = "tuning.target_modules", "tuning.modules_to_save"
 
 
 def match_targets(
@@ -34,13 +34,13 @@ def match_targets(
         return (target_modules,)
     problems = [problem for name in names_in(target_modules) if (problem := _target_problem(shape, name))] + problems
     if not names_in(target_modules) and not target_parameters:
-        problems.append(Problem(message="names no layer", key=_TARGETS_KEY, hint='"all-linear" selects all of them'))
+        problems.append(Problem(message="names no layer", key=MODULES_KEY, hint='"all-linear" selects all of them'))
     # A layer that would be adapted and trained as a whole at once.
     paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
     saved = _named_modules(shape, names_in(modules_to_save))
     if not problems and (both := next((entry.name for entry in saved if entry.path in paths), "")):
-        hint = f"remove it from {_SAVED_KEY}, or list the targets one by one without it"
-        problems.append(Problem(message=f"{both} also gets an adapter", key=_SAVED_KEY, hint=hint))
+        hint = f"remove it from {SAVED_KEY}, or list the targets one by one without it"
+        problems.append(Problem(message=f"{both} also gets an adapter", key=SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)
     names: dict[str, None] = {}
@@ -150,15 +150,15 @@ def _target_problem(shape: ModelShape, name: str) -> Problem | None:
     whole = [entry.name for entry in _modules(shape) if _names(name, entry.path)]
     if whole:
         what = f"{one_line(name, 80)} is not a linear layer inside the model and gets no adapter"
-        return Problem(message=what, key=_TARGETS_KEY, hint=f"to train it as a whole, add it to {_SAVED_KEY}")
-    return _unknown(name, linear_names(shape), _TARGETS_KEY, "linear layers")
+        return Problem(message=what, key=MODULES_KEY, hint=f"to train it as a whole, add it to {SAVED_KEY}")
+    return _unknown(name, linear_names(shape), MODULES_KEY, "linear layers")
 
 
 def _saved_problem(shape: ModelShape, name: str) -> Problem | None:
     if _named_modules(shape, [name]):
         return None
     known = tuple(dict.fromkeys(entry.name for entry in _modules(shape)))
-    return _unknown(name, known, _SAVED_KEY, "modules")
+    return _unknown(name, known, SAVED_KEY, "modules")
 
 
 def _unknown(name: str, known: tuple[str, ...], key: str, kind: str) -> Problem:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     import torch
 
 NAME: Final = "unsloth"
-KEY: Final = "model.provider"
+PROVIDER: Final = "model.provider"
 INSTALL: Final = f"`tui-trainer install {NAME}`"
 IN_THE_MODEL: Final = "unsloth kernels"
 NOT_IN_THE_MODEL: Final = "unsloth kernels missing"
@@ -81,7 +81,7 @@ def environment_problems(config: Config) -> list[Problem]:
     if not is_asked(config) or version_here():
         return []
     message = f"{NAME}, which has its own environment, is not installed for this version of the program"
-    return [Problem(message=message, key=KEY, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
+    return [Problem(message=message, key=PROVIDER, where=str(environment_folder()), hint=f"install it with {INSTALL}")]
 
 
 def python_of(config: Config) -> str:
@@ -144,7 +144,9 @@ def load_model(folder: Path, config: Config, dtype: torch.dtype, device: torch.d
         )
     except Exception as error:  # whatever its parts raise
         sentence = one_line(str(error), 240) or type(error).__name__
-        raise bad_model(f"{NAME} cannot load the model: {sentence}", f"set {KEY} = transformers", str(folder)) from None
+        raise bad_model(
+            f"{NAME} cannot load the model: {sentence}", f"set {PROVIDER} = transformers", str(folder)
+        ) from None
     keep_soft_cap(loaded)
     settle_padding(loaded, CAUSAL, None)
     return loaded

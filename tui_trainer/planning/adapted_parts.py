@@ -17,11 +17,11 @@ from typing import Any, cast
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY, ExpertTensor, is_adapter
+from tui_trainer.models.adapted_parts import PARAMETERS_KEY, ExpertTensor, is_adapter
 from tui_trainer.models.counting import empty_model, fake_tensors, is_product, model_config
 from tui_trainer.models.heads import Head
 from tui_trainer.models.modules import Linear, Reads, place_in_block
-from tui_trainer.models.targets import ALL_LINEAR
+from tui_trainer.models.targets import ALL_LINEAR, MODULES_KEY
 from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tuning.lora import METHOD

@@ -14,7 +14,7 @@ from tui_trainer.hardware.environment import determinism_problems
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
-from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZERS
+from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
 from tui_trainer.models.adapters import adapter_of, goes_on
 from tui_trainer.models.added_tokens import row_parameters
@@ -24,7 +24,7 @@ from tui_trainer.models.files.weights import read_file_header
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CLASSIFYING
 from tui_trainer.models.modules import FEW_LABELS, Linear
-from tui_trainer.models.routers import KEY, Routers, routers_of
+from tui_trainer.models.routers import ROUTERS, Routers, routers_of
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import (
     ALL_LINEAR,
@@ -136,7 +136,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     if config.model.dtype == "float16" and not config.tuning.has_adapter:
         message = "trainable weights cannot be float16: their updates would be lost"
         yield DTYPE, message, "set it to auto; training.mixed_precision sets the type of matmuls"
-    key, name = "training.optim", config.training.optim
+    key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
         yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs here"
@@ -291,11 +291,13 @@ def _router_loss(loaded: LoadedConfig, shape: ModelShape) -> tuple[Routers | Non
         if requested == "auto":
             return None, None
         message = f"is {requested}, but transformers computes no router loss for {shape.model_type}"
-        raise ConfigError(loaded.problem(KEY, message, "set it to auto, or to 0"))
+        raise ConfigError(loaded.problem(ROUTERS, message, "set it to auto, or to 0"))
     if requested == "model":
-        return routers, exact(routers.coefficient, f"from {loaded.where(KEY)}: the coefficient of the model's config")
+        return routers, exact(
+            routers.coefficient, f"from {loaded.where(ROUTERS)}: the coefficient of the model's config"
+        )
     if requested != "auto":
-        return routers, exact(requested, f"from {loaded.where(KEY)}")
+        return routers, exact(requested, f"from {loaded.where(ROUTERS)}")
     if routers.is_on:
         return routers, exact(routers.coefficient, "auto: from the model's config, which requests router logits")
     reason = f"auto: off, as in the model's config; the coefficient there is {routers.coefficient:g}"

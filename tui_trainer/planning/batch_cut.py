@@ -197,7 +197,7 @@ def cut_by_length(cut: BatchCut, facts: DataFacts, padding: Callable[[int], floa
 # A step learns from the same documents either way, so neither the gradient nor the number of steps depends on it; only
 # the time does.
 
-KEY, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
+PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 # Families whose layers do not take positions for the beginning of a document. Shown by tests/training/test_packing.py;
 # for any other one the probe at the start of a run decides (`training/probes.py`).
 SEES_OTHERS = {
@@ -220,7 +220,7 @@ _BATCH_SPREAD, _GUESSED_SPREAD = 1.3, 1.5
 
 def packing(loaded: LoadedConfig, facts: DataFacts, shape: ModelShape, effective: int) -> Planned[bool]:
     requested = loaded.config.data.packing
-    where = f", from {loaded.where(KEY)}"
+    where = f", from {loaded.where(PACKING)}"
     if requested is False:
         return exact(False, f"data.packing = false{where}")
     if facts.packed_rows is None:
@@ -261,7 +261,7 @@ def spares_padding(shares: PaddingShares) -> bool:
 def packing_problems(loaded: LoadedConfig, shape: ModelShape) -> list[Problem]:
     """Packing that was asked for, and would let documents see each other."""
     if loaded.config.data.packing is True and (why := against_packing(shape.model_type)):
-        return [loaded.problem(KEY, f"is true, but {why}", "set it to auto")]
+        return [loaded.problem(PACKING, f"is true, but {why}", "set it to auto")]
     return []
 
 

@@ -10,13 +10,14 @@ from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
-from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.models.adapted_parts import MODULES_KEY, PARAMETERS_KEY
-from tui_trainer.models.routers import KEY as ROUTERS_KEY
+from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
+from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
+from tui_trainer.models.adapted_parts import PARAMETERS_KEY
+from tui_trainer.models.routers import ROUTERS
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.unsloth import KEY as PROVIDER_KEY
+from tui_trainer.models.targets import MODULES_KEY
 from tui_trainer.models.unsloth import NAME as UNSLOTH
-from tui_trainer.models.unsloth import is_asked
+from tui_trainer.models.unsloth import PROVIDER, is_asked
 from tui_trainer.planning.automatic_values import INIT_KEY, TrainingDevice
 from tui_trainer.planning.batch_cut import PROCESSES, batch_problems
 from tui_trainer.planning.disk import space_words
@@ -28,7 +29,6 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import tracker_problems
 from tui_trainer.units import format_bytes
 
-METHOD_KEY = "tuning.method"
 # Free space that stays free: file systems slow down and other programs fail on a full disk.
 DISK_MARGIN = 1.05
 
@@ -82,7 +82,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         message = f"is {training.optim}, which is for the matrices of a model, but {config.tuning.method} trains "
         message += "narrow adapters"
         hint = f'set it to {DEFAULT_OPTIMIZER}, or tuning.method = "full"'
-        problems.append(loaded.problem("training.optim", message, hint))
+        problems.append(loaded.problem(OPTIMIZER_KEY, message, hint))
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
         message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no floor"
@@ -187,8 +187,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     return [
         loaded.problem(
             key,
-            f"is {toml_text(value)}, which is not supported with {PROVIDER_KEY} = {UNSLOTH}",
-            f"set it to {toml_text(allowed[0])}, or {PROVIDER_KEY} = transformers",
+            f"is {toml_text(value)}, which is not supported with {PROVIDER} = {UNSLOTH}",
+            f"set it to {toml_text(allowed[0])}, or {PROVIDER} = transformers",
         )
         for key, (value, allowed) in settings.items()
         if value not in allowed
@@ -203,11 +203,11 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
         tried.append((f"adapters of experts ({one_line(names, 120)})", "name only linear layers"))
     if setup.router_logits:
-        tried.append(("a router loss", f"set {ROUTERS_KEY} = 0"))
+        tried.append(("a router loss", f"set {ROUTERS} = 0"))
     settings: dict[str, tuple[object, object]] = {
         "distributed.strategy": (strategy, "ddp"),
         "training.torch_compile": (setup.compiled, False),
-        PROVIDER_KEY: (setup.provider, "transformers"),
+        PROVIDER: (setup.provider, "transformers"),
     }
     return [
         loaded.problem(
@@ -230,9 +230,9 @@ def four_bit_problems(
     instead = _sixteen_bits(loaded, shape, setup)
     if target.device == "cpu":
         return [loaded.problem(METHOD_KEY, f"qlora needs a GPU, and this run is on the CPU ({target.reason})", instead)]
-    if hardware.libraries.get("bitsandbytes") is None and not is_asked(loaded.config):
-        hint = f"install it: uv pip install bitsandbytes; or {instead}"
-        return [loaded.problem(METHOD_KEY, "qlora needs bitsandbytes, which is not installed", hint)]
+    if hardware.libraries.get(BITSANDBYTES) is None and not is_asked(loaded.config):
+        hint = f"install it: uv pip install {BITSANDBYTES}; or {instead}"
+        return [loaded.problem(METHOD_KEY, f"qlora needs {BITSANDBYTES}, which is not installed", hint)]
     return []
 
 

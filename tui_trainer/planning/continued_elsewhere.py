@@ -15,7 +15,6 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.methods.tuning_methods import BITSANDBYTES
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.unsloth import is_asked
 from tui_trainer.planning.automatic_values import TrainingDevice
@@ -218,8 +217,7 @@ def _obstacles_on_gpu(plan: Plan, hardware: Hardware, target: TrainingDevice) ->
     if plan.precision.value == "bf16" and target.bf16 is False and capability:
         has = f"the run computes in bf16, which a GPU of compute capability {dotted(capability)} does not support"
         found.append((has, "choose a GPU of compute capability 8.0 or newer: --gpu N"))
-    needed = {BITSANDBYTES} if config.tuning.in_four_bits else set()
-    for library in sorted(filter(None, needed | {OPTIMIZERS[config.training.optim].library})):
+    for library in sorted({library for _, library in config.libraries}):
         if hardware.libraries.get(library) is None:
             found.append((f"the run needs {library}, which is not installed here", f"uv pip install {library}"))
     name = config.model.attn_implementation

@@ -18,7 +18,7 @@ from tui_trainer.planning.planned import Planned, estimated, exact
 
 Kernels = Literal["none", "liger"]
 
-KEY, FUSED_ADAPTERS = "model.kernels", "tuning.fused_adapters"
+KERNELS, FUSED_ADAPTERS = "model.kernels", "tuning.fused_adapters"
 LIBRARY = "liger-kernel"
 # Decoders of text. Source: MODEL_TYPE_TO_APPLY_LIGER_FN in liger_kernel/transformers/monkey_patch.py of 0.8.5.
 LIGER_FAMILIES = frozenset(
@@ -34,7 +34,7 @@ def fused_kernels(
     """What `auto` becomes. Refusals are the matter of `kernel_problems`."""
     config = loaded.config
     if config.model.kernels != "auto":
-        return exact(config.model.kernels, f"from {loaded.where(KEY)}")
+        return exact(config.model.kernels, f"from {loaded.where(KERNELS)}")
     why_not = "Unsloth has its own kernels" if is_asked(config) else lack(hardware, target, shape)
     if not why_not and config.training.torch_compile:
         # Compiled SwiGLU was 3.1 times as fast as Liger's (Liger-Kernel #1330, B300).
@@ -76,7 +76,7 @@ def kernel_problems(
     """Kernels that were asked for by name and cannot be here."""
     if loaded.config.model.kernels != "liger" or not (why_not := lack(hardware, target, shape)):
         return []
-    return [loaded.problem(KEY, f"liger: {why_not}", "set it to auto to use what is available")]
+    return [loaded.problem(KERNELS, f"liger: {why_not}", "set it to auto to use what is available")]
 
 
 def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:

@@ -11,7 +11,7 @@ from tui_trainer.planning.batch_cut import BASE, base_rows, effective_rows
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.units import format_count
 
-KEY = "training.learning_rate"
+LEARNING_RATE = "training.learning_rate"
 _WORDS: dict[Start, tuple[str, str]] = {
     "scratch": ("from scratch", "from random weights"),
     "lora": ("LoRA", "with LoRA"),
@@ -26,7 +26,7 @@ def learning_rate(loaded: LoadedConfig, parameters: int, rows: int | None = None
     """
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
-        return _scaled(loaded, exact(written, f"from {loaded.where(KEY)}"), parameters, rows)
+        return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
     sized = f"{_words(config)[0]}, {format_count(parameters)} parameters"
     reason = f"auto: {'; '.join(filter(None, (sized, OPTIMIZERS[config.training.optim].learning_rate_reason)))}"
     return _scaled(loaded, exact(peak_rate(config, parameters).auto, reason), parameters, rows)
@@ -61,7 +61,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
     scaling = scaling_of(loaded)
     if scaling == "none":
         return rate
-    own = loaded.config.training.learning_rate != "auto" and loaded.origin(KEY).by_user
+    own = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
     if own and not loaded.origin(BASE).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
     (before, where), now = base_rows(loaded), rows or effective_rows(loaded)

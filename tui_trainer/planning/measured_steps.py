@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pydantic import PositiveFloat, PositiveInt
 
 from tui_trainer.config.load import ResolvedLoaded, all_settings, value_of
-from tui_trainer.config.sections import step_rows
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, step_rows
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
@@ -227,7 +227,7 @@ def is_busy(load: float | None, threads: int) -> bool:
 # steps, with what else decides their memory and their time.
 
 # Beside what stands in the key of a step: which rows are longest, and who wrote the model's code.
-_MICRO_BATCH_SETTINGS = ("model.model_name_or_path", "data.path")
+_MICRO_BATCH_SETTINGS = (MODEL_KEY, DATA_KEY)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

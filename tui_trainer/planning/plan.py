@@ -34,6 +34,7 @@ from tui_trainer.planning.attention import NOT_PLANNED, Attention
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import (
     GROUP_BY_LENGTH,
+    PACKING,
     TUNE,
     BatchCut,
     cut_batch,
@@ -46,7 +47,6 @@ from tui_trainer.planning.batch_cut import (
     packing,
     packing_problems,
 )
-from tui_trainer.planning.batch_cut import KEY as PACKING
 from tui_trainer.planning.conflicts import (
     disk_problems,
     expert_problems,

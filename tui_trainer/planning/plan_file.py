@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.removed import REMOVED, without_removed
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import base_part
@@ -134,8 +134,6 @@ def _named(what: str, names: list[str]) -> str:
 # what
 # was learnt on a model asks here, and is answered alike: `resume` as what generates, measures, exports and publishes.
 
-_NAME, _REVISION = "model.model_name_or_path", "model.revision"
-
 
 def commit_of(config: Config) -> str:
     """The commit of the model in the hub's cache; empty for a folder. Raises ConfigError."""
@@ -148,7 +146,7 @@ def with_own_commit(plan: Plan) -> Plan:
     moved on since."""
     if plan.model_commit in ("", plan.config.model.revision):
         return plan
-    config = with_changes(plan.config, {_REVISION: plan.model_commit})
+    config = with_changes(plan.config, {"model.revision": plan.model_commit})
     try:
         return plan.model_copy(update={"config": config}) if _folder(config) else plan
     except ConfigError:
@@ -163,7 +161,7 @@ def _folder(config: Config) -> Path | None:
 def changed_base(plan: Plan, folder: Path | None = None) -> Problem | None:
     """What is wrong with the base model of a run, which may lie in another `folder` now; None where it is the one that
     the run began with. Raises ConfigError where it is not there, or cannot be read."""
-    config = plan.config if folder is None else with_changes(plan.config, {_NAME: str(folder)})
+    config = plan.config if folder is None else with_changes(plan.config, {MODEL_KEY: str(folder)})
     # Another folder is that of the model below an adapter that went on.
     began_with = plan.model_key if folder is None else base_part(plan.model_key)
     if find_task(config.task.type).model_key(config) == began_with:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from tui_trainer.config.sections import Config
-from tui_trainer.config.token_list import KEY as TOKENS_KEY
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.columns.reader import Reader
 from tui_trainer.data.preparing.cache import PreparedData, RowKind
 from tui_trainer.data.preparing.estimate import Rate
@@ -65,7 +65,7 @@ class CharLm(CausalLm):
             if not config.model.add_tokens.strip():
                 return []
             message = "the vocabulary of a character model is fixed by its first data: no tokens can be added"
-            return [Problem(message=message, key=TOKENS_KEY, hint="remove it")]
+            return [Problem(message=message, key=TOKENS, hint="remove it")]
         hint = "use the recipe finetune, which infers the task from model and data, or set task.type"
         message = "training can only continue from a character model, and the tokens of this model are not characters"
         return [Problem(message=message, key="model.model_name_or_path", hint=hint)]

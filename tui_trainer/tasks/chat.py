@@ -26,8 +26,8 @@ from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.adapters import goes_on
 from tui_trainer.models.added_tokens import added_tokens, marks_in
 from tui_trainer.models.chat_rendering import (
-    KEY,
     REASONING,
+    TEMPLATE_KEY,
     ChatTemplate,
     ConversationRenderer,
     no_template,
@@ -218,7 +218,7 @@ class ChatReader(TableReader):
         conversations = [example.content for example in examples]
         if any(conversation.adds_end for conversation in conversations) and self.tokenizer.eos_token_id is None:
             message = "the chat template writes no stop token, and the tokenizer has no eos_token"
-            raise DataError(message, hint=f"choose another {KEY}, or set an eos_token in the tokenizer")
+            raise DataError(message, hint=f"choose another {TEMPLATE_KEY}, or set an eos_token in the tokenizer")
         encoded, length = [], self.max_length
         for ids, labels in encode_conversations(self.tokenizer, conversations):
             cut = labels[:length]

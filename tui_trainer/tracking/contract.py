@@ -43,9 +43,7 @@ class Metrics:
 
 class Tracker(Protocol):
     name: str
-    """That of its library, too."""
-    install: str
-    """The command that installs it."""
+    """The name of its library, too."""
 
     def begin(self, run: TrackedRun) -> str:
         """Opens or goes on with the run. A sentence for the user, such as how to send what stays here; or nothing."""
@@ -75,6 +73,6 @@ def tracker_problems(names: Sequence[str]) -> list[Problem]:
             hint = name_hint(name, tracker_names())
             found.append(Problem(message=f"there is no tracker {one_line(name, 60)!r}", key=KEY, hint=hint))
         elif find_spec(name) is None:
-            hint = f"`{find_tracker(name).install}`"
+            hint = f"`uv pip install {name}`"
             found.append(Problem(message=f"{name} is not installed here", key=KEY, hint=hint))
     return found

@@ -131,7 +131,7 @@ def _tell_of_unsloth(model: nn.Module, tell: Tell) -> None:
     if own:
         tell(unsloth.IN_THE_MODEL, sentence, "the others use torch and transformers")
     else:
-        hint = f"the run is no faster than with {unsloth.KEY} = transformers"
+        hint = f"the run is no faster than with {unsloth.PROVIDER} = transformers"
         tell(unsloth.NOT_IN_THE_MODEL, sentence, hint)
 
 

@@ -24,7 +24,7 @@ from tui_trainer.worker.asking import WorkerFailed
 if TYPE_CHECKING:
     from torch import Tensor
 
-KEY = "tuning.trainable_layers"
+LAYERS_KEY = "tuning.trainable_layers"
 _BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
 _NAMED = 3
 
@@ -120,7 +120,7 @@ def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
 
 
 def _wrong(message: str, hint: str) -> ConfigError:
-    return ConfigError(Problem(message=message, key=KEY, hint=hint))
+    return ConfigError(Problem(message=message, key=LAYERS_KEY, hint=hint))
 
 
 class SomeLayers(Method):

@@ -169,7 +169,9 @@ def offer_install(bench: Workbench) -> None:
         install(bench, names)
         return ""
 
-    rows: list[Row] = [("Extras: gpu, deepspeed, onnx, track, torchao; or a library by its name.", "dim"), ""]
+    from tui_trainer.downloading.environment import extras
+
+    rows: list[Row] = [(f"Extras: {', '.join(extras())}; or a library by its name.", "dim"), ""]
     bench.app.open(TextDialog("Install", rows, "", begin))
 
 

@@ -12,8 +12,8 @@ from rich.cells import cell_len
 from tui_trainer.config.changes import PRESET
 from tui_trainer.config.editing import completions
 from tui_trainer.config.load import LoadedConfig, all_settings
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.launching.choices_here import (
-    DATA,
     FROM_SCRATCH,
     Choice,
     FirstRows,
@@ -23,9 +23,9 @@ from tui_trainer.launching.choices_here import (
     models_here,
     what_follows,
 )
-from tui_trainer.launching.fitted_presets import COLUMN_ROLES, SECOND_TEXT, TEXT, columns_words
-from tui_trainer.models.config_json import MODEL_KEY
+from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_words
 from tui_trainer.tasks import find_task
+from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, FieldDialog
 from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph, title_rule
@@ -179,7 +179,7 @@ class DataDialog(ChoiceOfPath):
 
     def __init__(self, bench: Workbench) -> None:
         words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set. Type to search or give a path."
-        super().__init__(bench, DATA, words, data_here)
+        super().__init__(bench, DATA_KEY, words, data_here)
 
     def look(self, value: str) -> FirstRows:
         return first_rows(value)
@@ -253,7 +253,8 @@ class ModelDialog(ChoiceOfPath):
             bench.tell("the config is still loading", "dim")
             return
         gone = {key: PRESET for key in document.own_values() if key.startswith(_OF_A_RUN)}
-        values = gone | {DATA: self._data} | self._columns | ({MODEL_KEY: model_of(value)} if model_of(value) else {})
+        model = {MODEL_KEY: model_of(value)} if model_of(value) else {}
+        values = gone | {DATA_KEY: self._data} | self._columns | model
         if problems := document.patch(values, "a new run"):
             bench.tell(one_line(str(problems[0])), "bad")
             return
@@ -308,7 +309,7 @@ class ColumnsDialog(Dialog):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
             named = {role: column for role, column in self._columns.items() if column != self._found[role]}
-            if SECOND_TEXT in named:
+            if SECOND_TEXT_KEY in named:
                 # Without its name one text is looked for together with the other.
                 named[TEXT] = self._columns[TEXT]
             self._take({role: column or all_settings()[role].default for role, column in named.items()})

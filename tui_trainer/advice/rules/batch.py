@@ -23,8 +23,7 @@ from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO, is_cu
 from tui_trainer.planning.duration import roofline_seconds
 from tui_trainer.planning.effective_batch import most_rows_of_step, rows_of_profile
 from tui_trainer.planning.fit import largest_micro_batch
-from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
-from tui_trainer.planning.learning_rates import peak_rate, scaled, usual_scaling
+from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
 from tui_trainer.units import format_number

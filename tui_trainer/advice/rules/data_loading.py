@@ -9,7 +9,7 @@ from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
 from tui_trainer.units import MIB, format_bytes, format_seconds
 
-_WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
+WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
 _MOST_FETCHING_SHARE, _SOME_WORKERS = 0.05, 2
 # Batches are cut from prepared tokens: nothing is decoded on the way, and more threads only take turns.
 _MOST_WORKERS = 8
@@ -60,7 +60,7 @@ def waiting_for_data(view: RunView) -> Cause | None:
     fix, advice = None, ""
     if workers is not None:
         more = min(2 * workers or 1, _most_workers(view.mean("usable_cores"), on_gpu=view.on_gpu))
-        fix = {_WORKERS: more} if more > workers else None
+        fix = {WORKERS: more} if more > workers else None
         advice = "loader threads prepare batches while the previous step computes" if fix else _FASTER_DISK
     return Cause(
         cause="Training waits for its data.",
@@ -78,7 +78,7 @@ class DataLoading(Rule):
     """
 
     name, title, order = "data_loading", "Training does not wait for data", 250
-    settings = (_WORKERS,)
+    settings = (WORKERS,)
     is_for_speed = True
     during = (waiting_for_data,)
 
@@ -88,11 +88,11 @@ class DataLoading(Rule):
         switch = f"non-blocking copies{_copies(context)}"
         if workers.value == 0 and on_gpu:
             sentence = f"{how}, while the GPU waits: num_workers is 0, {workers.reason}"
-            return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
+            return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
         if workers.value > most and not on_gpu:
             sentence = f"{how}, on the cores that train: num_workers is {workers.value}, {workers.reason}"
-            return warned(sentence, fix={_WORKERS: "auto"}, switch=switch)
-        other = {_WORKERS: 0 if workers.value else _SOME_WORKERS}
+            return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
+        other = {WORKERS: 0 if workers.value else _SOME_WORKERS}
         if earlier is None or earlier.data_share is None:
             sentence = f"{how}; the first run of this kind measures how long steps wait for them"
             return not_applicable(sentence, opposite=other, switch=switch)
@@ -101,7 +101,7 @@ class DataLoading(Rule):
             return passed(f"{sentence}; {how}", opposite=other, switch=switch)
         sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
         if 0 < workers.value < most:
-            return warned(sentence, fix={_WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
+            return warned(sentence, fix={WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
         return warned(sentence, advice=_FASTER_DISK, switch=switch)
 
 
@@ -155,7 +155,7 @@ class LoaderWorkers(Rule):
     """
 
     name, title, order = "loader_workers", "Loader threads", 252
-    settings = (_WORKERS, _PROCESSES)
+    settings = (WORKERS, _PROCESSES)
     is_for_speed = True
 
     def before(self, context: Context) -> Verdict:
@@ -174,7 +174,7 @@ class LoaderWorkers(Rule):
             return not_applicable("the training thread prepares batches itself", *details)
         fix: dict[str, Any] = {}
         if workers > most:
-            fix[_WORKERS] = most if plan.device == "cuda" else 0
+            fix[WORKERS] = most if plan.device == "cuda" else 0
         if isinstance(processes, int) and processes > max(cores, 1):
             fix[_PROCESSES] = max(1, int(cores))
         counted = f"{workers} loader threads (at most {most} for {cores:g} cores)"

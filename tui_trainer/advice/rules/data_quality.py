@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.config.mixture import escaped
-from tui_trainer.config.token_list import KEY as _ADD_TOKENS
+from tui_trainer.config.sections import DataSection
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.preparing.prepare import CLASS_ROWS
 from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_words, way_out
 from tui_trainer.terminal.safe_text import one_line
@@ -14,12 +15,10 @@ from tui_trainer.units import format_count, format_seconds
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
 _MOST_LEFT_OUT = 0.1
 _LEAST_TRAINED_SHARE = 0.05
-_CLASS_WEIGHTS = "task.class_weights"
 _MOST_UNEVEN = 10
 _SINGLE = "single_label_classification"
-_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", 0.1
+_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", DataSection().eval_fraction
 _MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
-_DEDUP = "data.dedup"
 _MOST_LEAKED = 0.01
 
 
@@ -79,7 +78,7 @@ class ChatMarks(Rule):
     then ends with a sequence of tokens instead of one stop token."""
 
     name, title, order = "chat_marks", "Chat markers are single tokens", 231
-    settings = (_ADD_TOKENS,)
+    settings = (TOKENS,)
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
@@ -94,10 +93,10 @@ class ChatMarks(Rule):
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
             return warned(
                 sentence,
-                advice=f'{_ADD_TOKENS} can add them, if model.provider = "transformers" and the embedding is trained',
+                advice=f'{TOKENS} can add them, if model.provider = "transformers" and the embedding is trained',
             )
         named = (config.model.add_tokens, *map(escaped, cut))
-        return warned(sentence, fix={_ADD_TOKENS: ", ".join(filter(None, named))})
+        return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
 
 
 def _marks_shown(marks: Iterable[str]) -> str:
@@ -167,7 +166,7 @@ class LabelBalance(Rule):
     """If one class dominates, a model that always predicts it has a good loss and is useless."""
 
     name, title, order = "label_balance", "Class balance", 234
-    settings = (_CLASS_WEIGHTS,)
+    settings = ("task.class_weights",)
     counted = "the number of rows per class"
 
     def before(self, context: Context) -> Verdict:
@@ -186,7 +185,7 @@ class LabelBalance(Rule):
         share = rows[most] / sum(rows.values())
         return warned(
             f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
-            fix={_CLASS_WEIGHTS: "balanced"},
+            fix={"task.class_weights": "balanced"},
         )
 
 
@@ -242,7 +241,7 @@ class HeldOutRowsTrained(Rule):
     """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
 
     name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
-    settings = (_DEDUP,)
+    settings = ("data.dedup",)
     counted = "overlap between training and held-out rows"
 
     def before(self, context: Context) -> Verdict:
@@ -263,4 +262,4 @@ class HeldOutRowsTrained(Rule):
         sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
         if leaked <= _MOST_LEAKED * held_out:
             return passed(sentence)
-        return warned(f"{sentence}: held-out scores are inflated", fix={_DEDUP: True})
+        return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})

@@ -25,6 +25,7 @@ from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.config.load import value_of
+from tui_trainer.config.sections import EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
@@ -35,11 +36,10 @@ from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import format_bytes, format_number, format_seconds
 
-_EMPTY_CACHE = "training.empty_cache_steps"
-_SAVE_LIMIT = "checkpoint.save_total_limit"
+SAVE_LIMIT = "checkpoint.save_total_limit"
 _ROOMY_SHARE = 0.5
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
-_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, 0.1
+_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, EvaluationSection().eval_steps
 _CLEARLY, _LEAST_AFTER = 1.02, 2
 _MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
 _SHOWN_SHARE = 0.001
@@ -74,14 +74,13 @@ class _Overhead:
 
 _MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
 _FEW_ROWS = 4
-_IN_8_BITS = ("int8", "onnx-int8")
 
 
 class DiskSpace(Rule):
     """If the disk fills up during a run, no further checkpoints can be saved."""
 
     name, title, order = "disk", "Disk space", 340
-    settings = (_SAVE_LIMIT,)
+    settings = (SAVE_LIMIT,)
 
     def before(self, context: Context) -> Verdict:
         plan, free = context.planned, context.disk_free_bytes
@@ -95,7 +94,7 @@ class DiskSpace(Rule):
         advice = (
             "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
         )
-        fix = {_SAVE_LIMIT: 1} if fits else None
+        fix = {SAVE_LIMIT: 1} if fits else None
         return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
 
 
@@ -213,7 +212,7 @@ def cache_emptied(view: RunView) -> Cause | None:
         cause="Garbage collection and emptying the cache take much of the time.",
         evidence=f"emptying the cache {percent(share)} of the time: {seconds}{often}",
         share=share,
-        fix={_EMPTY_CACHE: 0},
+        fix={"training.empty_cache_steps": 0},
     )
 
 
@@ -303,7 +302,7 @@ class Interruptions(Rule):
     """
 
     name, title, order = "cadence", "Evaluation overhead", 490
-    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE)
+    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, "training.empty_cache_steps")
     during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
 
     def before(self, context: Context) -> Verdict:
@@ -490,11 +489,10 @@ class QuantizedModel(Rule):
         earlier = context.earlier
         if earlier is None:
             return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
-        exports = [export for export in earlier.exports if export.format in _IN_8_BITS]
-        if not exports:
+        if not earlier.exports:
             hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
             return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
-        smallest = min(exports, key=lambda export: export.bytes)
+        smallest = min(earlier.exports, key=lambda export: export.bytes)
         sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
         times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
         sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"

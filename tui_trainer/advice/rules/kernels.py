@@ -9,8 +9,7 @@ from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models import unsloth
-from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, LIBRARY, adapters_apart, lack
-from tui_trainer.planning.fused_kernels import KEY as KERNELS
+from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, KERNELS, LIBRARY, adapters_apart, lack
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
@@ -23,7 +22,7 @@ _COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
 _ON_A_CPU = "on a CPU, compiling gains about 10 % (benchmark on one core) and needs a C++ compiler"
 _WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
 _TIMES_AS_LONG, _SEEN_STEPS = 5.0, 500
-_ATTENTION = "model.attn_implementation"
+ATTENTION = "model.attn_implementation"
 _ATTENTION_DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a document mask costs nothing on a CPU: 54 ms with it, 59 ms with a causal mask (benchmark)"
 _PROBED = (
@@ -106,18 +105,18 @@ class FusedAttention(Rule):
     """
 
     name, title, order = "attention", "Fused attention", 140
-    settings = (_ATTENTION, _ATTENTION_DROPOUT)
+    settings = (ATTENTION, _ATTENTION_DROPOUT)
     fallback = "auto"
     is_for_speed = True
     published = "GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)"
 
     def before(self, context: Context) -> Verdict:
         basis, requested = context.basis, context.config.model.attn_implementation
-        fused = _activations(context, context.basis.changed({_ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
+        fused = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
         if requested == "eager":
             kept = _activations(context, basis.setup)
             sentence = f"eager attention stores all scores: {_with_fused(kept, fused)}"
-            return warned(sentence, fix={_ATTENTION: "auto"}, switch="fused attention: off")
+            return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
         attention = context.planned.attention
         if attention.keeps_scores and basis.shape.attention_dropout:
             return _with_attention_dropout(context, fused)
@@ -132,7 +131,7 @@ class FusedAttention(Rule):
             details.append("this kernel is tried at the start; sdpa is the fallback")
         sentence = f"{attention.words}: {fused} of activations, no scores stored"
         return passed(
-            sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={_ATTENTION: "eager"}
+            sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"}
         )
 
 
@@ -218,7 +217,7 @@ def unsloth_missing(view: RunView) -> Cause | None:
         evidence=told[-1],
         # No slower than without it, but no faster either.
         share=0.0,
-        fix={unsloth.KEY: "transformers"},
+        fix={unsloth.PROVIDER: "transformers"},
     )
 
 
@@ -227,14 +226,14 @@ class UnslothParts(Rule):
     are settings here."""
 
     name, title, order = "unsloth", "Unsloth features", 146
-    settings = (unsloth.KEY,)
+    settings = (unsloth.PROVIDER,)
     during = (unsloth_missing,)
 
     def before(self, context: Context) -> Verdict:
         plan, shape = context.planned, context.basis.shape
         is_asked = unsloth.is_asked(context.config)
         if why_not := _why_no_unsloth(context):
-            return failed(why_not, fix={unsloth.KEY: "transformers"}) if is_asked else not_applicable(why_not)
+            return failed(why_not, fix={unsloth.PROVIDER: "transformers"}) if is_asked else not_applicable(why_not)
         if is_asked:
             return _with_unsloth(context)
         if shape.model_type not in unsloth.FAMILIES:
@@ -275,10 +274,10 @@ def _with_unsloth(context: Context) -> Verdict:
         sentence = f"run {earlier.name}: {earlier.unsloth}"
         if earlier.has_unsloth:
             return passed(sentence, switch=switch)
-        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
     if family not in unsloth.FAMILIES:
-        sentence = f"{unsloth.KEY} = {unsloth.NAME}, which has no kernels for {family} models"
-        return warned(sentence, fix={unsloth.KEY: "transformers"}, switch=switch)
+        sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
+        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
     sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
     return not_applicable(sentence, switch=switch)
 

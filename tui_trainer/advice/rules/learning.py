@@ -13,20 +13,19 @@ from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applic
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
+from tui_trainer.config.sections import TrainingSection
 from tui_trainer.data.batching.row_order import RowOrder
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES
-from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZERS
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, SCHEDULE_KEY, WARMUP_KEY
+from tui_trainer.methods.optimizers import ADAFACTOR, DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.planning.automatic_values import MIXED
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.batch_cut import EFFECTIVE, base_rows
-from tui_trainer.planning.learning_rates import KEY as LEARNING_RATE
-from tui_trainer.planning.learning_rates import peak_rate, scaling_of, what_trains
+from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaling_of, what_trains
 from tui_trainer.runs.events import NO_GRADIENT, PlanMade
 from tui_trainer.runs.steps_and_eta import every
 from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
-OPTIMIZER = "training.optim"
 _EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
 _FEWEST_STEPS, _GOOD_STEPS = 100, 200
 _MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
@@ -38,9 +37,8 @@ _RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
 _CLEARLY = 4.0
 _LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
 _LEAST_RATIO = 4.0
-_SCHEDULE = "training.lr_scheduler_type"
 _DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
-_WARMUP, _GOOD_WARMUP, _MOST_WARMUP = "training.warmup_steps", 0.05, 0.2
+_GOOD_WARMUP, _MOST_WARMUP = TrainingSection().warmup_steps, 0.2
 _MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
 _RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
 # Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
@@ -65,7 +63,7 @@ class Optimizer(Rule):
     """A fused optimizer takes one pass over the weights instead of one per operation and tensor."""
 
     name, title, order = "optimizer", "Optimizer", 120
-    settings = (OPTIMIZER, LEARNING_RATE)
+    settings = (OPTIMIZER_KEY, LEARNING_RATE)
     fallback = DEFAULT
 
     def before(self, context: Context) -> Verdict:
@@ -75,15 +73,15 @@ class Optimizer(Rule):
         state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
         sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
         if optimizer.warning:
-            fix = {OPTIMIZER: DEFAULT} | _rate_for_adamw(context)
+            fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
             return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
-        if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER)):
+        if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
             sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
-            return warned(sentence, fix={OPTIMIZER: other}, switch=switch)
+            return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
         details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
         sentence += "; gradients are set to None, not to zero"
         other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-        return passed(sentence, *details, switch=switch, opposite={OPTIMIZER: other})
+        return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
@@ -91,8 +89,8 @@ class Optimizer(Rule):
         for name in of_libraries:
             library = OPTIMIZERS[name].library
             needs = "" if basis.hardware.libraries.get(library) else library
-            yield Remedy(patch={OPTIMIZER: name}, rank=5, needs=needs)
-        yield from (Remedy(patch={OPTIMIZER: name}, rank=8) for name in plain)
+            yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs=needs)
+        yield from (Remedy(patch={OPTIMIZER_KEY: name}, rank=8) for name in plain)
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
@@ -100,7 +98,7 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    known = peak_rate(with_changes(config, {OPTIMIZER: DEFAULT}), context.planned.parameters.value)
+    known = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
     return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
 
 
@@ -199,7 +197,7 @@ def rate_of_zero(view: RunView) -> Cause | None:
         share=1.0,
         is_fault=True,
         fix={LEARNING_RATE: "auto"},
-        advice=f"or change {_SCHEDULE} or {_WARMUP}",
+        advice=f"or change {SCHEDULE_KEY} or {WARMUP_KEY}",
     )
 
 
@@ -454,14 +452,14 @@ class Schedule(Rule):
     """
 
     name, title, order = "schedule", "Learning rate schedule", 440
-    settings = (_SCHEDULE, _DECAY)
+    settings = (SCHEDULE_KEY, _DECAY)
 
     def before(self, context: Context) -> Verdict:
         training, plan = context.config.training, context.planned
         name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
         stays = f"{name}: the learning rate stays at {rate:g} to the end"
         if not LR_SCHEDULES[name].goes_down:
-            return warned(stays, fix={_SCHEDULE: "cosine"})
+            return warned(stays, fix={SCHEDULE_KEY: "cosine"})
         if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
             return warned(stays, fix={_DECAY: _GOOD_DECAY})
         if decay := plan.decay_steps:
@@ -478,7 +476,7 @@ class Warmup(Rule):
     """
 
     name, title, order = "warmup", "Warm-up", 450
-    settings = (_WARMUP,)
+    settings = (WARMUP_KEY,)
 
     def before(self, context: Context) -> Verdict:
         plan = context.planned
@@ -488,10 +486,10 @@ class Warmup(Rule):
         steps, total = plan.warmup_steps.value, plan.total_steps.value
         if steps == 0 and total > 1:
             rate = plan.learning_rate.value
-            return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={_WARMUP: _GOOD_WARMUP})
+            return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
         sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
         if steps >= total or steps > max(1, _MOST_WARMUP * total):
-            return warned(f"{sentence}: a large part of the run has a low rate", fix={_WARMUP: _GOOD_WARMUP})
+            return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
         return passed(sentence)
 
 
@@ -538,7 +536,7 @@ def loss_spikes(view: RunView) -> Cause | None:
     rate, warm_up = plan.learning_rate, plan.warmup_steps
     fix: Patch | None = None
     if warm_up is not None and warm_up < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
-        fix = {_WARMUP: _GOOD_WARMUP}
+        fix = {WARMUP_KEY: _GOOD_WARMUP}
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
         fix = {_MAX_GRAD_NORM: _GOOD_NORM}
     elif plan.precision == "fp16" and plan.best_precision == "bf16":
@@ -604,7 +602,7 @@ class Clipping(Rule):
     """
 
     name, title, order = "clipping", "Gradient clipping", 460
-    settings = (_MAX_GRAD_NORM, LEARNING_RATE, _WARMUP, MIXED)
+    settings = (_MAX_GRAD_NORM, LEARNING_RATE, WARMUP_KEY, MIXED)
     needs_plan = False
     during = (gradients_exploding, loss_spikes)
 

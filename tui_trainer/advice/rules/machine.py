@@ -19,14 +19,13 @@ from tui_trainer.advice.contract import (
 )
 from tui_trainer.advice.remedies import with_micro_batch
 from tui_trainer.advice.rules.kernels import COMPILE
-from tui_trainer.advice.rules.learning import OPTIMIZER
 from tui_trainer.advice.run_view import RunView
+from tui_trainer.config.load import value_of
 from tui_trainer.hardware.diagnosis import torch_problem
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
-from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZERS
-from tui_trainer.methods.tuning_methods import TUNING_METHODS
+from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.summary import cost_words
@@ -41,7 +40,7 @@ _BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
 _LEAST_OTHERS, _GUEST_BYTES_SHARE = 0.1, 0.05
 # A little of what nobody looks at any more lies there on healthy machines too.
 _MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
-_THREADS = "training.cpu_threads"
+THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "waiting threads never sleep, so one other program can make steps ten times as long"
@@ -124,7 +123,7 @@ class LibrariesFit(Rule):
     """A torch build that does not match the driver silently falls back to the CPU."""
 
     name, title, order = "libraries", "Libraries match the driver", 30
-    settings = (OPTIMIZER,)
+    settings = (OPTIMIZER_KEY,)
     needs_plan = False
 
     def before(self, context: Context) -> Verdict:
@@ -149,17 +148,12 @@ class LibrariesFit(Rule):
 
 
 def _missing(context: Context) -> Verdict | None:
-    """A library that the settings need and that is not installed; nothing where versions were not read."""
-    installed, config = context.hardware.libraries, context.config
-    method = config.tuning.method
-    for library in TUNING_METHODS[method].libraries:
-        if installed.get(library, "") is None:
-            sentence = f'tuning.method = "{method}" needs {library}, which is not installed'
-            return failed(sentence, advice=f"install it: uv pip install {library}")
-    library = OPTIMIZERS[config.training.optim].library
-    if library and installed.get(library, "") is None:
-        sentence = f'training.optim = "{config.training.optim}" needs {library}, which is not installed'
-        return failed(sentence, fix={"training.optim": DEFAULT}, advice=f"uv pip install {library}")
+    """Return a failure for a library that a setting needs and that is not installed, if versions were read."""
+    for key, library in context.config.libraries:
+        if context.hardware.libraries.get(library, "") is None:
+            sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
+            fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
+            return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
     return None
 
 
@@ -290,7 +284,7 @@ def threads_take_turns(view: RunView) -> Cause | None:
         cause="The run has more threads than cores, so they take turns.",
         evidence=f"{threads} threads on {cores:g} cores; they waited for a core {percent(wait)} of their time",
         share=wait,
-        fix={_THREADS: "auto"},
+        fix={THREADS: "auto"},
     )
 
 
@@ -310,7 +304,7 @@ def one_thread(view: RunView) -> Cause | None:
             f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}; more threads can shorten only this part"
         ),
         share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
-        fix={_THREADS: "auto"},
+        fix={THREADS: "auto"},
         advice=f"unset {', '.join(_VARIABLES)}: the plan uses one thread per core",
     )
 
@@ -322,7 +316,7 @@ class CpuThreads(Rule):
     """
 
     name, title, order = "cpu_threads", "CPU threads", 50
-    settings = (_THREADS,)
+    settings = (THREADS,)
     during = (threads_take_turns, one_thread)
 
     def before(self, context: Context) -> Verdict:
@@ -339,9 +333,9 @@ class CpuThreads(Rule):
                 wrong.append((name, f"{name}={asked} for {cores} usable cores"))
         advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
         if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
-            wrong.append((_THREADS, f"{threads} threads on {cores} usable cores take turns"))
+            wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
         if wrong:
-            fix = {_THREADS: "auto"} if wrong[-1][0] == _THREADS else None
+            fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
             return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
         logical = context.hardware.logical_cores
         seen = f" ({logical} logical)" if logical else ""

@@ -26,21 +26,21 @@ from tui_trainer.config.changes import Patch
 from tui_trainer.config.sections import Config
 from tui_trainer.data.batching.collate import coarse
 from tui_trainer.errors import ConfigError
-from tui_trainer.methods.tuning_methods import BITSANDBYTES
+from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batch_cut import ACCUMULATION, MICRO
 from tui_trainer.planning.duration import UNPACKING_TIMES, recomputed_share
 from tui_trainer.planning.fit import largest_micro_batch
+from tui_trainer.planning.plan import CHECKPOINTING
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced, StepDone
 from tui_trainer.runs.state import WARM_UP_STEPS
+from tui_trainer.tuning.some_layers import LAYERS_KEY
 from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
-CHECKPOINTING, METHOD = "training.gradient_checkpointing", "tuning.method"
 _CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
 _FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
-FROZEN = "tuning.trainable_layers"
 _INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
 _MOST_PEAKS = 500
 # What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
@@ -86,7 +86,7 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
         found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Whether it can be, a plan says: it needs a library, and layers that can be packed.
-        found.append((None, f'{METHOD} = "qlora"'))
+        found.append((None, f'{METHOD_KEY} = "qlora"'))
     found.append((None, "shorter rows"))
     if plan.gradient_checkpointing is False:
         found.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
@@ -209,7 +209,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
 
 def other_method(config: Config, name: str) -> Patch:
     """The tuning method, without layers that were chosen for the one before: beside adapters all are frozen."""
-    return {METHOD: name, FROZEN: ""} if config.tuning.trainable_layers else {METHOD: name}
+    return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
 
 class WeightsInFourBits(Rule):
@@ -219,7 +219,7 @@ class WeightsInFourBits(Rule):
     """
 
     name, title, order = "four_bits", "4-bit weights", 295
-    settings = (METHOD, FROZEN)
+    settings = (METHOD_KEY, LAYERS_KEY)
     published = "4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)"
 
     def before(self, context: Context) -> Verdict:
@@ -240,7 +240,7 @@ class WeightsInFourBits(Rule):
             )
         free = format_bytes(context.basis.room.budget_bytes)
         try:
-            needed = memory_with(context, setup=context.basis.changed({METHOD: "qlora"}).setup)
+            needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
         except ConfigError as error:
             return warned(f"{sentence}, too much for the {free} available", advice=str(error))
         sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"

@@ -11,25 +11,27 @@ from typing import Any
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import IDLE_GPU, Remedy, Rule, Verdict, not_applicable, passed, percent, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
-from tui_trainer.advice.rules.memory import FROZEN, METHOD, other_method
+from tui_trainer.advice.rules.memory import other_method
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import InputError
+from tui_trainer.methods.tuning_methods import METHOD_KEY
 from tui_trainer.models.catalogue import CatalogueEntry, all_entries
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.shape import scratch_shape
-from tui_trainer.models.targets import ALL_LINEAR
+from tui_trainer.models.targets import ALL_LINEAR, MODULES_KEY
 from tui_trainer.models.tokenizer import tokens_per_character
 from tui_trainer.planning.basis import Basis, with_settings
 from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_steps import LASTING
 from tui_trainer.tasks import find_task
+from tui_trainer.tuning.some_layers import LAYERS_KEY
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
-_WIDTH, _LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
+_WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
 _TABLE = "model.scratch."
-_MODEL = "model.model_name_or_path"
 _DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
 # What differs less is another model and no smaller one.
 _SMALLER, _LARGER = 0.8, 1.5
@@ -56,14 +58,13 @@ class _Other:
         return f"{self.name}, {format_count(self.parameters)},{takes} {needs}"
 
 
-_RANK, _TARGETS = "tuning.r", "tuning.target_modules"
+_RANK = "tuning.r"
 _USUAL_RANK = 16
 # Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
 # with adapters on every linear layer it does not (QLoRA, arXiv:2305.14314, section 4 and figure 2).
 _LEAST_ADAPTED_SHARE = 0.5
 # A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
 _BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
-_ALPHA = "tuning.lora_alpha"
 _LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
 
 
@@ -74,7 +75,7 @@ class ModelSize(Rule):
     """
 
     name, title, order = "model_size", "Model size", 200
-    settings = (METHOD, FROZEN, _WIDTH, _LAYERS)
+    settings = (METHOD_KEY, LAYERS_KEY, _WIDTH, LAYERS)
     published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
 
     def before(self, context: Context) -> Verdict:
@@ -114,7 +115,7 @@ def _pretrained(context: Context, read: float) -> Verdict:
         return passed(sentence)
     sentence += f", more than {room.share:.0%} of {format_bytes(room.free_bytes)} free on {room.where}"
     way = (way_to_fit(context) if is_short(context) else None) or {}
-    fix = other_method(context.config, way[METHOD]) if METHOD in way else None
+    fix = other_method(context.config, way[METHOD_KEY]) if METHOD_KEY in way else None
     return warned(sentence, fix=fix, advice="" if fix else "choose a smaller model, or a GPU with more memory")
 
 
@@ -143,7 +144,7 @@ class ModelChoice(Rule):
     """
 
     name, title, order = "model_choice", "Smaller and larger models", 202
-    settings = (_MODEL,)
+    settings = (MODEL_KEY,)
     published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
 
     def before(self, context: Context) -> Verdict:
@@ -165,7 +166,8 @@ class ModelChoice(Rule):
                 return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
             here = _folder_of(context, quick.name) is not None
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-            return warned(f"{words} {reason}; {quick.words}", fix={_MODEL: quick.name} if here else None, advice=advice)
+            fix = {MODEL_KEY: quick.name} if here else None
+            return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
         details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
         earlier = context.earlier
         busy = earlier.busy_share if earlier and context.device == "cuda" else None
@@ -198,7 +200,7 @@ def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | No
 def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
     """The same run with this model; None where it cannot be planned."""
     plan, basis = context.planned, context.basis
-    loaded = with_settings(basis.loaded, {_MODEL: entry.name, "model.revision": "main"})
+    loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
         shape = find_task(context.config.task.type).model_shape(loaded.config, plan.vocabulary.value, plan.classes)
         if shape.max_position_embeddings and shape.max_position_embeddings < plan.longest_row:
@@ -248,7 +250,7 @@ class LoraRank(Rule):
     """
 
     name, title, order = "lora_rank", "LoRA rank", 204
-    settings = (_RANK, _TARGETS)
+    settings = (_RANK, MODULES_KEY)
 
     def before(self, context: Context) -> Verdict:
         plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
@@ -271,7 +273,7 @@ class LoraRank(Rule):
             fix = min(_USUAL_RANK, _power_of_two(most))
             return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
         if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
-            return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={_TARGETS: ALL_LINEAR})
+            return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
         if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
             wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
             return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
@@ -297,7 +299,7 @@ class LoraAlpha(Rule):
     """
 
     name, title, order = "lora_alpha", "LoRA scaling", 205
-    settings = (_ALPHA,)
+    settings = ("tuning.lora_alpha",)
 
     def before(self, context: Context) -> Verdict:
         tuning = context.config.tuning
@@ -308,7 +310,7 @@ class LoraAlpha(Rule):
         factor = tuning.lora_alpha / by
         root = "the square root of " if tuning.use_rslora else ""
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-        fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
+        fix = {"tuning.lora_alpha": float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:
             return warned(f"{sentence}; above {_MOST_SCALE:g} it acts like a higher learning rate", fix=fix)
         if factor < _LEAST_SCALE:

@@ -21,8 +21,7 @@ from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.attention import BY_LENGTHS
 from tui_trainer.planning.basis import Basis
-from tui_trainer.planning.batch_cut import KEY as PACKING
-from tui_trainer.planning.batch_cut import LEAST_SAVING, against_packing, spares_padding
+from tui_trainer.planning.batch_cut import GROUP_BY_LENGTH, LEAST_SAVING, PACKING, against_packing, spares_padding
 from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packing
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
@@ -36,8 +35,7 @@ _SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
 _FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
 _MOST_CUT = 0.01
 _ROUND = 8
-_GROUPED = "data.group_by_length"
-_UNPACKED = {PACKING: False, _GROUPED: True}
+_UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
 class SequenceLength(Rule):
@@ -179,7 +177,7 @@ def padding(view: RunView) -> Cause | None:
         return None
     can_pack = view.state.task in task_names() and find_task(view.state.task).packs
     is_packed, is_grouped = (plan.packing, plan.group_by_length) if plan else (None, None)
-    if (is_grouped and not can_pack) or view.is_by_default(PACKING, _GROUPED):
+    if (is_grouped and not can_pack) or view.is_by_default(PACKING, GROUP_BY_LENGTH):
         # Rows of about one length cannot spare more, and the plan has weighed what it decided itself.
         return None
     tokens, positions = sums.input_tokens / sums.steps, sums.positions / sums.steps
@@ -187,7 +185,7 @@ def padding(view: RunView) -> Cause | None:
         cause="Much of each batch is padding, which is computed and discarded.",
         evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
         share=share,
-        fix={_GROUPED: True} if is_grouped is False else None,
+        fix={GROUP_BY_LENGTH: True} if is_grouped is False else None,
         advice='data.packing = "auto": documents can share rows' if can_pack and not is_packed else "",
     )
 
@@ -215,7 +213,7 @@ class Padding(Rule):
     """
 
     name, title, order = "padding", "Little padding", 220
-    settings = (PACKING, _GROUPED)
+    settings = (PACKING, GROUP_BY_LENGTH)
     fallback = "auto"
     is_for_speed = True
     during = (padding, packed_with_mask)
@@ -273,9 +271,9 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
     how = ", as here" if grouping.value else "; a micro-batch of one row needs no padding" if pass_rows == 1 else ""
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
-        other = None if pass_rows == 1 and not grouping.value else {_GROUPED: not grouping.value}
+        other = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)
-    if context.is_by_default(PACKING, _GROUPED):
+    if context.is_by_default(PACKING, GROUP_BY_LENGTH):
         learns = "grouping by length is faster, but some models learn less from it"
-        return passed(f"{sentence}; {learns}", switch="packing: off", opposite={_GROUPED: "auto"})
-    return warned(sentence, fix={_GROUPED: "auto"}, switch="packing: off")
+        return passed(f"{sentence}; {learns}", switch="packing: off", opposite={GROUP_BY_LENGTH: "auto"})
+    return warned(sentence, fix={GROUP_BY_LENGTH: "auto"}, switch="packing: off")

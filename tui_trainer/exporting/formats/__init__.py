@@ -1,1 +1,8 @@
-"""Export formats: one file is one."""
+"""Export formats: one file is one. Listing them imports none of them."""
+
+from pathlib import Path
+
+
+def format_names() -> list[str]:
+    """Return the names by which `export --to` knows the formats."""
+    return sorted(path.stem.replace("_", "-") for path in Path(__file__).parent.glob("[!_]*.py"))

@@ -16,6 +16,7 @@ class Int8(Format):
     name = "int8"
     title = "int8 for CPUs (torchao)"
     libraries: tuple[str, ...] = ("torchao",)
+    in_8_bits = has_own_speed = True
     allowed = Tolerance(logits=0.25, loss=0.05)
     against_towers = (
         "the vision towers would be quantised as well, and the effect on images is not measured: "

@@ -9,6 +9,7 @@ from tui_trainer.exporting.formats.onnx import Onnx
 class OnnxInt8(Onnx):
     name = "onnx-int8"
     title = "ONNX int8 for CPUs"
+    in_8_bits = True
     allowed = Tolerance(logits=0.25, loss=0.05)
 
     def _quantizer(self) -> Any:

@@ -4,7 +4,7 @@ Source: src/accelerate/commands/config/config_args.py and utils/dataclasses.py o
 """
 
 from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
-from tui_trainer.importing.groups import STRATEGY, read_beside, write_zero
+from tui_trainer.importing.groups import read_beside, write_zero
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import (
     Automatic,
@@ -18,6 +18,7 @@ from tui_trainer.importing.rules import (
     file_near,
     whole,
 )
+from tui_trainer.planning.processes import STRATEGY
 
 _SHARDING = ("fsdp_config.fsdp_sharding_strategy", "fsdp_config.fsdp_reshard_after_forward")
 _NUMBERED = {1: "full_shard", 2: "shard_grad_op", 3: "no_shard", 4: "hybrid_shard", 5: "hybrid_shard_zero2"}

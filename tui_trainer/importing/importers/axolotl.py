@@ -14,7 +14,6 @@ from tui_trainer.importing.conversion import (
     QWEN2_5,
     QWEN2_5_VL,
     QWEN3,
-    SETTING,
     Conversion,
     Importer,
     KeyGroup,
@@ -23,10 +22,7 @@ from tui_trainer.importing.conversion import (
 )
 from tui_trainer.importing.groups import (
     DEEPSPEED,
-    EFFECTIVE,
-    OFFLOAD,
     PRECISION,
-    STRATEGY,
     TRACKERS,
     WARMUP,
     adapted_layers,
@@ -59,6 +55,10 @@ from tui_trainer.importing.rules import (
     whole,
 )
 from tui_trainer.importing.tokens_and_positions import changed_config, rope_table, write_tokens
+from tui_trainer.methods.lr_schedules import WARMUP_KEY
+from tui_trainer.models.chat_rendering import TEMPLATE_KEY
+from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
 _CONVERSATIONS = ("chat_template", "sharegpt")
@@ -120,13 +120,15 @@ def _usual_warmup(done: Conversion) -> None:
         return
     reason, steps = "axolotl's default: 3 % of all steps, at most 100", whole(done.given.get("max_steps"))
     if steps and steps > 0:
-        done.write(_WARMUP, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
+        done.write(WARMUP_KEY, min(int(_WARMUP_SHARE * steps), _MOST_WARMUP), reason=reason)
     else:
-        more = f"for a run of {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps or more, set {_WARMUP} = {_MOST_WARMUP}"
-        done.write(_WARMUP, _WARMUP_SHARE, reason=f"{reason}: {more}")
+        more = (
+            f"for a run of {math.ceil(_MOST_WARMUP / _WARMUP_SHARE):,} steps or more, set {WARMUP_KEY} = {_MOST_WARMUP}"
+        )
+        done.write(WARMUP_KEY, _WARMUP_SHARE, reason=f"{reason}: {more}")
 
 
-_WARMUP, _WARMUP_SHARE, _MOST_WARMUP = "training.warmup_steps", 0.03, 100
+_WARMUP_SHARE, _MOST_WARMUP = 0.03, 100
 
 
 def _merged_order(done: Conversion) -> None:
@@ -175,7 +177,7 @@ def _conversations(done: Conversion, name: str, forms: list[str], entries: list[
         done.leave(Why.REFUSED, f"a run has one chat template, but its data sets have several: {shown}", name)
     elif forms == ["alpaca"]:
         reason = "type alpaca: the input follows the instruction directly, without a heading"
-        done.write(SETTING, "alpaca", name, reason=reason)
+        done.write(TEMPLATE_KEY, "alpaca", name, reason=reason)
     elif templates != [""]:
         _write_template(done, name, one_line(templates[0], 40), "of the data set")
     elif not done.has("chat_template", "chat_template_jinja") and any(form.startswith("sharegpt") for form in forms):
@@ -222,7 +224,7 @@ def _template_of_run(done: Conversion) -> None:
         if not str(own[1]).endswith((".jinja", ".jinja2", ".j2")):
             write_text(done, str(own[1]), *names)
         elif path := file_near(done.folder, str(own[1])):
-            done.write(SETTING, str(path), *names)
+            done.write(TEMPLATE_KEY, str(path), *names)
         else:
             done.leave(Why.REFUSED, "the file was not found", *names)
     elif named:
@@ -383,6 +385,7 @@ IMPORTER = Importer(
             "tokenizer_save_jinja_files": Always("the template is saved with the model"),
             "model_quantization_config_kwargs": _OF_ANOTHER,
             "experimental_skip_move_to_device": hf.OTHER_TOOL,
+            "rope_theta": "model.rope_scaling.*",
             "unfrozen_parameters": To("tuning.trainable_layers", convert=_pattern_of_names),
             # schemas/peft.py
             "lora_target_linear": Off("set the layers with tuning.target_modules"),

@@ -7,10 +7,7 @@ Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
 
 from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup, write_text
 from tui_trainer.importing.groups import (
-    EFFECTIVE,
-    OFFLOAD,
     PRECISION,
-    STRATEGY,
     batch,
     every_epochs,
     method,
@@ -35,6 +32,8 @@ from tui_trainer.importing.rules import (
     file_near,
     whole,
 )
+from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 
 _ONLY_SUPERVISED = Refused("models are trained on texts and answers, not on preferences or rewards")
 _LISTS = (".yaml", ".yml")

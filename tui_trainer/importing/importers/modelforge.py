@@ -38,7 +38,7 @@ IMPORTER = Importer(
     ),
     groups=(
         batch(hf.MICRO, micro_default=1, accumulation_default=4),
-        OWN_FILES, hf.ADAFACTOR, PRECISION, SCHEDULE, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
+        OWN_FILES, hf.ADAFACTOR, hf.ADAPTER, PRECISION, SCHEDULE, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
         method(
             "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),
             otherwise="lora",

@@ -21,6 +21,8 @@ from tui_trainer.importing.groups import (
     batch,
     cadence,
     method,
+    start_adapter,
+    switched,
 )  # fmt: skip
 from tui_trainer.importing.rules import (
     Always,
@@ -145,6 +147,9 @@ INIT = To("tuning.init_lora_weights", values={True: "default"})
 LORA: Table = {
     "lora_r": "tuning.r",
     "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
+    "lora_plus_lr_ratio loraplus_ratio": "tuning.loraplus_lr_ratio",
+    "use_loraplus": Refused("set tuning.loraplus_lr_ratio for LoRA+"),
+    "use_pissa": To(INIT.key, values={True: "pissa", False: NotNeeded("off in the file")}),
     "init_lora_weights": INIT,
     "lora_target_modules": LAYERS,
     "lora_target_parameters": "tuning.target_parameters",
@@ -196,7 +201,10 @@ ARGUMENTS: Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
     adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha
     router_aux_loss_coef""": "training.*",
-    "noisy_embedding_alpha": "training.neftune_noise_alpha",
+    "noisy_embedding_alpha neftune_alpha": "training.neftune_noise_alpha",
+    "use_neftune": Refused("set training.neftune_noise_alpha for noise on embeddings"),
+    "trainable_layers": "tuning.*",
+    "unfreeze_last_n_layers": To("tuning.trainable_layers", convert=lambda count: f"last {count}"),
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
@@ -299,9 +307,13 @@ SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
 FSDP = (KeyGroup(("fsdp",), _fsdp_offload), KeyGroup(RECOMPUTES, _fsdp_checkpointing))
 ADAFACTOR = KeyGroup(("adafactor",), _adafactor)
 BLOCKS = KeyGroup(("block_size",), _blocks)
+ADAPTER = start_adapter("adapter_path peft_path", "model_name_or_path model_name")
 GROUPS = (
     OWN_FILES,
     ADAFACTOR,
+    ADAPTER,
+    switched("use_neftune", "neftune_noise_alpha", "neftune_alpha"),
+    switched("use_loraplus", "loraplus_lr_ratio", "lora_plus_lr_ratio", "loraplus_ratio"),
     PRECISION,
     SCHEDULE,
     WARMUP,

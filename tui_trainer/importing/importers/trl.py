@@ -15,9 +15,6 @@ from tui_trainer.errors import DataError
 from tui_trainer.files.hub_layout import HUB_PREFIX
 from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup, write_text
 from tui_trainer.importing.groups import (
-    NODES,
-    PROCESSES,
-    STRATEGY,
     batch,
     hold_out,
     method,
@@ -44,6 +41,8 @@ from tui_trainer.importing.rules import (
     whole,
 )
 from tui_trainer.importing.tokens_and_positions import OUTPUT, WEIGHT, rope_table, write_routers
+from tui_trainer.planning.batch_cut import PROCESSES
+from tui_trainer.planning.processes import NODES, STRATEGY
 from tui_trainer.terminal.safe_text import one_line
 
 # Which are found by their names.

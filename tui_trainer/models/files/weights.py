@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.config.sections import MODEL_KEY
 from tui_trainer.errors import ConfigError, Problem, system_reason
-from tui_trainer.models.config_json import MODEL_KEY
 from tui_trainer.models.modules import Linear, ModelPart, place_in_block
 from tui_trainer.terminal.safe_text import one_line
 

@@ -45,7 +45,7 @@ _SHOWN_CLASSES = 12
 # From so many rows on, more classes than half of the rows are texts or numbers, not classes; and where each row has its
 # own, from fewer on.
 _ROWS_TO_TELL, _ROWS_OF_THEIR_OWN = 20, 10
-_PAIR_KEY = "data.text_pair_column"
+SECOND_TEXT_KEY = "data.text_pair_column"
 _NO_TEXT = "write a text, or remove the row"
 _TAKE_OUT = "remove the row, or add rows like it to data.path"
 
@@ -85,7 +85,7 @@ class LabelledTexts(TableReader):
             refuse_unlearnt(head)
         columns = label_columns(data.label_column, head, label, (data.text_column, self._pair))
         if self._pair and self._pair not in found:
-            raise missing_column(self._pair, label, found, key=_PAIR_KEY)
+            raise missing_column(self._pair, label, found, key=SECOND_TEXT_KEY)
         if (
             data.text_column == AUTO
             and not (self._pair or self.knows)
@@ -93,7 +93,7 @@ class LabelledTexts(TableReader):
             and not {*columns}.intersection(two)
         ):
             first, second = (one_line(name, 40) for name in two)
-            hint = f"set data.text_column and {_PAIR_KEY} for both, or only data.text_column for one"
+            hint = f"set data.text_column and {SECOND_TEXT_KEY} for both, or only data.text_column for one"
             raise DataError(f"the rows have two texts, '{first}' and '{second}'", where=label, hint=hint)
         place = label, frozenset(found)
         if place not in self._columns:

@@ -8,9 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.fields import SettingsSection
 from tui_trainer.config.mixture import weights_of
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
@@ -51,13 +50,16 @@ if TYPE_CHECKING:
 _LARGE_BYTES = 64 * MIB  # of data that is not prepared only to be able to say what is wrong in it
 _COUNTED_BYTES, _COUNTED_ROWS = 8 * MIB, 2000  # prepared in some seconds; of larger data the first rows are looked at
 _UNKNOWN_MET = "the tokenizer lacks some characters of the first rows; they are counted when the data is prepared"
-# What every key of prepared data names, settings that are gone at the default that they had. A newer setting is named
-# only where it is not at its default: else no run would find the rows again that it was prepared under.
-_TASK_IN_KEYS = {
-    "type": "causal_lm", "loss_on": "assistant", "chat_template": "", "problem_type": "auto", "class_weights": "none",
-    "source_prefix": "", "max_target_length": 128, "source_language": "", "target_language": "",
-}  # fmt: skip
-COLUMNS = {"text_column": "auto", "text_pair_column": "", "label_column": "auto", "target_column": "auto"}
+# Every key of prepared data names these, and two that are gone at their defaults. It names a newer setting only if that
+# is not at its default. Otherwise no run would find the rows again that were prepared for it.
+_TASK_IN_KEYS = set("type loss_on chat_template problem_type class_weights source_prefix max_target_length".split())
+_GONE_IN_KEYS = {"source_language": "", "target_language": ""}
+COLUMNS = tuple(name for name in DataSection.model_fields if name.endswith("_column"))
+
+
+def named_columns(config: Config) -> list[str]:
+    """Return the settings of columns that are not at their defaults."""
+    return [name for name in config.data.model_dump(exclude_defaults=True) if name in COLUMNS]
 
 
 def sources_of(config: Config) -> list[Source]:
@@ -266,11 +268,11 @@ class LearnsFromData:
         )
 
     def reading(self, config: Config) -> dict[str, Any]:
-        """Every setting that decides which tokens and labels a row gives."""
-        data = _in_keys(config.data, COLUMNS)
-        columns = {name: value for name, value in data.items() if name.endswith("_column")}
+        """Return every setting that decides which tokens and labels a row gives."""
+        task = config.task.model_dump(include=_TASK_IN_KEYS) | config.task.model_dump(exclude_defaults=True)
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
-        return {"task": _in_keys(config.task, _TASK_IN_KEYS), "vocabulary": vocabulary, **columns}
+        columns = config.data.model_dump(include=set(COLUMNS))
+        return {"task": _GONE_IN_KEYS | task, "vocabulary": vocabulary, **columns}
 
     def _row_sizes(
         self,
@@ -310,22 +312,17 @@ class LearnsFromData:
     def data_problems(self, config: Config) -> list[Problem]:
         """Columns that are named and not read, and settings about a text, of which a table has none."""
         found = list[Problem]()
-        for name in (name for name in COLUMNS if name not in self.reads_columns):
-            if (column := getattr(config.data, name)) != COLUMNS[name]:
-                message = f"is set to the column '{one_line(column, 40)}', but the task {self.name} does not use it"
-                hint = "remove it, or set task.type to a task that uses it"
-                found.append(Problem(message=message, key=f"data.{name}", hint=hint))
+        for name in (name for name in named_columns(config) if name not in self.reads_columns):
+            column = one_line(getattr(config.data, name), 40)
+            message = f"is set to the column '{column}', but the task {self.name} does not use it"
+            hint = "remove it, or set task.type to a task that uses it"
+            found.append(Problem(message=message, key=f"data.{name}", hint=hint))
         if config.data.max_chars and self.rows == "examples":
             message = "does not apply to tables, which are read row by row"
             found.append(
                 Problem(message=message, key="data.max_chars", hint="set it to 0; data.max_rows limits the rows")
             )
         return found
-
-
-def _in_keys(section: SettingsSection, always: Mapping[str, Any]) -> dict[str, Any]:
-    named = section.model_dump(include=set(always))
-    return {**always, **named, **section.model_dump(exclude_defaults=True)}
 
 
 class TableReader(Reader):

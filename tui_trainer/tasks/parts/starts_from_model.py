@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tui_trainer.config.changes import settings_words
-from tui_trainer.config.sections import Config, DataSection
-from tui_trainer.config.token_list import KEY as TOKENS_KEY
+from tui_trainer.config.sections import MODEL_KEY, Config, DataSection
+from tui_trainer.config.token_list import TOKENS
 from tui_trainer.data.batching.collate import collate_whole
 from tui_trainer.data.columns.conversations import ConversationColumns, Message, find_conversations, question_of
 from tui_trainer.data.columns.labels import label_columns
@@ -180,7 +180,6 @@ if TYPE_CHECKING:
 
 # Of byte-level BPE on English text, where no tokenizer is at hand to count with.
 _USUAL_TOKENS_PER_CHARACTER = 0.25
-_MODEL = "model.model_name_or_path"
 
 
 class StartsFromModel:
@@ -203,7 +202,7 @@ class StartsFromModel:
             return refused
         if not model.model_name_or_path:
             hint = 'give a folder or a model name (--model), or set model.init = "scratch"'
-            missing = Problem(message="no model is set", key=_MODEL, hint=hint)
+            missing = Problem(message="no model is set", key=MODEL_KEY, hint=hint)
             return [*scratch_problems(model.scratch, self.head), *refusals(config, "")] if scratch else [missing]
         stored = stored_model_of(config, self.head)
         refused = list(refusals(config, str(stored.config.get("model_type"))))
@@ -386,7 +385,7 @@ def changes_of_scratch(config: Config) -> list[Problem]:
     if config.model.add_tokens.strip():
         what = "characters" if config.task.type == "char_lm" else "tokens"
         message = f"the {what} of a model from scratch come from its data: no others can be added"
-        found.append(Problem(message=message, key=TOKENS_KEY, hint="remove it"))
+        found.append(Problem(message=message, key=TOKENS, hint="remove it"))
     return found
 
 

@@ -15,7 +15,6 @@ _STATUS = {"finished": "FINISHED", "stopped": "KILLED"}
 
 class MlflowTracker:
     name = "mlflow"
-    install = "uv pip install mlflow"
     _client: Any = None
     _run_id = ""
 

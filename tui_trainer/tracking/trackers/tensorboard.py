@@ -9,7 +9,6 @@ from tui_trainer.tracking.contract import Metrics, TrackedRun
 
 class TensorBoardTracker:
     name = "tensorboard"
-    install = "uv sync --extra track"
     _writer: Any = None
 
     def begin(self, run: TrackedRun) -> str:

@@ -11,7 +11,6 @@ _PROJECT = "tui-trainer"
 
 class TrackioTracker:
     name = "trackio"
-    install = "uv pip install trackio"
     _trackio: Any = None
 
     def begin(self, run: TrackedRun) -> str:

@@ -16,7 +16,6 @@ _STEP = "step"
 
 class WandbTracker:
     name = "wandb"
-    install = "uv pip install wandb"
     _run: Any = None
 
     def begin(self, run: TrackedRun) -> str:

@@ -8,6 +8,7 @@ from typing import Final
 from rich.cells import cell_len
 
 from tui_trainer.advice.examine import Examination
+from tui_trainer.exporting.formats import format_names
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.lines.plan_and_events import gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
@@ -551,7 +552,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         does = "classify" if labels_rows(state.task) else "continue"
         words = f"  {does} a text that you type"
         lines.append([("try it".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
-        words = "  to another format: merged, ONNX, int8, GGUF"
+        words = f"  to another format: {', '.join(format_names())}"
         lines.append([("export".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.export"), "key"), (words, "text")])
     if scene.report:
         words = f"  copies the path of {scene.report.rpartition('/')[2]}"
