@@ -1,5 +1,6 @@
 """Steps into journal lines, in groups, so that training waits for the device once a group."""
 
+import ctypes
 import importlib
 import math
 import resource
@@ -161,6 +162,9 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapters, *scores, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
+    # Training would take what preparing the data has freed, and its growth would be too small. Only glibc has it.
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
     start_peak(torch.device("cpu"))
     return int(psutil.Process().memory_info().rss)
 
