@@ -144,6 +144,12 @@ def test_a_source_that_changes_while_it_is_read_is_refused(data):
     with pytest.raises(DataError, match=r"eval.jsonl .*changed while it was read"):
         prepared(data, held_out, encode=meddle)
     assert entries(data) == []
+    hashed, reader = data_at(data, text_column="text"), TextReader(encode, eos_id=1, vocabulary=99)
+    assert find_entry(hashed, CUT, data.parent / "cache", None) is None
+    write(data, 31)
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare(hashed, reader, CUT, data.parent / "cache")
+    assert entries(data) == [] and prepared(data).counts.documents_read == 31
 
 
 class Cancelled(Exception):
