@@ -1,10 +1,10 @@
 """Learning from data: which sources, how many rows, and what the readers of all tables do."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,14 +108,19 @@ class LearnsFromData:
         cut = self.cut(config)
         if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)
+        facts, is_enough = self._estimated(config, data, cut, data.signature)
+        # Preparing finds text behind the beginnings of the files, or reports every bad row and unknown token.
+        return facts if is_enough else self.facts(config, self.prepare(config, data, cache_dir, progress))
+
+    @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
+    def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
+        """Return an estimate, and whether it is enough to plan with. `signature` is that of the data."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         is_refused = guess.has_bad_rows and not cut.skip_bad_rows
         meets_unknown = self._meets_unknown(config, data)
-        if not guess.rows or (data.bytes_on_disk < _LARGE_BYTES and (is_refused or meets_unknown)):
-            # Preparing finds text behind the beginnings of the files, or reports every bad row and unknown token.
-            return self.facts(config, self.prepare(config, data, cache_dir, progress))
-        return DataFacts(
+        is_enough = bool(guess.rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
+        facts = DataFacts(
             rows=guess.rows,
             eval_rows=guess.eval_rows,
             tokens=guess.tokens,
@@ -130,6 +135,7 @@ class LearnsFromData:
             classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
         )
+        return facts, is_enough
 
     def counted(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None
