@@ -96,6 +96,15 @@ def test_slow_disk_is_reported_and_waited_for(tmp_path, monkeypatch):
     assert reported.is_set()
 
 
+def test_a_config_hands_its_data_on_until_other_data_is_named(tmp_path):
+    loaded = load_config(request(tmp_path, "llama", {"text": "a sheep"}))
+    assert loaded.fitted("data.max_length", 9, "").data is loaded.data
+    (tmp_path / "rows.jsonl").rename(tmp_path / "others.jsonl")
+    assert [part.description.partition(" ")[0] for part in loaded.data.parts] == ["rows.jsonl"]
+    other = loaded.fitted("data.path", str(tmp_path / "others.jsonl"), "")
+    assert [part.description.partition(" ")[0] for part in other.data.parts] == ["others.jsonl"]
+
+
 def test_named_task_is_never_changed(tmp_path):
     asked = request(tmp_path, "llama", {"messages": TURNS}, **{"task.type": "causal_lm"})
     assert load_config(asked).config.task.type == "causal_lm"

@@ -402,7 +402,7 @@ def test_the_fixes_of_data_mend_a_table_that_is_prepared(quickstart, tmp_path):
 
     def verdict(name: str, loaded: LoadedConfig) -> Verdict:
         task = find_task(loaded.config.task.type)
-        data = task.prepare(loaded.config, prepared_data_folder(), lambda *_: None)
+        data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), lambda *_: None)
         return verdict_of(name, replace(quickstart, loaded=loaded, facts=task.facts(loaded.config, data)))
 
     for name in ("truncation", "eval_leaks", "label_balance"):

@@ -99,13 +99,13 @@ def prepared_in(folder: Path, shape: str, processes: int, max_length: int) -> Me
         "data.max_length": max_length,
         "data.num_proc": processes,
     } | ({"task.chat_template": "chatml"} if task_name == "chat" else {})
-    config = load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))).config
+    loaded = load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
     task = find_task(task_name)
     transformers.AutoTokenizer.from_pretrained(folder / model)
     made = []
 
     def work() -> Measured:
-        made.append(task.prepare(config, Path(cache), lambda *_: None))
+        made.append(task.prepare(loaded.config, loaded.data, Path(cache), lambda *_: None))
         return {}
 
     with tempfile.TemporaryDirectory(dir=folder) as cache:

@@ -110,7 +110,7 @@ class Setup:
         gpu = "none" if self.device == "cpu" else None
         loaded = load_config(Request(assignments=assignments, shortcuts=shortcuts), gpu=gpu)
         task = find_task(loaded.config.task.type)
-        data = task.prepare(loaded.config, self.place / "cache", lambda *_: None)
+        data = task.prepare(loaded.config, loaded.data, self.place / "cache", lambda *_: None)
         plan = planning.make(loaded, probe(), task.facts(loaded.config, data), chosen_gpu=gpu)
         folder = RunFolder(self.place / "run")
         return Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions={})

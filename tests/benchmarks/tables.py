@@ -91,14 +91,14 @@ def ours(folder: Path, processes: int) -> dict[str, float]:
         "data.max_length": MAX_LENGTH,
         "data.num_proc": processes,
     }
-    config = load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items()))).config
-    task = find_task(config.task.type)
+    loaded = load_config(Request(assignments=tuple(f"{key}={value}" for key, value in settings.items())))
+    task = find_task(loaded.config.task.type)
     import transformers  # what it takes is not ours
 
     transformers.AutoTokenizer.from_pretrained(folder / "model")
     with Peak() as peak:
         started = perf_counter()
-        data = task.prepare(config, folder / "cache", lambda *_: None)
+        data = task.prepare(loaded.config, loaded.data, folder / "cache", lambda *_: None)
         seconds = perf_counter() - started
     rows = data.counts.train_rows + data.counts.eval_rows
     return {"rows": rows, "seconds": seconds, "peak": peak.bytes, "from_cache": data.from_cache}

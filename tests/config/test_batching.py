@@ -9,7 +9,7 @@ import pytest
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.toml_files import Profile
 from tui_trainer.errors import Problem
-from tui_trainer.planning.batch_cut import BatchCut, batch_problems, cut_batch
+from tui_trainer.planning.batch_cut import BatchCut, batch_problems, cut_batch, effective_rows
 from tui_trainer.planning.learning_rates import learning_rate
 
 NAMES = {
@@ -129,7 +129,7 @@ def test_tune_divides_like_auto_and_excludes_a_number_of_passes():
 
 def rate(*assignments: str, profile: str = "quickstart"):
     loaded = load(Request(profile=profile, assignments=assignments), lambda requested: (None, ""))
-    return learning_rate(loaded, parameters=800_000)
+    return learning_rate(loaded, 800_000, effective_rows(loaded))
 
 
 def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):

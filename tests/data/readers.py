@@ -7,9 +7,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from tui_trainer.data.columns.reader import Encoded, Example, Reader
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import DataError
 
 WIDTH = 8
+
+
+def data_at(*paths: Path, eval_paths: Iterable[Path | None] = (), text_column: str = "auto") -> ResolvedData:
+    held_out = tuple(str(path) for path in eval_paths if path)
+    return ResolvedData(paths=tuple(map(str, paths)), eval_paths=held_out, text_column=text_column)
 
 
 class Characters(Reader):

@@ -12,14 +12,13 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from tests.data.readers import write
+from tests.data.readers import data_at, write
 from tui_trainer.data.preparing import row_selection, tokenizing
 from tui_trainer.data.preparing.byte_bpe import BOS_ID, EOS_ID, TRAINED_HERE
 from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.prepare import cut_rows, prepare
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.preparing.tokenizing import TextReader
-from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 
 END = 1
@@ -46,8 +45,7 @@ def data(tmp_path) -> Path:
 
 
 def prepared(path: Path, eval_path: Path | None = None, *, progress=None, **changes) -> PreparedData:
-    sources = [open_source(str(one)) for one in (path, eval_path) if one]
-    return prepare(sources, *asked(**changes), path.parent / "cache", progress)
+    return prepare(data_at(path, eval_paths=[eval_path]), *asked(**changes), path.parent / "cache", progress)
 
 
 def asked(*, encode=encode, eos_id: int | None = END, vocabulary: int = 1000, **changes) -> tuple[TextReader, Cut]:
@@ -212,8 +210,7 @@ def test_skip_bad_rows_skips_neither_a_whole_file_nor_all_rows(tmp_path):
     (folder / "a.jsonl").write_text('{"body": "1 2", "note": "x"}\n' * 3)
     (folder / "b.jsonl").write_text('{"text": "1 2", "note": "x"}\n' * 3)
     with pytest.raises(DataError, match=r"b\.jsonl: there is no column 'body'"):
-        source = open_source(str(folder), "body")
-        prepare([source], *asked(skip_bad_rows=True), tmp_path / "cache")
+        prepare(data_at(folder, text_column="body"), *asked(skip_bad_rows=True), tmp_path / "cache")
     with pytest.raises(DataError, match=r"line 1 \(all 3 rows\): the column 'text' is a number"):
         path = tmp_path / "a.jsonl"
         path.write_text('{"text": 3}\n' * 3)
@@ -228,8 +225,7 @@ def test_max_rows_takes_the_first_documents_of_each_source(tmp_path):
 
 
 def mixed(paths: Sequence[Path], **changes) -> PreparedData:
-    source = open_sources([str(path) for path in paths])
-    return prepare([source], *asked(**changes), paths[0].parent / "cache")
+    return prepare(data_at(*paths), *asked(**changes), paths[0].parent / "cache")
 
 
 def two_sources(tmp_path: Path) -> list[Path]:

@@ -18,6 +18,7 @@ from tui_trainer.data.preparing.cache import Cut, PreparedData
 from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import CharacterReader, TextReader
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source import Source, open_source, open_sources
 
 DOCUMENTS = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
@@ -42,7 +43,7 @@ READERS: dict[str, Callable[[], object]] = {
 
 
 def prepared(source: Source, cut: Cut, folder: Path) -> PreparedData:
-    return prepare([source], READERS[cut.rows](), cut, folder)
+    return prepare(ResolvedData.of(source), READERS[cut.rows](), cut, folder)
 
 
 def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> DataEstimate:

@@ -11,14 +11,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.readers import Characters, write
+from tests.data.readers import Characters, data_at, write
 from tui_trainer.data.columns.reader import Example
 from tui_trainer.data.preparing.cache import Cut
 from tui_trainer.data.preparing.prepare import cut_rows
 from tui_trainer.data.preparing.prepare import prepare as prepare_rows
 from tui_trainer.data.preparing.row_selection import split_rows
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.data.sources.source import open_source, open_sources
+from tui_trainer.data.sources.source import open_sources
 from tui_trainer.errors import DataError
 
 
@@ -33,8 +33,8 @@ def prepare(tmp_path):
         paths = [write(tmp_path / "train.jsonl", rows)]
         if eval_rows is not None:
             paths.append(write(tmp_path / "eval.jsonl", eval_rows))
-        sources = [open_source(str(path)) for path in paths]
-        return prepare_rows(sources, reader or Characters(), cut(**changes), tmp_path / "cache")
+        data = data_at(paths[0], eval_paths=paths[1:])
+        return prepare_rows(data, reader or Characters(), cut(**changes), tmp_path / "cache")
 
     return run
 
@@ -105,7 +105,7 @@ def test_bad_rows_can_be_skipped_but_not_the_rest_of_a_file(prepare, tmp_path):
     whole = gzip.compress("".join(json.dumps({"text": str(n) * n}) + "\n" for n in range(1, 300)).encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="truncated"):
-        prepare_rows([open_sources([str(path)])], Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
+        prepare_rows(data_at(path), Characters(), cut(skip_bad_rows=True), tmp_path / "cache")
 
 
 def of_lengths(lengths: list[int]) -> list[dict]:
@@ -165,7 +165,7 @@ def test_every_format_gives_the_same_rows(tmp_path, subtests):
                 path.write_text(json.dumps(rows))
             else:
                 path.write_text("text,label\n" + "".join(f"{row['text']},{row['label']}\n" for row in rows))
-            data = prepare_rows([open_source(str(path))], Characters(), cut(), tmp_path / "cache")
+            data = prepare_rows(data_at(path), Characters(), cut(), tmp_path / "cache")
             found = Rows(data.train_path)
             assert texts_of(data.train_path) == [row["text"] for row in rows]
             assert [found.example(index).labels[0] for index in range(30)] == [row["label"] for row in rows]
@@ -180,7 +180,7 @@ def test_class_numbers_are_read_as_their_names(tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     reader = Characters()
     reader.read = lambda row: Example(str(row.values), (str(row.values), 0))
-    prepare_rows([open_source(str(tmp_path / "rows.parquet"))], reader, cut(), tmp_path / "cache")
+    prepare_rows(data_at(tmp_path / "rows.parquet"), reader, cut(), tmp_path / "cache")
     assert [row.values["label"] for row in reader.heads[0]] == ["yes", "no", None]  # -1: it has no label
     assert [row.values["tags"] for row in reader.heads[0]] == [["O", "B-X"], [], []]
 
@@ -191,8 +191,7 @@ def mix(tmp_path):
 
     def run(*tables, reader=None, **changes):
         paths = [write(tmp_path / f"{'abc'[place]}.jsonl", rows) for place, rows in enumerate(tables)]
-        source = open_sources([str(path) for path in paths])
-        return prepare_rows([source], reader or Characters(), cut(**changes), tmp_path / "cache")
+        return prepare_rows(data_at(*paths), reader or Characters(), cut(**changes), tmp_path / "cache")
 
     return run
 
@@ -231,9 +230,8 @@ def test_each_source_has_its_own_columns(mix):
 
 def test_only_leaks_among_the_weighted_rows_are_counted(tmp_path):
     rows = [{"text": str(index)} for index in range(40)]
-    source = open_sources([str(write(tmp_path / "a.jsonl", rows))])
-    held_out = open_sources([str(write(tmp_path / "eval.jsonl", rows))])
-    data = prepare_rows([source, held_out], Characters(), cut(weights=(0.25,)), tmp_path / "cache")
+    both = data_at(write(tmp_path / "a.jsonl", rows), eval_paths=[write(tmp_path / "eval.jsonl", rows)])
+    data = prepare_rows(both, Characters(), cut(weights=(0.25,)), tmp_path / "cache")
     assert (data.counts.train_rows, data.counts.leaked_rows, data.counts.eval_rows) == (10, 10, 40)
 
 
@@ -241,9 +239,9 @@ def test_missing_and_broken_files_are_reported_together(tmp_path):
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
         write(tmp_path / name / "train.jsonl", [{"text": None}])
-    source = open_sources([str(tmp_path / name / "train.jsonl") for name in ("one", "two")])
+    data = data_at(*(tmp_path / name / "train.jsonl" for name in ("one", "two")))
     with pytest.raises(DataError) as stopped:
-        prepare_rows([source], Characters(), cut(), tmp_path / "cache")
+        prepare_rows(data, Characters(), cut(), tmp_path / "cache")
     assert [one.where for one in stopped.value.problems] == ["one/train.jsonl, line 1 (all 2 rows of several files)"]
     # All missing files are reported.
     with pytest.raises(DataError) as stopped:

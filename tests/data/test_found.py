@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from tui_trainer.config.paths import data_of
 from tui_trainer.config.sections import Config, DataSection, TaskSection
 from tui_trainer.data.preparing.estimate import source_words
 from tui_trainer.data.sources.source import open_source
@@ -59,7 +60,9 @@ def test_broken_files_are_described_without_an_error(tmp_path):
 
 def test_a_plan_describes_its_training_and_evaluation_data(tmp_path):
     data = DataSection(path=str(rows(tmp_path / "a.jsonl")), eval_path=str(rows(tmp_path / "b.jsonl", "text")))
-    told = data_words(Config(data=data, task=TaskSection(type="causal_lm")))
+    config = Config(data=data, task=TaskSection(type="causal_lm"))
+    told = data_words(config, data_of(config))
     assert [line.partition(" (")[0] for line in told] == ["trains on a.jsonl", "is evaluated on b.jsonl"]
     assert told[0].endswith("the text in the column 'body'") and told[1].endswith("the text in the column 'text'")
-    assert "column" not in "".join(data_words(Config(data=data, task=TaskSection(type="token_classification"))))
+    table = Config(data=data, task=TaskSection(type="token_classification"))
+    assert "column" not in "".join(data_words(table, data_of(table)))

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from tests.data.readers import data_at
 from tui_trainer.data.batching.collate import IGNORE, collate
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
 from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, PreparedData, quantiles
@@ -22,7 +23,6 @@ from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.token_rows import BATCH_ROWS, COLUMN, DocumentWriter, Rows, StreamWriter
 from tui_trainer.data.preparing.tokenizing import CharacterReader
-from tui_trainer.data.sources.source import open_source, open_sources
 from tui_trainer.errors import DataError
 from tui_trainer.units import GIB, MIB
 
@@ -41,7 +41,7 @@ def data(tmp_path) -> Path:
 
 
 def prepared(data: Path, **changes) -> PreparedData:
-    return prepare([open_source(str(data))], CharacterReader(), replace(CUT, **changes), data.parent / "cache")
+    return prepare(data_at(data), CharacterReader(), replace(CUT, **changes), data.parent / "cache")
 
 
 def stream(path: Path) -> list[int]:
@@ -169,18 +169,18 @@ def test_a_stream_of_several_sources_follows_weights_dedup_and_skip_bad_rows(tmp
     rows = [json.dumps({"text": text}) for text in [*stories[:6], repeat]]
     first.write_text("\n".join([*rows, '{"text": 3}', '{"body": "x"}', ""]))
     second.write_text("".join(json.dumps({"text": text}) + "\n" for text in [stories[0], *stories[6:]]))
-    source, cut = open_sources([str(first), str(second)]), replace(CUT, eval_fraction=0)
+    data, cut = data_at(first, second), replace(CUT, eval_fraction=0)
     with pytest.raises(DataError, match=r"a\.jsonl, line 8: the column 'text' is a number(.|\n)*a\.jsonl, line 9: "):
-        prepare([source], CharacterReader(), cut, tmp_path / "cache")
+        prepare(data, CharacterReader(), cut, tmp_path / "cache")
     cut = replace(cut, weights=(2.0, 0.5), dedup=True, skip_bad_rows=True)
-    entry = prepare([source], CharacterReader(), cut, tmp_path / "cache")
+    entry = prepare(data, CharacterReader(), cut, tmp_path / "cache")
     found = documents_of(stream(entry.train_path), entry)
     assert found[:12] == [text for text in stories[:6] for _ in range(2)]
     assert len(found[12:]) == 3 and set(found[12:]) < set(stories[6:])
     counts = entry.counts
     assert (counts.documents_read, counts.bad_rows, counts.repeated_rows, counts.train_documents) == (16, 2, 2, 15)
     assert any(note.endswith("7 rows, 12 per training epoch (data.weights 2)") for note in entry.notes)
-    limited = prepare([source], CharacterReader(), replace(cut, max_rows=3, weights=()), tmp_path / "cache")
+    limited = prepare(data, CharacterReader(), replace(cut, max_rows=3, weights=()), tmp_path / "cache")
     assert documents_of(stream(limited.train_path), limited) == [*stories[:3], *stories[6:8]]
 
 
@@ -200,7 +200,7 @@ def write_blocks(path: Path, *, count: int = 20_000, bad: bool = False) -> Path:
 
 def prepared_by(processes: int, path: Path, cut: Cut = CUT) -> PreparedData:
     folder = path.parent / f"by-{processes}"
-    return prepare([open_source(str(path))], CharacterReader(), cut, folder, processes=processes)
+    return prepare(data_at(path), CharacterReader(), cut, folder, processes=processes)
 
 
 def files_of(entry: PreparedData) -> dict[str, bytes]:
@@ -214,7 +214,7 @@ def test_two_processes_prepare_the_same_files_as_one(tmp_path):
         processes.add(len(multiprocessing.active_children()))
 
     one, two = (
-        prepare([open_source(str(path))], CharacterReader(), cut, tmp_path / str(count), watch, processes=count)
+        prepare(data_at(path), CharacterReader(), cut, tmp_path / str(count), watch, processes=count)
         for count in (1, 2)
     )
     assert processes == {0, 2}
@@ -266,7 +266,7 @@ def test_preparing_with_processes_can_be_cancelled(tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        prepare([open_source(str(path))], CharacterReader(), CUT, tmp_path / "cache", stop, processes=2)
+        prepare(data_at(path), CharacterReader(), CUT, tmp_path / "cache", stop, processes=2)
     assert "reading the data" in reports
     assert list((tmp_path / "cache").iterdir()) == []
     assert multiprocessing.active_children() == []
@@ -293,7 +293,7 @@ def test_text_that_spells_a_special_token_stays_text(tmp_path):
 
 def test_progress_ends_at_the_number_of_characters(data):
     reports: list[tuple[str, float, float | None, str]] = []
-    prepare([open_source(str(data))], CharacterReader(), CUT, data.parent / "c", lambda *report: reports.append(report))
+    prepare(data_at(data), CharacterReader(), CUT, data.parent / "c", lambda *report: reports.append(report))
     assert reports[-1] == ("tokenising", 30 * 121, 30 * 121, "characters")
     trained = [report for report in reports if report[0] == "training the tokenizer"]
     assert trained[-1] == ("training the tokenizer", 24 * 121, 24 * 121, "characters")

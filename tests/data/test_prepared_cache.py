@@ -12,12 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.data.readers import data_at
 from tui_trainer.data.preparing import cache
 from tui_trainer.data.preparing.byte_bpe import TRAINED_HERE
 from tui_trainer.data.preparing.cache import Cut, PreparedData, find_entry
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import TextReader
-from tui_trainer.data.sources.source import open_source
 from tui_trainer.errors import DataError
 
 CUT = Cut(rows="documents", max_length=8, eval_fraction=0.2, seed=42, tokenizer="words")
@@ -53,8 +53,8 @@ def prepared(
     reader = (
         TextReader(None, eos_id=None, vocabulary=300) if cut is TRAINED else TextReader(encode, eos_id=1, vocabulary=99)
     )
-    sources = [open_source(str(one), "text") for one in (path, eval_path) if one]
-    return prepare(sources, reader, cut, folder or path.parent / "cache", progress)
+    data = data_at(path, eval_paths=[eval_path], text_column="text")
+    return prepare(data, reader, cut, folder or path.parent / "cache", progress)
 
 
 def entries(data: Path) -> list[Path]:
@@ -62,12 +62,12 @@ def entries(data: Path) -> list[Path]:
 
 
 def test_a_second_call_uses_the_entry_of_the_first(data):
-    sources, folder = [open_source(str(data), "text")], data.parent / "cache"
-    assert find_entry(sources, CUT, folder, None) is None
+    source, folder = data_at(data, text_column="text"), data.parent / "cache"
+    assert find_entry(source, CUT, folder, None) is None
     assert not folder.exists()
     first = prepared(data)
     again = prepared(data, encode=lambda texts: pytest.fail("the texts were encoded again"))
-    found = find_entry(sources, CUT, folder, None)
+    found = find_entry(source, CUT, folder, None)
     assert not first.from_cache and again.from_cache and found is not None and found.from_cache
     for entry in (again, found):
         assert (entry.folder, entry.counts, entry.lengths) == (first.folder, first.counts, first.lengths)
@@ -85,8 +85,9 @@ def test_another_setting_or_content_is_another_entry(data, subtests, monkeypatch
     folder = data.parent / "cache"
     for change in CHANGES:
         with subtests.test(change=change):
-            assert find_entry([open_source(str(data), "text")], replace(CUT, **change), folder, None) is None
-    assert find_entry([open_source(str(data), "body")], CUT, folder, None) is None
+            changed = replace(CUT, **change)
+            assert find_entry(data_at(data, text_column="text"), changed, folder, None) is None
+    assert find_entry(data_at(data, text_column="body"), CUT, folder, None) is None
     held_out = write(data.parent / "eval.jsonl", 3)
     assert len({first.folder, prepared(data, held_out).folder, prepared(data, write(held_out, 4)).folder}) == 3
     with monkeypatch.context() as patch:
@@ -143,6 +144,12 @@ def test_a_source_that_changes_while_it_is_read_is_refused(data):
     with pytest.raises(DataError, match=r"eval.jsonl .*changed while it was read"):
         prepared(data, held_out, encode=meddle)
     assert entries(data) == []
+    hashed, reader = data_at(data, text_column="text"), TextReader(encode, eos_id=1, vocabulary=99)
+    assert find_entry(hashed, CUT, data.parent / "cache", None) is None
+    write(data, 31)
+    with pytest.raises(DataError, match="changed while it was read"):
+        prepare(hashed, reader, CUT, data.parent / "cache")
+    assert entries(data) == [] and prepared(data).counts.documents_read == 31
 
 
 class Cancelled(Exception):
@@ -174,9 +181,9 @@ def test_folders_of_a_killed_process_are_removed_after_a_day(data):
 
 def test_data_found_again_has_the_names_of_now(tmp_path):
     def made(folder: str) -> PreparedData:
-        sources = [open_source(str(tmp_path / folder / name), "text") for name in ("rows", "held")]
+        rows, held_out = (tmp_path / folder / name for name in ("rows", "held"))
         reader = TextReader(encode, eos_id=1, vocabulary=99)
-        return prepare(sources, reader, CUT, tmp_path / "cache")
+        return prepare(data_at(rows, eval_paths=[held_out], text_column="text"), reader, CUT, tmp_path / "cache")
 
     for name in ("rows", "held"):
         (tmp_path / "mine" / name).mkdir(parents=True)

@@ -14,7 +14,7 @@ import pytest
 from tests.downloading.fake_hub import COMMIT, FakeHub, commit_of, environment_of, run, run_each, serving
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
-from tui_trainer.config.paths import with_absolute_paths
+from tui_trainer.config.paths import data_of, with_absolute_paths
 from tui_trainer.data.sources.hub import HubPath
 from tui_trainer.data.sources.source import DataChoice, open_source
 from tui_trainer.downloading.hub import HubFile, data_files_to_fetch
@@ -126,17 +126,16 @@ def fetch(path: str, *arguments: str, environment: dict[str, str]):
 STREAMED = """
 import json, sys
 from tui_trainer.data.preparing.estimate import size_of
-from tui_trainer.data.sources.source import DataChoice, training_and_evaluation
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import DataError
 for path, name, split in json.loads(sys.argv[1]):
     lines = []
     try:
-        choice = DataChoice(name=name, split=split, streaming=True)
-        source, held_out = training_and_evaluation((path,), (), "auto", choice)
-        for found in filter(None, (source, held_out)):
+        data = ResolvedData(paths=(path,), name=name, split=split, streaming=True)
+        for found in data.sources:
             texts = [document.text.partition(" of")[0] for document in found.documents()]
             lines.append(f"{texts} {found.fingerprint()}")
-        lines.append(f"{size_of(source).documents} {[use.words() for use in source.splits]}")
+        lines.append(f"{size_of(data.sources[0]).documents} {[use.words() for use in data.splits]}")
     except DataError as error:
         lines.append(str(error))
     print(json.dumps(lines))
@@ -347,7 +346,7 @@ def test_tasks_of_text_and_of_tables_read_a_snapshot(environment, repositories):
     )  # fmt: skip
     for task in ("causal_lm", "sequence_classification"):
         config = load_config(Request(assignments=(*settings, f"task.type={task}"))).config
-        data = find_task(task).prepare(config, prepared_data_folder(), lambda *_: None)
+        data = find_task(task).prepare(config, data_of(config), prepared_data_folder(), lambda *_: None)
         assert (data.counts.train_documents, data.counts.eval_documents) == (40, 8), task
 
 

@@ -52,7 +52,7 @@ def prepared(wild: Wild, model: Path | None, folder: Path) -> tuple[LoadedConfig
         raise ConfigError(problems)
     task = find_task(loaded.config.task.type)
     with fitted_task_named(loaded):
-        return loaded, task.prepare(loaded.config, prepared_data_folder(), lambda *progress: None)
+        return loaded, task.prepare(loaded.config, loaded.data, prepared_data_folder(), lambda *progress: None)
 
 
 def learnt_of(row: TokenRow, loaded: LoadedConfig, data: PreparedData, tokenizer: Any) -> str:

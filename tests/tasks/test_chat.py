@@ -12,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, tiny_model
 from tui_trainer.cli import main
-from tui_trainer.config.paths import with_absolute_paths
+from tui_trainer.config.paths import data_of, with_absolute_paths
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.runs.events import BaselinesMeasured, DataPrepared, EvalDone, RunProblem, StepDone, TextSampled
@@ -63,7 +63,7 @@ def loaded(tmp_path, tiny_folder):
 
 
 def prepared(config, tmp_path):
-    data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    data = TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
     return data, examples(data.train_path)
 
 
@@ -178,7 +178,7 @@ def test_rows_are_the_same_from_one_process_and_from_two(loaded, tmp_path, subte
         prepared_data = []
         for processes in (1, 2):
             config = loaded({"data.num_proc": processes}, rows, scratch=True).config
-            data = TASK.prepare(config, tmp_path / f"{name} {processes}", lambda *_: None)
+            data = TASK.prepare(config, data_of(config), tmp_path / f"{name} {processes}", lambda *_: None)
             prepared_data.append((data.train_path.read_bytes(), data.notes))
         with subtests.test(name):
             assert prepared_data[0] == prepared_data[1]

@@ -12,6 +12,7 @@ from transformers.models.m2m_100.modeling_m2m_100 import shift_tokens_right
 
 from tests.tiny_models import save_tiny_translator
 from tui_trainer.config.load import Request
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.generate import Sampling, Writer
@@ -55,7 +56,7 @@ def loaded(folder: Path, **changes):
 def test_texts_and_generated_answers_are_marked_with_their_languages(kind, tmp_path):
     (source, target), answer, first = KINDS[kind]
     config = loaded(save_translator(tmp_path / kind, kind)).config
-    data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    data = TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
     tokenizer = TASK.load_tokenizer(config, data)
     rows = [Rows(data.train_path).example(row) for row in range(data.counts.train_rows)]
     spelt = [tuple(map(tokenizer.convert_ids_to_tokens, (row.tokens.tolist(), row.labels.tolist()))) for row in rows]
@@ -137,5 +138,6 @@ def test_a_classifier_needs_only_the_source_language(tmp_path):
 @pytest.mark.full
 def test_a_language_without_a_token_is_refused(tmp_path):
     folder = save_tiny_translator(tmp_path / "nllb", "nllb", WORDS, src_lang="eng_Latn", tgt_lang="french")
+    asked = loaded(folder)
     with pytest.raises(ConfigError, match="has no token for src_lang or tgt_lang"):
-        TASK.prepare(loaded(folder).config, tmp_path / "cache", lambda *_: None)
+        TASK.prepare(asked.config, asked.data, tmp_path / "cache", lambda *_: None)

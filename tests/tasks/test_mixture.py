@@ -13,6 +13,7 @@ from tests.runs.journals import read_all
 from tests.tasks.test_resume import SETTINGS, hashes
 from tui_trainer.cli import main
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
@@ -68,8 +69,8 @@ def test_every_task_reads_sources_with_other_columns_and_applies_their_weights(t
         with subtests.test(name):
             (tmp_path / name).mkdir()
             config, task = loaded(tmp_path / name, name, **{"data.max_length": 200}).config, find_task(name)
-            guess = task.data_facts(config, tmp_path / "cache")
-            data = task.prepare(config, tmp_path / "cache", lambda *_: None)
+            asked = config, data_of(config), tmp_path / "cache"
+            guess, data = task.data_facts(*asked), task.prepare(*asked, lambda *_: None)
             facts = task.facts(config, data)
             assert not guess.exact and facts.exact
             assert data.counts.eval_rows == pytest.approx(22, abs=2)
@@ -78,7 +79,7 @@ def test_every_task_reads_sources_with_other_columns_and_applies_their_weights(t
             assert used[0] % 2 == 0 and used == pytest.approx([96, 20], abs=2)
             assert guess.rows == pytest.approx(data.counts.train_rows, rel=0.06)
             assert [source.rows_per_epoch for source in guess.sources] == pytest.approx(used, rel=0.1)
-            assert task.data_facts(config, tmp_path / "cache") == facts
+            assert task.data_facts(*asked) == facts
             rows = Rows(data.train_path)
             assert len({rows.row(index).tobytes() for index in range(len(rows))}) <= used[0] // 2 + used[1]
 
@@ -125,7 +126,8 @@ def test_a_character_model_reads_several_sources_and_evaluates_on_another(tmp_pa
         asked = {**settings, **more}
         config = load_config(Request(profile="char-lm", assignments=tuple(f"{k}={v}" for k, v in asked.items()))).config
         task = find_task("char_lm")
-        return task.data_facts(config, tmp_path / "cache"), task.prepare(config, tmp_path / "cache", lambda *_: None)
+        asked = config, data_of(config), tmp_path / "cache"
+        return task.data_facts(*asked), task.prepare(*asked, lambda *_: None)
 
     guess, data = prepared(**{"data.eval_fraction": 0.1})
     assert sum("of document 1 are held out" in note for note in data.notes) == 2, "of each source its share"

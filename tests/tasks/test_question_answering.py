@@ -14,6 +14,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer, BertConfi
 from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model
 from tui_trainer.cli import main
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.samples import python_questions
@@ -60,7 +61,7 @@ def loaded(data, changes=None):
 
 def prepared(tmp_path, rows, changes=None):
     config = loaded(write_rows(tmp_path / "rows.jsonl", rows), changes).config
-    return config, TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    return config, TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
 
 
 def text_of(window) -> str:
@@ -102,7 +103,8 @@ def test_all_forms_of_answers_give_the_same_rows(tmp_path, subtests):
     whole = {"data.eval_fraction": 0}
 
     def prepare(path, changes=whole):
-        data = TASK.prepare(loaded(path, changes).config, tmp_path / path.stem, lambda *_: None)
+        asked = loaded(path, changes)
+        data = TASK.prepare(asked.config, asked.data, tmp_path / path.stem, lambda *_: None)
         return [(row.tokens.tolist(), row.labels.tolist()) for row in examples(data.train_path)], data
 
     expected, data = prepare(write_rows(tmp_path / "plain.jsonl", rows))
@@ -239,8 +241,9 @@ def test_mistakes_in_json_of_squad_are_refused_with_their_place(tmp_path, subtes
             whole["data"] = [{"title": "Nothing yet", "paragraphs": []}, *whole["data"]]
             whole["data"][1]["paragraphs"][1:1] = [paragraph]
             (tmp_path / "squad.json").write_text(json.dumps(whole))
+            asked = loaded(tmp_path / "squad.json")
             with pytest.raises(DataError) as caught:
-                TASK.prepare(loaded(tmp_path / "squad.json").config, tmp_path / "cache", lambda *_: None)
+                TASK.prepare(asked.config, asked.data, tmp_path / "cache", lambda *_: None)
             [problem] = caught.value.problems
             assert words in problem.message and "item 2, paragraph 2" in problem.where and place in problem.where
 

@@ -17,6 +17,7 @@ from tests.tiny_models import SEQ2SEQ, save_tiny_model, tiny_model
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.remedies import memory_with
 from tui_trainer.cli import main
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.preparing.token_rows import TokenRow
 from tui_trainer.errors import ConfigError
@@ -81,7 +82,7 @@ def loaded(tmp_path, tiny_folder):
 
 
 def prepared(config, tmp_path):
-    data = TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    data = TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
     return data, examples(data.train_path)
 
 
@@ -126,9 +127,9 @@ def test_long_inputs_and_answers_lose_their_end_and_are_counted(loaded, tmp_path
 
 def test_an_estimated_plan_uses_the_longest_allowed_answer(loaded, tmp_path):
     config = loaded("bart").config  # whose tokenizer knows all characters
-    facts = TASK.data_facts(config, tmp_path / "cache")
+    facts = TASK.data_facts(config, data_of(config), tmp_path / "cache")
     assert not facts.exact and facts.target_tokens == 12
-    exact = TASK.facts(config, TASK.prepare(config, tmp_path / "cache", lambda *_: None))
+    exact = TASK.facts(config, TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None))
     assert exact.target_tokens < 12
     # Its answers are no part of what the encoder reads.
     assert facts.row_tokens == pytest.approx(exact.row_tokens, rel=0.25)

@@ -10,6 +10,7 @@ from safetensors.torch import load_file
 from tests.tasks.tiny_tasks import TINY, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, texts
 from tui_trainer.cli import main
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import LABELS, Rows
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.hardware.storage import prepared_data_folder
@@ -38,7 +39,7 @@ def loaded(path, **changes):
 
 def prepared(path, **changes):
     config = loaded(path, **changes).config
-    return config, TASK.prepare(config, prepared_data_folder(), lambda *_: None)
+    return config, TASK.prepare(config, data_of(config), prepared_data_folder(), lambda *_: None)
 
 
 @pytest.fixture

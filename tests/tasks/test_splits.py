@@ -16,11 +16,13 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.preparing.estimate import size_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.sources.source import DataChoice, open_source, training_and_evaluation
+from tui_trainer.data.sources.resolved import ResolvedData
+from tui_trainer.data.sources.source import DataChoice, open_source
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
@@ -72,7 +74,7 @@ def loaded(path: Path | str, **changes: Any) -> LoadedConfig:
 def used(path: Path | str, cache: Path, **changes: Any) -> tuple[set[str], set[str], str]:
     """Return the marks of rows that are trained on and evaluated on, and the notes about splits."""
     config = loaded(path, **changes).config
-    data = find_task(config.task.type).prepare(config, cache, lambda *_: None)
+    data = find_task(config.task.type).prepare(config, data_of(config), cache, lambda *_: None)
     tokenizer = Tokenizer.from_file(str(data.tokenizer_path))
 
     def found(path: Path | None) -> set[str]:
@@ -192,8 +194,8 @@ def test_tasks_without_columns_evaluate_on_the_validation_split(tmp_path):
         write(tmp_path / f"d/{split}.jsonl", rows(split))
     for task in ("char_lm", "sequence_classification"):
         config = loaded(tmp_path / "d", task__type=task, data__max_length=16).config
-        guess = find_task(task).data_facts(config, tmp_path / "cache")
-        data = find_task(task).prepare(config, tmp_path / "cache", lambda *_: None)
+        guess = find_task(task).data_facts(config, data_of(config), tmp_path / "cache")
+        data = find_task(task).prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
         assert (data.counts.train_documents, data.counts.eval_documents) == (20, 4), task
         assert guess.splits == data.splits == find_task(task).facts(config, data).splits and guess.eval_rows
 
@@ -203,7 +205,7 @@ def test_the_plan_names_the_splits_in_text_and_json(tmp_path):
     asked = loaded(tmp_path / "rows", data__eval_fraction=0, evaluation__early_stopping_patience=2)
     plan = estimated_plan(asked)
     expected = "train (train/0.parquet) is trained on; validation (validation/0.parquet) is evaluated on; not read: "
-    shown = "\n".join(plan_lines(plan, data_words(plan.config)))
+    shown = "\n".join(plan_lines(plan, data_words(plan.config, asked.data)))
     assert expected in shown and "is evaluated on validation/0.parquet" in shown and "trains on train/0.p" in shown
     assert plan.splits[0].left_alone == ("test (test/0.parquet)",) and plan.eval_rows.value == 4
     assert read_plan_file(plan.model_dump_json().encode()).splits == plan.splits
@@ -450,16 +452,17 @@ def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     for split in ("train", "test"):
         write(tmp_path / f"d/{split}.jsonl", rows(split))
     readme(tmp_path / "d", train="*.jsonl", test="test.jsonl")
-    found, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto")
+    folder = (str(tmp_path / "d"),)
+    [found] = ResolvedData(paths=folder).sources
     assert [file.name for file in found.files] == ["train.jsonl"]
     assert "not read: test (" in found.splits[0].words()
-    every, _ = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train+test"))
+    [every] = ResolvedData(paths=folder, split="train+test").sources
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
     with pytest.raises(DataError, match=r"\(test.jsonl belongs to train and to another split\)"):
         open_source(str(tmp_path / "d"))
-    both = training_and_evaluation([str(tmp_path / "d")], [], "auto", DataChoice(split="train[:1]"), "train[1:]")
-    assert both[0].splits == () or all(not use.left_alone for use in both[0].splits)
+    both = ResolvedData(paths=folder, split="train[:1]", eval_split="train[1:]")
+    assert all(not use.left_alone for use in both.splits)
 
 
 def test_a_lone_test_split_is_trained_on_only_if_it_is_named(at_home):
@@ -522,9 +525,9 @@ def test_train_is_preferred_to_other_splits_whose_names_begin_with_it(tmp_path):
         write(tmp_path / f"{split}.jsonl", rows("train" if split == "more" else split))
     splits = {"train_extra": "more.jsonl", "train": "train.jsonl", "validation": "validation.jsonl"}
     readme(tmp_path, **splits, validation_other="test.jsonl")
-    found, held_out = training_and_evaluation([str(tmp_path)], [], "auto")
+    found, held_out = ResolvedData(paths=(str(tmp_path),)).sources
     assert [file.name for file in found.files] == ["train.jsonl"]
-    assert held_out and [file.name for file in held_out.files] == ["validation.jsonl"]
+    assert [file.name for file in held_out.files] == ["validation.jsonl"]
     readme(tmp_path, train_extra="more.jsonl", train_other="train.jsonl")
     with pytest.raises(
         DataError, match=r"several splits are named train.*; set data.split to train_extra or train_other; or"
@@ -605,9 +608,9 @@ def test_a_plan_reports_rows_shared_through_data_eval_path(tmp_path):
     (tmp_path / "link.jsonl").symlink_to(path)
 
     def shares(split: str, eval_split: str) -> bool:
-        sources = [str(path)], [str(tmp_path / "link.jsonl")]
-        found, held_out = training_and_evaluation(*sources, "auto", DataChoice(split=split), eval_split)
-        assert held_out and (eval_split in held_out.description or not eval_split)
+        both = {"paths": (str(path),), "eval_paths": (str(tmp_path / "link.jsonl"),)}
+        found, held_out = ResolvedData(**both, split=split, eval_split=eval_split).sources
+        assert eval_split in held_out.description
         return any("also trained on" in use.words() for use in found.splits)
 
     assert shares("", "") and shares("train[:90%]", "train[80%:]") and not shares("train[:80%]", "train[80%:]")
@@ -621,11 +624,10 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
     (tmp_path / "cf/README.md").write_text("---\nconfigs:\n- config_name: en\n  data_files: en.jsonl\n---\n")
     write(tmp_path / "ev/v.jsonl", rows("validation"))
     (tmp_path / "ev/README.md").write_text("---\nconfigs:\n- config_name: plain\n  data_files: v.jsonl\n---\n")
-    asked = [str(tmp_path / "cf")], "auto", DataChoice(name="en", split="train[:5]")
+    asked = {"paths": (str(tmp_path / "cf"),), "name": "en", "split": "train[:5]"}
 
     def held_out(path: str, eval_split: str = "") -> int:
-        source = training_and_evaluation(asked[0], [path], *asked[1:], eval_split)[1]
-        assert source
+        _, source = ResolvedData(**asked, eval_paths=(path,), eval_split=eval_split).sources
         return len(list(source.rows(ProblemList(), choices=ColumnChoices(""))))
 
     assert held_out(str(tmp_path / "ev")) == 4 and held_out("sample:python-docstrings") > 0
@@ -648,11 +650,11 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
 @pytest.mark.full
 def test_settings_of_the_hub_are_noted_as_unused_for_a_local_path(at_home):
     write(at_home / "corpus/rows.jsonl", rows("train"))
-    found = training_and_evaluation(["corpus/rows.jsonl"], [], "auto", DataChoice(revision="v9", streaming=True))[0]
+    found = ResolvedData(paths=("corpus/rows.jsonl",), revision="v9", streaming=True)
     told = "data.revision and data.streaming are for datasets on the Hub, and ignored for local data"
     assert [use.note for use in found.splits] == [told]
     write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
     for path in ("corpus", str(at_home / "corpus")):
-        [use] = training_and_evaluation([path], [], "auto")[0].splits
+        [use] = ResolvedData(paths=(path,)).splits
         assert "not the dataset of the same name on the Hub (hub:corpus)" in use.words()
     assert not open_source("hub:corpus", choice=DataChoice(revision="main")).remark

@@ -15,6 +15,7 @@ from transformers import AutoModelForTokenClassification, AutoTokenizer, BertCon
 from tests.tasks.tiny_tasks import TINY, examples, finish, load, of_kind, set_options, write_rows
 from tests.tiny_models import save_tiny_model, tiny_tokenizer
 from tui_trainer.cli import main
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
@@ -55,7 +56,7 @@ def config_of(data, changes=None):
 
 def prepared(tmp_path, rows, changes=None):
     config = config_of(write_rows(tmp_path / "rows.jsonl", rows), changes)
-    return config, TASK.prepare(config, tmp_path / "cache", lambda *_: None)
+    return config, TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
 
 
 # Words and their tokens.
@@ -164,7 +165,8 @@ def test_rows_of_all_forms_give_the_same_tokens(tmp_path):
     write_rows(tmp_path / "words.jsonl", rows)
     contents = []
     for name in ("words.jsonl", "rows.conll", "spans.jsonl"):
-        data = TASK.prepare(config_of(tmp_path / name), tmp_path / "cache", lambda *_: None)
+        config = config_of(tmp_path / name)
+        data = TASK.prepare(config, data_of(config), tmp_path / "cache", lambda *_: None)
         contents.append([(row.tokens.tolist(), row.labels.tolist()) for row in examples(data.train_path)])
     assert contents[0] == contents[1] == contents[2]
 

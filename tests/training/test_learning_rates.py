@@ -18,6 +18,7 @@ from tui_trainer.launching.open_run import load_config
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES, LrCurve
+from tui_trainer.planning.batch_cut import effective_rows
 from tui_trainer.planning.learning_rates import learning_rate
 from tui_trainer.runs.events import StepDone
 from tui_trainer.training.clock import Clock
@@ -44,7 +45,7 @@ def fall_of_the_loss(optim, start, batch):
     loaded = loaded_with(optim, start)
     model = tiny_model("llama")
     parameters = sum(weights.numel() for weights in model.parameters())
-    training, lr = loaded.config.training, learning_rate(loaded, parameters).value
+    training, lr = loaded.config.training, learning_rate(loaded, parameters, effective_rows(loaded)).value
     if start == "lora":
         model = find_method("lora").apply(model, TuningSection(method="lora", r=8), seed=5, autocast=False)
     optimizer, loss = RunOptimizer(model, training, lr=lr), NextTokenLoss(model)
@@ -96,8 +97,8 @@ def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, t
 def test_the_reason_of_a_rate_names_the_optimizer(subtests):
     for start in START:
         for optim, word in (("adafactor", "Adafactor uses AdamW's rates"), ("sgd", "SGD's steps")):
-            planned = learning_rate(loaded_with(optim, start), 10**8)
+            planned = learning_rate(loaded_with(optim, start), 10**8, rows=8)
             with subtests.test(f"{optim} {start}"):
                 assert planned.exact and word in planned.reason
     written = load_config(Request(assignments=("training.optim=sgd", "training.learning_rate=0.25")))
-    assert learning_rate(written, 10**8).value == 0.25
+    assert learning_rate(written, 10**8, rows=8).value == 0.25

@@ -35,7 +35,7 @@ def refusals(context: Context, patch: Patch) -> list[str]:
         loaded = patched(context.loaded, patch)
     except ConfigError as error:
         return [problem.message for problem in error.problems]
-    facts = facts_of(loaded.config) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
+    facts = facts_of(loaded) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
     found = problems if problems or plan is None else tuple(_of_start(loaded))
     if context.plan is None:

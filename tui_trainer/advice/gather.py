@@ -72,14 +72,14 @@ def gather(
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
     hardware, task = with_memory_now(hardware or probe()), find_task(loaded.config.task.type)
-    facts = facts_of(loaded.config, progress)
+    facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
     of_data: tuple[Problem, ...] = ()
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
-                counted = task.counted(loaded.config, prepared_data_folder(), progress or (lambda *_: None))
+                counted = task.counted(loaded.config, loaded.data, prepared_data_folder(), progress)
             facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
         except InputError as error:
             of_data = tuple(loaded.placed(problem) for problem in error.problems)
@@ -105,8 +105,8 @@ def gather(
         facts=facts,
         first_rows=first_rows,
         problems=problems,
-        all_tokens=_all_tokens(loaded.config, facts, progress),
-        sample=_sample(loaded.config),
+        all_tokens=_all_tokens(loaded, facts, progress),
+        sample=_sample(loaded),
         disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
@@ -140,10 +140,11 @@ def _measured(path: Path, changed: int) -> ReadRate | None:
     return read_rate(path)
 
 
-def facts_of(config: Config, progress: Progress | None = None) -> DataFacts | None:
-    """What is known of the data; None where it cannot be read."""
+def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:
+    """Return how much data there is; None where it cannot be read."""
+    config = loaded.config
     with suppress(InputError):
-        return find_task(config.task.type).data_facts(config, prepared_data_folder(), progress)
+        return find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
     return None
 
 
@@ -156,13 +157,13 @@ def plan_or_problems(
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
     """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
     try:
-        if facts is None or not facts.rows:
+        if facts is None:
             return estimated_plan(loaded, progress, gpu=gpu), ()
         return make_plan(loaded, hardware, facts, chosen_gpu=gpu), ()
     except InputError as error:
         problems = error.problems
     with suppress(InputError):
-        if facts and facts.rows:
+        if facts:
             # The same machine and cards, of which nobody says how much memory they have in all.
             cards = tuple(replace(card, memory_bytes=None) for card in hardware.gpus)
             unknown = replace(hardware, memory_bytes=None, gpus=cards)
@@ -170,16 +171,18 @@ def plan_or_problems(
     return None, problems
 
 
-def _all_tokens(config: Config, facts: DataFacts | None, progress: Progress | None) -> int | None:
-    """Tokens of the whole text, held-out part and what a limit leaves out counted in."""
-    if config.data.max_chars or config.data.max_rows:
-        facts = facts_of(with_changes(config, {"data.max_chars": 0, "data.max_rows": 0}), progress)
+def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progress | None) -> int | None:
+    """Return the tokens of the whole text, including the held-out part and the part that a limit leaves out."""
+    if loaded.config.data.max_chars or loaded.config.data.max_rows:
+        whole = with_changes(loaded.config, {"data.max_chars": 0, "data.max_rows": 0})
+        facts = facts_of(replace(loaded, config=whole), progress)
     return facts.tokens + facts.eval_tokens if facts else None
 
 
-def _sample(config: Config) -> tuple[str, ...]:
+def _sample(loaded: LoadedConfig) -> tuple[str, ...]:
+    config = loaded.config
     with suppress(InputError):
-        return () if config.is_from_scratch else find_task(config.task.type).sample_texts(config)
+        return () if config.is_from_scratch else find_task(config.task.type).sample_texts(config, loaded.data)
     return ()
 
 

@@ -73,11 +73,11 @@ def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
     from tui_trainer.models.loading import load_pretrained
     from tui_trainer.training.recorder import peak_memory_bytes
 
-    config = load_config(request_of(question), gpu=question["gpu"]).config
-    task = find_task(config.task.type)
+    loaded = load_config(request_of(question), gpu=question["gpu"])
+    config, task = loaded.config, find_task(loaded.config.task.type)
     before, started = psutil.Process().memory_info().rss, perf_counter()
     if question["way"] in (ANEW, CACHED):
-        task.prepare(config, Path(question["place"]), lambda *_: None)
+        task.prepare(config, loaded.data, Path(question["place"]), None)
     else:
         folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
         in_place = question["way"] == IN_PLACE

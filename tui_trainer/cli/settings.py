@@ -47,7 +47,7 @@ def plan(
     if as_json:
         print(made.model_dump_json(indent=1))
         return
-    print("\n".join(lines.plan_lines(made, data_words(made.config), loaded.notes)))
+    print("\n".join(lines.plan_lines(made, data_words(made.config, loaded.data), loaded.notes)))
 
 
 @app.command()

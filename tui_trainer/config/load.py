@@ -16,10 +16,11 @@ from pydantic import BaseModel, ValidationError
 
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.fields import Setting, settings_of
-from tui_trainer.config.paths import with_absolute_paths, with_paths_beside
+from tui_trainer.config.paths import data_of, with_absolute_paths, with_paths_beside
 from tui_trainer.config.removed import REMOVED, nearest_setting, without_removed
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, ResolvedConfig
 from tui_trainer.config.toml_files import Profile, find_profile, nest, parse_toml, profile_names, read_toml
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.files.local_paths import as_bytes, is_here, is_utf8
 from tui_trainer.terminal.safe_text import one_line, shell_word
@@ -82,6 +83,12 @@ class LoadedConfig:
     """What was made of presets that do not fit, and what is not used any more, a sentence each."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The columns that settings such as `data.text_column` stand for, where the data was looked at."""
+    data: ResolvedData = field(default_factory=ResolvedData, compare=False)
+    """The data that `config` names, looked up once for this config and for every other that is derived from it."""
+
+    def __post_init__(self) -> None:
+        if self.data != (data := data_of(self.config)):
+            object.__setattr__(self, "data", data)
 
     def origin(self, key: str) -> Origin:
         return self.layers[key].origin if key in self.layers else Origin.DEFAULT

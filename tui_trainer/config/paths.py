@@ -9,6 +9,7 @@ from tui_trainer.config.changes import with_changes
 from tui_trainer.config.mixture import joined, paths_in
 from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.config.token_list import with_file_read
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import HUB_PREFIX, SAMPLE_PREFIX, address_of, could_be_on_the_hub
 from tui_trainer.files.local_paths import from_the_root, is_here
@@ -16,6 +17,13 @@ from tui_trainer.terminal.safe_text import one_line
 
 # Settings that name what is read.
 _READ = (MODEL_KEY, DATA_KEY, "data.eval_path", "task.chat_template", "model.add_tokens")
+
+
+def data_of(config: Config) -> ResolvedData:
+    """Return the data that a config names. It is not looked up yet."""
+    names = {"text_column", "name", "split", "eval_split", "revision", "streaming"}
+    data = config.data
+    return ResolvedData(paths=data.paths, eval_paths=data.eval_paths, **data.model_dump(include=names))
 
 
 def with_absolute_paths(config: Config) -> Config:

@@ -14,8 +14,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.layout import RowLayout
-from tui_trainer.data.preparing.cache import PreparedData, read_entry
+from tui_trainer.data.preparing.cache import PreparedData, read_entry, rows_now
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
@@ -45,9 +46,10 @@ def prepared_data(trained: TrainedModel, progress: Progress = lambda *_: None) -
         hint = f"restore the model, or use `{command}`, which needs only a file with rows"
         raise InputError(f"{message}, which is not on this disk", hint=hint)
     plan, task = trained.plan, trained.task
-    now = task.rows_now(trained.config, plan.data_key, plan.data_fingerprint, progress)
+    data = data_of(trained.config)
+    now = rows_now(data, task.cut(trained.config), plan.data_key, plan.data_fingerprint, progress)
     if now == "the same":
-        return task.prepare(trained.config, prepared_data_folder(), progress)
+        return task.prepare(trained.config, data, prepared_data_folder(), progress)
     if now == "of other data":
         raise InputError("the data has changed since this run, so its held-out rows cannot be read again")
     message = "the data of this run was prepared by an older version, and its folder is gone"

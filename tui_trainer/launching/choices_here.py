@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig, Request
-from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
+from tui_trainer.config.mixture import paths_in
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.columns.row import columns_of
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.samples import samples
 from tui_trainer.data.sources.hub import names_in_the_cache
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source_file import form_of
 from tui_trainer.errors import InputError, Problem, system_reason
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, cached_repositories
@@ -30,7 +31,6 @@ from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, format_bytes
 
@@ -74,10 +74,9 @@ def models_here() -> list[Choice]:
 
 
 def first_rows(path: str) -> FirstRows:
-    """Of data that is on this machine, as they are written. It may wait for a disk."""
-    config = with_changes(Config(), {DATA_KEY: path})
+    """Return the first rows of data on this machine, as they are written. It may wait for a disk."""
     try:
-        source = sources_of(config)[0].parts[0]
+        source = ResolvedData(paths=paths_in(path)).parts[0]
         if not source.is_table:
             texts = [_cell(one.text) for one in source.documents(max_rows=_SHOWN_ROWS, max_chars=_TEXT_CHARACTERS)]
             return FirstRows(what=one_line(source.description), columns=("text",), rows=tuple((one,) for one in texts))

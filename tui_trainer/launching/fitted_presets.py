@@ -3,7 +3,7 @@
 What the user wrote is not changed: where that does not fit, it is refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -17,6 +17,7 @@ from tui_trainer.data.columns.labels import holds_labels, label_columns
 from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
 from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, DataError, InputError
 from tui_trainer.launching.run_as_model import with_run_as_model
 from tui_trainer.methods.tuning_methods import METHOD_KEY
@@ -30,11 +31,7 @@ from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
-from tui_trainer.tasks.parts.learns_from_data import named_columns, sources_of
 from tui_trainer.terminal.safe_text import one_line
-
-Signature = tuple[tuple[int, int], ...]
-"""(size, mtime in ns) of each file of the data."""
 
 _TASK = "task.type"
 # What recipes for any model say: it stands for "not chosen" until the rows are looked at.
@@ -67,12 +64,12 @@ def with_nodes_of_step(loaded: LoadedConfig) -> LoadedConfig:
 
 @contextmanager
 def fitted_task_named(loaded: LoadedConfig) -> Iterator[None]:
-    """What reads the data: where rows are refused by a task that nobody named, the refusal says why it is this one."""
+    """Read data within this context: if a task that nobody named refuses rows, the error says why it was chosen."""
     try:
         yield
     except DataError as error:
         why = loaded.fitted_because(_TASK)
-        rows = _first_rows(loaded.config) if why else ()
+        rows = _first_rows(loaded.data) if why else ()
         is_of_task = rows and _refusal_of_rows(loaded.config, loaded.config.task.type, rows)[0]
         if not is_of_task or any(why == problem.message for problem in error.problems):
             raise
@@ -135,22 +132,22 @@ def _recipe_and_task(before: LoadedConfig, after: LoadedConfig) -> str:
 
 
 def _with_task_that_fits(loaded: LoadedConfig) -> LoadedConfig:
-    """The task that reads such rows, of those that the model can learn, where nobody named one."""
+    """Set the task that reads such rows, of those that the model can learn, if nobody named one."""
     config = loaded.config
     if loaded.origin(_TASK).by_user or config.task.type != _ANY_MODEL or not config.model.model_name_or_path:
         return loaded
     if (run := run_of_model(Path(config.model.model_name_or_path))) and _task_of(run) == _CHARACTERS:
         return loaded.fitted(_TASK, _CHARACTERS, f"the run {run.name} is a character model")
     parts = with_changes(Config(), {name: getattr(config, name) for name in ("task", "data", "model")})
-    task, why = _task_that_fits(parts, _signature(config))
+    task, why = _task_that_fits(parts, loaded.data, _signature(loaded.data))
     return loaded.fitted(_TASK, task, why) if task else loaded
 
 
 def with_columns_found(loaded: LoadedConfig) -> LoadedConfig:
-    """With the columns that its task finds in the first rows of the data; with none where it cannot tell."""
+    """Return the config with the columns that its task finds in the first rows; with none if they are ambiguous."""
     config, found = loaded.config, dict[str, str]()
     with suppress(InputError):
-        task, rows = find_task(config.task.type), _first_rows(config)
+        task, rows = find_task(config.task.type), _first_rows(loaded.data)
         if rows and task.rows != "examples":
             found["text_column"] = ColumnChoices(config.data.text_column).choose(rows)
         elif rows:
@@ -176,10 +173,10 @@ def misfit(loaded: LoadedConfig) -> str:
         return why
     if not loaded.origin(DATA_KEY).by_user:
         return ""
-    if rows := _first_rows(config):
+    if rows := _first_rows(loaded.data):
         return _refusal_of_rows(config, task.name, rows)[0]
     with suppress(InputError, OSError):
-        is_text = not config.data.streaming and not sources_of(config)[0].parts[0].is_table
+        is_text = not config.data.streaming and not loaded.data.parts[0].is_table
         return "it trains on the rows of a table" if is_text and task.rows == "examples" else ""
     return ""
 
@@ -222,7 +219,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     config = loaded.config
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
-    found = _columns_of_pair(config, _first_rows(config))
+    found = _columns_of_pair(config, _first_rows(loaded.data))
     why = f"rows with {' and '.join(found.values())} are pairs; to train on one column only, set {TEXT}"
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
@@ -232,7 +229,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
 def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     """The columns that are a class each, where nobody named the one of labels."""
     data = loaded.config.data
-    if loaded.config.task.type != _CLASSES or data.label_column != AUTO or not (rows := _first_rows(loaded.config)):
+    if loaded.config.task.type != _CLASSES or data.label_column != AUTO or not (rows := _first_rows(loaded.data)):
         return loaded
     found: tuple[str, ...] = ()
     with suppress(DataError):  # told by who reads the rows
@@ -251,20 +248,19 @@ def _columns_of_pair(config: Config, rows: Sequence[Row]) -> dict[str, str]:
     return dict(zip((TEXT, SECOND_TEXT_KEY), found, strict=True)) if found else {}
 
 
-def _signature(config: Config) -> Signature:
-    """Of all files that are trained on, as they are now; empty where there are none, or what is streamed has to be
-    asked for."""
+def _signature(data: ResolvedData) -> Hashable:
+    """Return the sizes and times of the files; empty where there are none, and for data that is streamed."""
     with suppress(InputError, OSError):
-        return () if config.data.streaming else sources_of(config)[0].signature()
+        return () if data.streaming else data.signature
     return ()
 
 
 @lru_cache(maxsize=4)
-def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
-    """The task, and what is wrong with the one there is; empty where that will do, or the model is not known. Edits of
-    other settings ask for the same again, and the data may lie far away.
+def _task_that_fits(config: Config, data: ResolvedData, signature: Hashable) -> tuple[str, str]:
+    """Return the task that fits model and data, and why the present one does not; empty if it does, or if the model is
+    unknown. If no task can learn from the rows, return the one that refuses them for the clearest reason.
 
-    Where no task can learn from the rows, it is the one whose refusal says what is wrong with them.
+    The answer is kept, because edits of other settings ask again and the data may be on a slow disk.
     """
     refusals = {name: _refusal_of_model(config, name) for name in task_names()}
     can = [name for name, why in refusals.items() if not why]
@@ -277,7 +273,7 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
         can = [name for name in can if not find_task(name).is_only_by_columns]
     if not can:
         return "", ""
-    rows = _first_rows(config)
+    rows = _first_rows(data)
     kind = kind_of_rows(rows) if config.data.text_column == AUTO else None
     if kind and (fit := next((name for name in kind.tasks if name in can), "")):
         fits = fit
@@ -302,17 +298,18 @@ def _task_that_fits(config: Config, signature: Signature) -> tuple[str, str]:
     return ("", "") if fits == _ANY_MODEL else (fits, refusals[_ANY_MODEL])
 
 
-def _first_rows(config: Config) -> Sequence[Row]:
-    """Of a table that is on this machine; none where it is no table or cannot be read, which is told elsewhere. It
-    waits for a slow disk: what is learnt does not depend on its speed."""
-    return () if config.data.streaming else _rows_of(with_changes(Config(), {"data": config.data}), _signature(config))
+def _first_rows(data: ResolvedData) -> Sequence[Row]:
+    """Return the first rows of a table on this machine; none if it is no table or cannot be read, which others report.
+
+    It waits for a slow disk, so that the task does not depend on the speed of the disk.
+    """
+    return () if data.streaming else _rows_of(data, _signature(data))
 
 
-@lru_cache(maxsize=1)  # the task and its columns are both told by them
-def _rows_of(config: Config, signature: Signature) -> Sequence[Row]:
+@lru_cache(maxsize=1)  # an edited config has the same rows
+def _rows_of(data: ResolvedData, signature: Hashable) -> Sequence[Row]:
     with suppress(InputError, OSError):
-        source = sources_of(config)[0].parts[0]
-        return head_of(source.rows(ProblemList(), choices=ColumnChoices(config.data.text_column)))[0]
+        return head_of(data.parts[0].rows(ProblemList(), choices=ColumnChoices(data.text_column)))[0]
     return ()
 
 

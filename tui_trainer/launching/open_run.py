@@ -9,6 +9,7 @@ from pathlib import Path
 from tui_trainer.config.load import LoadedConfig, Request, load
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, FolderError, Problem
 from tui_trainer.exporting.trained_model import model_again
 from tui_trainer.hardware.diagnosis import GpuChoice
@@ -64,9 +65,11 @@ def load_config(request: Request, *, gpu: GpuChoice = None, hardware: Hardware |
 
 
 def with_what_suits(plain: LoadedConfig) -> LoadedConfig:
-    """What `load_config` makes of a config, for one that is edited. It looks at the model and the data, which may be
-    seen for the first time and lie on a slow disk."""
-    return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config)))
+    """Return a config that is edited with the presets that suit its model and data, as `load_config` does.
+
+    The model and the data are looked up anew, which may take long on a slow disk.
+    """
+    return with_fitted_presets(replace(plain, config=with_absolute_paths(plain.config), data=ResolvedData()))
 
 
 def name_problems(loaded: LoadedConfig) -> list[Problem]:
@@ -92,10 +95,10 @@ def start_problems(loaded: LoadedConfig) -> list[Problem]:
 
 
 def open_new(loaded: LoadedConfig, estimate: Plan | None = None, *, gpu: GpuChoice = None) -> OpenRun:
-    """Make the run folder and write what was asked. Raises InputError for what can be known before, and then makes
-    no folder. `estimate` is the estimated plan of this very config, where it was made already.
+    """Make the run folder and write the config into it. Raises InputError for what can be known before, and then makes
+    no folder. `estimate` is the estimated plan of this config, if there is one; else it is made here.
     """
-    if estimate is None or estimate.config != loaded.config:
+    if estimate is None:
         estimated_plan(loaded, gpu=gpu)
     if problems := start_problems(loaded):
         raise ConfigError(problems)

@@ -12,10 +12,11 @@ from tui_trainer.advice.measured_gains import KeptGains, Measurable
 from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.changes import same
 from tui_trainer.config.load import LoadedConfig, Request, user_layers, validate, value_of
-from tui_trainer.config.paths import absolute, with_absolute_paths
-from tui_trainer.data.preparing.cache import PreparedData, read_entry
+from tui_trainer.config.paths import absolute, data_of, with_absolute_paths
+from tui_trainer.data.preparing.cache import PreparedData, read_entry, rows_now
 from tui_trainer.data.preparing.token_rows import evenly_spaced
 from tui_trainer.data.progress import Progress
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import CheckpointError, ConfigError, DataError, FolderError, InputError, Problem, system_reason
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.libraries import RESULT_LIBRARIES, read_versions
@@ -40,7 +41,6 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import Baselines, DataFacts
-from tui_trainer.tasks.parts.learns_from_data import sources_of
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import kept_plan
 from tui_trainer.units import figures_of
@@ -56,19 +56,15 @@ def estimated_plan(loaded: LoadedConfig, progress: Progress | None = None, *, gp
 
 
 def data_facts(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts:
-    """What is known of the data before it is prepared, or what it was found to be. Raises ConfigError with all problems
+    """Estimate how much data there is, or count it where it was prepared before. Raises ConfigError with all problems
     of the settings too.
 
-    Whether it was prepared before is known by a hash of all data: `progress` tells how far that is.
+    The data is hashed to find what was prepared before; `progress` reports how far that is.
     """
     config = loaded.config
     try:
-        task = find_task(config.task.type)
         with fitted_task_named(loaded):
-            facts = task.data_facts(config, prepared_data_folder(), progress)
-            if not facts.rows:
-                # No text in the beginnings of the files: preparing finds it further on, or says what is wrong.
-                facts = task.facts(config, task.prepare(config, prepared_data_folder(), lambda *_: None))
+            facts = find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
     except InputError as error:
         problems = setting_problems(loaded, eval_rows=0)
         # What stops the counting because of a setting that is told already is told once.
@@ -95,7 +91,7 @@ def exact_plan(
     """
     task, started = find_task(loaded.config.task.type), monotonic()
     with fitted_task_named(loaded):
-        data = task.prepare(loaded.config, prepared_data_folder(), progress)
+        data = task.prepare(loaded.config, loaded.data, prepared_data_folder(), progress)
     _announce_data(task.choices(loaded.config, data), data, started, journal)
 
     def planned() -> Plan:
@@ -122,24 +118,25 @@ def exact_plan(
 
 
 def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: int = 0) -> PreparedData:
-    """The rows that a run began with, which goes on after `step`: in the folder that its plan names, or made again.
+    """Return the rows that a run began with, from the folder that its plan names or prepared again. The run continues
+    after `step`.
 
     Raises InputError when the model is no longer the same, or the rows would be others.
     """
-    config, task, started = plan.config, find_task(plan.config.task.type), monotonic()
+    config, sources, task, started = plan.config, data_of(plan.config), find_task(plan.config.task.type), monotonic()
     # First: with another tokenizer the rows would differ too, and the data would be blamed.
     if problem := changed_base(plan):
         raise ConfigError(problem)
     folder = prepared_data_folder() / plan.data_key
     if data := read_entry(folder):
+        with suppress(InputError):  # data that cannot be opened any more keeps the name that it was prepared under
+            data = data.named(sources)
         data = replace(data, splits=plan.splits)
-        with suppress(InputError):  # what cannot be opened any more keeps the name that it was prepared under
-            data = data.named(sources_of(config))
-        if changed := _changed_data(plan, data, progress):
+        if changed := _changed_data(sources, data, config.data.path, progress):
             hint = "the run continues with the rows that were prepared when it started"
             journal.append(RunProblem(step=step, kind="data changed", message=changed, hint=hint))
     else:
-        now = task.rows_now(config, plan.data_key, plan.data_fingerprint, progress)
+        now = rows_now(sources, task.cut(config), plan.data_key, plan.data_fingerprint, progress)
         if now == "of other data":
             hint = "a resumed run would not continue the same loss curve; start a new run, or restore the old data"
             raise DataError("the data changed since this run started", where=config.data.path, hint=hint)
@@ -148,19 +145,18 @@ def planned_data(plan: Plan, journal: JournalWriter, progress: Progress, step: i
             hint = "this version would prepare other rows, so the loss curve would not be continued; start "
             hint += "a new run, restore the folder, or resume with the version that started the run"
             raise DataError(message, where=str(folder), hint=hint)
-        data = task.prepare(config, prepared_data_folder(), progress)
+        data = task.prepare(config, sources, prepared_data_folder(), progress)
     _announce_data(task.choices(config, data), data, started, journal)
     return data
 
 
-def _changed_data(plan: Plan, data: PreparedData, progress: Progress) -> str:
-    """What became of the files that the rows were made from; empty where they are as they were."""
-    config = plan.config
+def _changed_data(sources: ResolvedData, data: PreparedData, path: str, progress: Progress) -> str:
+    """Return what happened to the files that the rows were made from; empty if they are unchanged."""
     try:
-        changed = find_task(config.task.type).has_changed(config, data.fingerprint, progress)
+        changed = sources.fingerprint(progress) != data.fingerprint
     except DataError as error:
         return f"the data of this run can no longer be read: {one_line(str(error), 300)}"
-    return f"the data changed since this run started: {one_line(config.data.path, 200)}" if changed else ""
+    return f"the data changed since this run started: {one_line(path, 200)}" if changed else ""
 
 
 def mend_plan_file(folder: RunFolder) -> RunProblem | None:

@@ -79,7 +79,7 @@ def make_preview(loaded: LoadedConfig, count: int, progress: Progress, *, gpu: G
     config = loaded.config
     task = find_task(config.task.type)
     with fitted_task_named(loaded):
-        data = task.prepare(config, prepared_data_folder(), progress)
+        data = task.prepare(config, loaded.data, prepared_data_folder(), progress)
     hardware = with_memory_now(probe())
     resolved, facts = with_rows_of_step(loaded, hardware, task.facts(config, data), gpu)
     made = planning.decide(resolved, hardware, facts, gpu)

@@ -7,7 +7,7 @@ from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.methods.learning_rates import ADAPTIVE, PeakRate, Start, rate_of_size
 from tui_trainer.methods.optimizers import OPTIMIZERS
-from tui_trainer.planning.batch_cut import BASE, base_rows, effective_rows
+from tui_trainer.planning.batch_cut import BASE, base_rows
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.units import format_count
 
@@ -19,11 +19,8 @@ _WORDS: dict[Start, tuple[str, str]] = {
 }
 
 
-def learning_rate(loaded: LoadedConfig, parameters: int, rows: int | None = None) -> Planned[float]:
-    """Return the peak rate for a model of so many parameters.
-
-    `rows` are those behind a step, where a plan knows them: among how many processes may be up to the machine.
-    """
+def learning_rate(loaded: LoadedConfig, parameters: int, rows: int) -> Planned[float]:
+    """Return the peak rate for a model of so many parameters, in steps of so many rows."""
     config, written = loaded.config, loaded.config.training.learning_rate
     if written != "auto":
         return _scaled(loaded, exact(written, f"from {loaded.where(LEARNING_RATE)}"), parameters, rows)
@@ -56,7 +53,7 @@ def scaled(rate: float, scaling: Literal["none", "sqrt", "linear"], before: int,
     return float(f"{rate * factor:.3g}")
 
 
-def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: int | None) -> Planned[float]:
+def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: int) -> Planned[float]:
     """As `training.lr_scaling` asks for, from the effective batch of the presets to that of the run."""
     scaling = scaling_of(loaded)
     if scaling == "none":
@@ -64,7 +61,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, rows: i
     own = loaded.config.training.learning_rate != "auto" and loaded.origin(LEARNING_RATE).by_user
     if own and not loaded.origin(BASE).by_user:
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
-    (before, where), now = base_rows(loaded), rows or effective_rows(loaded)
+    before, where = base_rows(loaded)
     if before == now:
         unscaled = f"this rate is meant for {now} rows, so it is not scaled"
         return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled}"})

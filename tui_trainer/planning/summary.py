@@ -13,22 +13,23 @@ from tui_trainer.units import format_seconds
 
 if TYPE_CHECKING:
     from tui_trainer.config.sections import Config
+    from tui_trainer.data.sources.resolved import ResolvedData
     from tui_trainer.planning.plan import Plan
 
 # From which difference on a time is another one for people.
 _MOVED_SHARE = 0.05
 
 
-def data_words(config: Config) -> list[str]:
-    """What a run learns from and is measured on, with form and column: looks at the beginnings of the files.
+def data_words(config: Config, data: ResolvedData) -> list[str]:
+    """Describe the data that a run learns from and is evaluated on, with its form and column, by the beginnings of the
+    files.
 
     Raises DataError where there is none.
     """
     from tui_trainer.data.preparing.estimate import source_words
-    from tui_trainer.tasks.parts.learns_from_data import sources_of
 
     reads_text = find_task(config.task.type).rows != "examples"
-    named = zip(("trains on", "is evaluated on"), sources_of(config), strict=False)
+    named = zip(("trains on", "is evaluated on"), data.sources, strict=False)
     return [f"{what} {source_words(part, reads_text=reads_text)}" for what, source in named for part in source.parts]
 
 

@@ -33,7 +33,7 @@ from tui_trainer.tasks.parts.starts_from_model import QuestionInputs, model_of
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
-    from tui_trainer.data.preparing.cache import PreparedData
+    from tui_trainer.data.preparing.cache import Built, PreparedData
 
 # The decoder begins with the last token of the answer, which names its language.
 # Source: shift_tokens_right in modeling_mbart.py, modeling_plbart.py and modeling_fsmt.py of transformers 5.23.
@@ -75,7 +75,7 @@ class Seq2Seq(LearnsNextToken):
     def reader_of_texts(self, config: Config) -> TableReader:
         return self.reader(config)
 
-    def target_tokens(self, config: Config, data: PreparedData | None) -> int:
+    def target_tokens(self, config: Config, data: Built | None) -> int:
         known = data.counts.longest_labels if data else 0
         return known or config.task.max_target_length
 

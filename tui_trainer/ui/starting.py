@@ -2,10 +2,12 @@
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import EXIT_STOPPED, ConfigError, InputError, Problem, RunError
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
@@ -139,8 +141,10 @@ def start(bench: Workbench) -> None:
     if loaded is None:
         show_problems(bench, _NOT_YET, bench.plan_problems)
         return
+    # Files may have come since the plan was made, so the data is looked up again.
+    loaded, plan = replace(loaded, data=ResolvedData()), None if bench.is_planning else bench.plan
     _open(
-        bench, "starting ...", partial(open_new, loaded, bench.plan, gpu=bench.chosen_gpu),
+        bench, "starting ...", partial(open_new, loaded, plan, gpu=bench.chosen_gpu),
         lambda error: show_problems(bench, "The run did not start", error.problems),
     )  # fmt: skip
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.source import Source
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import DataError, room_hint, system_reason
 from tui_trainer.terminal.safe_text import one_line
@@ -168,11 +168,12 @@ class PreparedData(Built):
     names: tuple[str, ...] = ()
     splits: tuple[SplitUse, ...] = ()
 
-    def named(self, sources: Sequence[Source]) -> "PreparedData":
-        """Return the same with the names that its sources have now: the same contents may lie in another folder."""
-        now = _names(sources)
+    def named(self, data: ResolvedData) -> "PreparedData":
+        """Return the entry with the names and splits of `data`: the same contents may lie in another folder."""
+        now = tuple(part.description for part in data.parts)
+        found = replace(self, source=data.description, splits=data.splits)
         if now == self.names or len(now) != len(self.names):
-            return replace(self, source=_described(sources))
+            return found
         new = dict(zip(self.names, now, strict=True))
 
         def renamed(note: str) -> str:
@@ -184,7 +185,7 @@ class PreparedData(Built):
             of_parts = zip(details[SOURCES], now, strict=False)
             details[SOURCES] = [{**one, "description": name} for one, name in of_parts]
         notes = tuple(map(renamed, self.notes))
-        return replace(self, source=_described(sources), names=now, notes=notes, details=details)
+        return replace(found, names=now, notes=notes, details=details)
 
     @property
     def all_notes(self) -> tuple[str, ...]:
@@ -206,19 +207,15 @@ class PreparedData(Built):
 Build = Callable[[Path], Built]
 
 
-def find_entry(sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
-    """The whole entry for this data and these settings, or None. Reads the sources once, to hash them."""
-    entry = read_entry(Path(cache_dir) / entry_key(sources, fingerprint_of(sources, progress), cut))
-    return entry and replace(entry.named(sources), splits=sources[0].splits)
+def find_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None) -> PreparedData | None:
+    """Return the complete entry for this data and these settings, or None. The data is hashed for that."""
+    entry = read_entry(Path(cache_dir) / entry_key(data, cut, progress))
+    return entry and entry.named(data)
 
 
-def make_entry(
-    sources: Sequence[Source], cut: Cut, cache_dir: Path, progress: Progress | None, build: Build
-) -> PreparedData:
+def make_entry(data: ResolvedData, cut: Cut, cache_dir: Path, progress: Progress | None, build: Build) -> PreparedData:
     """Let `build` fill a new folder, then put it in its place."""
-    before = [source.signature() for source in sources]
-    fingerprint = fingerprint_of(sources, progress)
-    final = Path(cache_dir) / entry_key(sources, fingerprint, cut)
+    final = Path(cache_dir) / entry_key(data, cut, progress)
     try:
         Path(cache_dir).mkdir(parents=True, exist_ok=True)
         _remove_abandoned(Path(cache_dir))
@@ -227,12 +224,13 @@ def make_entry(
         with made as place:
             partial = Path(place)
             built = build(partial)
-            for source, was in zip(sources, before, strict=True):
+            for source, was in zip(data.sources, data.signature, strict=True):
                 if source.signature() != was:
                     raise DataError(f"{source.description} changed while it was read", hint="run the command again")
-            about = {"max_length": cut.max_length, "source": _described(sources), "names": _names(sources)}
-            _write_manifest(partial, {**about, "fingerprint": fingerprint, **asdict(built)})
-            return replace(_publish(partial, final).named(sources), splits=sources[0].splits)
+            names = [part.description for part in data.parts]
+            about = {"max_length": cut.max_length, "source": data.description, "names": names}
+            _write_manifest(partial, {**about, "fingerprint": data.fingerprint(), **asdict(built)})
+            return _publish(partial, final).named(data)
     except OSError as error:
         raise DataError(
             f"could not write the prepared data: {system_reason(error)}",
@@ -241,32 +239,26 @@ def make_entry(
         ) from None
 
 
-def _described(sources: Sequence[Source]) -> str:
-    return ", measured on ".join(source.description for source in sources)
-
-
-def _names(sources: Sequence[Source]) -> tuple[str, ...]:
-    return tuple(part.description for source in sources for part in source.parts)
-
-
-def entry_key(sources: Sequence[Source], fingerprint: str, cut: Cut) -> str:
-    """32 hexadecimal digits over everything that the rows depend on."""
+def entry_key(data: ResolvedData, cut: Cut, progress: Progress | None) -> str:
+    """Return 32 hexadecimal digits over everything that the rows depend on."""
     # A new field of Cut is left out here while it is at its default: runs find what they were prepared under.
     import xxhash
 
-    if len(sources) > 1:  # nothing is held out of the first
+    if len(data.sources) > 1:  # nothing is held out of the first
         cut = replace(cut, eval_fraction=0.0)
-    parts = [fingerprint, sources[0].text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
+    parts = [data.fingerprint(progress), data.text_column, FORMAT_VERSION, PREPARATION_VERSION, asdict(cut)]
     return str(xxhash.xxh3_128(json.dumps(parts, sort_keys=True).encode()).hexdigest())
 
 
-def rows_now(sources: Sequence[Source], cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
-    """What would be made now in place of an entry with this key, of sources with this fingerprint; empty: not known."""
-    now = fingerprint_of(sources, progress)
-    if entry_key(sources, now, cut) == key:
+def rows_now(data: ResolvedData, cut: Cut, key: str, fingerprint: str, progress: Progress | None) -> RowsNow:
+    """Compare the rows that would be prepared now with those of an entry, by its key and the fingerprint of its data.
+
+    The fingerprint is empty where it is not known.
+    """
+    if entry_key(data, cut, progress) == key:
         return "the same"
     # Plans that do not name a fingerprint are of versions that made other rows.
-    return "read otherwise" if fingerprint in ("", now) else "of other data"
+    return "read otherwise" if fingerprint in ("", data.fingerprint()) else "of other data"
 
 
 def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
@@ -274,14 +266,6 @@ def quantiles(lengths: Sequence[int] | NDArray[np.int64]) -> tuple[int, ...]:
     ordered = np.sort(np.asarray(lengths, dtype=np.int64))
     kept = min(LENGTHS_KEPT, len(ordered))
     return tuple(int(ordered[(2 * place + 1) * len(ordered) // (2 * kept)]) for place in range(kept))
-
-
-def fingerprint_of(sources: Sequence[Source], progress: Progress | None) -> str:
-    """Of one source its own; of two, one over both."""
-    import xxhash
-
-    prints = [source.fingerprint(progress) for source in sources]
-    return prints[0] if len(prints) == 1 else str(xxhash.xxh3_128(json.dumps(prints).encode()).hexdigest())
 
 
 def read_entry(folder: Path, *, from_cache: bool = True) -> PreparedData | None:

@@ -60,6 +60,7 @@ from tui_trainer.data.preparing.unknown_tokens import (
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
 from tui_trainer.data.sources.reading import BLOCK_BYTES
+from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError
 
@@ -250,7 +251,7 @@ def _longer_words(needs: Sequence[int], rows: int) -> str:
 
 
 def prepare(
-    sources: Sequence[Source],
+    data: ResolvedData,
     reader: Reader,
     cut: cache.Cut,
     cache_dir: Path,
@@ -258,16 +259,15 @@ def prepare(
     *,
     processes: int = 1,
 ) -> cache.PreparedData:
-    """Rows for training and evaluation, from the cache (`cache.find_entry`) or made now. `sources`: to train on, and to
-    evaluate on if any. `processes` encode.
+    """Return rows for training and evaluation, from the cache (`cache.find_entry`) or made now. `processes` encode.
 
     Without a second source, `cut.eval_fraction` is held out: of the characters of texts, of the rows of a table. Raises
     DataError for what is wrong in the data, for too little of it, and for a cache that cannot be written.
     """
-    if entry := cache.find_entry(sources, cut, cache_dir, progress):
+    if entry := cache.find_entry(data, cut, cache_dir, progress):
         return entry
-    work = _Preparation(sources, reader, cut, progress, processes)
-    return cache.make_entry(sources, cut, cache_dir, progress, work.build)
+    work = _Preparation(data.sources, reader, cut, progress, processes)
+    return cache.make_entry(data, cut, cache_dir, progress, work.build)
 
 
 def count_first(source: Source, reader: Reader, cut: cache.Cut, progress: Progress | None, most: int) -> cache.Built:

@@ -1,5 +1,4 @@
-"""What data.path names, resolved once: a `Source`, which all that comes after asks for its files, their forms and
-sizes, its splits, and its documents or rows.
+"""One path of data.path as a `Source`: its files, their forms and sizes, its splits, and its documents or rows.
 
 A path is a file, a folder, a glob, a data set of the hub (`hub.py`) or a built-in sample; what is on this disk wins
 over a name on the hub. `open_source` looks at names and sizes only; which split a file belongs to is the matter of
@@ -783,28 +782,8 @@ def _digest(entry: SourceFile, meter: Meter, done: int) -> str:
     return _digests[known]
 
 
-def training_and_evaluation(
-    paths: Sequence[str],
-    eval_paths: Sequence[str],
-    text_column: str,
-    choice: DataChoice = EVERYTHING,
-    eval_split: str = "",
-) -> tuple[Source, Source | None]:
-    """What is trained on, and what is evaluated on where that is named: by `eval_paths` and `eval_split`, or else by
-    validation splits. Of `paths`, `choice` is what is wanted; of `eval_paths` its configuration where they have it.
-
-    Raises DataError for what `open_sources` refuses, and for validation splits that cannot be told or that only some of
-    the sources have.
-    """
-    source = open_sources(paths, text_column, choice)
-    measured = replace(choice, split=eval_split, measured=True)
-    is_named = bool(eval_paths or eval_split)
-    held_out = open_sources(eval_paths or paths, text_column, measured) if is_named else _validation_of(source)
-    named_by = "data.eval_path" if eval_paths else "data.eval_split" if eval_split else ""
-    return replace(source, splits=tuple(_uses(source, held_out, named_by))), held_out
-
-
-def _validation_of(source: Source) -> Source | None:
+def validation_of(source: Source) -> Source | None:
+    """Return the validation splits beside what is trained on, or None. Raises DataError where they are ambiguous."""
     parts, found = source.parts, []
     for part in parts:
         splits = [other for other in part.others if other.split == "validation"]
@@ -824,8 +803,8 @@ def _validation_of(source: Source) -> Source | None:
     return _joined(found)
 
 
-def _uses(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
-    """`named_by`: the setting that says what is evaluated on, if one does."""
+def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> Iterator[SplitUse]:
+    """Yield the use of each source that has splits. `named_by` is the setting that names the held-out data, if any."""
     held_parts = held_out.parts if held_out else ()
     # Of many files that stand alone no path is looked up: it is done at each edit of a config.
     compares = held_out is not None or any(part.others for part in source.parts)

@@ -1,10 +1,10 @@
 """Learning from data: which sources, how many rows, and what the readers of all tables do."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +13,15 @@ from tui_trainer.config.sections import Config, DataSection
 from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
-from tui_trainer.data.preparing.cache import (
-    Cut,
-    PreparedData,
-    RowKind,
-    RowsNow,
-    find_entry,
-    fingerprint_of,
-    rows_now,
-)
+from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
 from tui_trainer.data.preparing.estimate import Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import count_first, prepare
 from tui_trainer.data.preparing.processes import worth_processes
 from tui_trainer.data.preparing.row_selection import sources_in
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.data.progress import Progress
-from tui_trainer.data.sources.source import DataChoice, Source, open_source, training_and_evaluation
+from tui_trainer.data.sources.resolved import ResolvedData
+from tui_trainer.data.sources.source import DataChoice, open_source
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.hardware.probe import memory_available_now, probe
 from tui_trainer.models.heads import Head
@@ -62,14 +55,6 @@ def named_columns(config: Config) -> list[str]:
     return [name for name in config.data.model_dump(exclude_defaults=True) if name in COLUMNS]
 
 
-def sources_of(config: Config) -> list[Source]:
-    """What is trained on, and what is evaluated on if it is named, or is a split of its own. Raises DataError."""
-    data = config.data
-    choice = DataChoice(name=data.name, split=data.split, revision=data.revision, streaming=data.streaming)
-    both = training_and_evaluation(data.paths, data.eval_paths, data.text_column, choice, data.eval_split)
-    return [source for source in both if source]
-
-
 class LearnsFromData:
     """The part of a task that prepares its data. Each task makes a reader of its own."""
 
@@ -100,15 +85,15 @@ class LearnsFromData:
         folder: Path,
         progress: Progress,
     ) -> PreparedData:
-        """Other data as rows for a trained model, with its tokens and labels, in `folder`: all on the training side. Of
-        data with splits the one to evaluate on. Raises DataError."""
+        """Prepare other data for a trained model, with its tokens and labels, in `folder`. All rows are on the training
+        side. If the data has splits, the one to evaluate on is read. Raises DataError."""
         reader = self.reader(config)
         reader.know(tokenizer, model_config)
         cut = replace(
             self.cut(config), eval_fraction=0.0, max_chars=0, max_rows=0, dedup=False, weights=(), skip_bad_rows=False
         )
         source = open_source(path, config.data.text_column, DataChoice(measured=True))
-        return prepare([source], reader, cut, folder, progress, processes=1)
+        return prepare(ResolvedData.of(source), reader, cut, folder, progress, processes=1)
 
     def reader_of_inputs(self, config: Config) -> Reader:
         """For estimates: its texts are what goes into `input_ids`."""
@@ -118,20 +103,26 @@ class LearnsFromData:
         """The same, where its texts are the answers as well."""
         return self.reader_of_inputs(config)
 
-    def data_facts(self, config: Config, cache_dir: Path, progress: Progress | None = None) -> DataFacts:
-        """How much data there is, without preparing it. Raises DataError."""
-        sources, cut = sources_of(config), self.cut(config)
-        if prepared := find_entry(sources, cut, cache_dir, progress):
+    def data_facts(
+        self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None = None
+    ) -> DataFacts:
+        """Estimate how much data there is, or count it where it was prepared before. Raises DataError."""
+        cut = self.cut(config)
+        if prepared := find_entry(data, cut, cache_dir, progress):
             return self.facts(config, prepared)
+        facts, is_enough = self._estimated(config, data, cut, data.signature)
+        # Preparing finds text behind the beginnings of the files, or reports every bad row and unknown token.
+        return facts if is_enough else self.facts(config, self.prepare(config, data, cache_dir, progress))
+
+    @lru_cache(maxsize=2)  # noqa: B019  # tasks are never deleted, and the checks of a config ask again after its plan
+    def _estimated(self, config: Config, data: ResolvedData, cut: Cut, signature: Hashable) -> tuple[DataFacts, bool]:
+        """Return an estimate, and whether it is enough to plan with. `signature` is that of the data."""
         reader = self.reader_of_inputs(config)
-        guess = estimate(sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
-        is_small = sum(source.bytes_on_disk for source in sources) < _LARGE_BYTES
+        guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
         is_refused = guess.has_bad_rows and not cut.skip_bad_rows
-        meets_unknown = self._meets_unknown(config, sources)
-        if is_small and (is_refused or meets_unknown):
-            # Preparing says of all rows why the start is refused, or how many tokens are unknown.
-            return self.facts(config, self.prepare(config, cache_dir, progress or (lambda *_: None)))
-        return DataFacts(
+        meets_unknown = self._meets_unknown(config, data)
+        is_enough = bool(guess.rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
+        facts = DataFacts(
             rows=guess.rows,
             eval_rows=guess.eval_rows,
             tokens=guess.tokens,
@@ -146,65 +137,47 @@ class LearnsFromData:
             classes=getattr(reader, "classes", 0),
             target_tokens=self.target_tokens(config, None),
         )
+        return facts, is_enough
 
-    def counted(self, config: Config, cache_dir: Path, progress: Progress) -> DataFacts | None:
+    def counted(
+        self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None
+    ) -> DataFacts | None:
         """Return facts with `counts`: data that is small is prepared, of other data the first rows are counted, and
         `exact` is False. Raises DataError; returns None where the first rows alone would be refused."""
-        sources, cut = sources_of(config), self.cut(config)
-        if sum(source.bytes_on_disk for source in sources) < _COUNTED_BYTES:
-            return self.facts(config, self.prepare(config, cache_dir, progress))
+        cut = self.cut(config)
+        if data.bytes_on_disk < _COUNTED_BYTES:
+            return self.facts(config, self.prepare(config, data, cache_dir, progress))
         try:
-            first = cut if len(sources) == 1 else replace(cut, eval_fraction=0.0)
-            built = count_first(sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
+            first = cut if len(data.sources) == 1 else replace(cut, eval_fraction=0.0)
+            built = count_first(data.sources[0], self.reader(config), first, progress, _COUNTED_ROWS)
         except DataError:  # as of too few that have a label: rows behind them may have more
             return None
-        counts = built.counts
-        return DataFacts(
-            rows=counts.train_rows,
-            eval_rows=counts.eval_rows,
-            tokens=counts.train_tokens,
-            eval_tokens=counts.eval_tokens,
-            vocabulary=counts.vocabulary,
-            exact=False,
-            reason=f"from the first {counts.rows_read or counts.documents_read:,} rows or documents only",
-            counts=counts,
-            details=built.details,
-        )
+        reason = f"from the first {built.counts.rows_read or built.counts.documents_read:,} rows or documents only"
+        return replace(self.facts(config, built), exact=False, reason=reason)
 
-    def sample_texts(self, config: Config) -> tuple[str, ...]:
-        """Some texts of the data, no more than are counted in an instant. Raises DataError."""
-        return self._beginnings(sources_of(config), self.reader_of_inputs(config))
+    def sample_texts(self, config: Config, data: ResolvedData) -> tuple[str, ...]:
+        """Return some texts of the data, no more than are counted in an instant. Raises DataError."""
+        return self._beginnings(data, self.reader_of_inputs(config))
 
-    def _beginnings(self, sources: Sequence[Source], reader: Reader) -> tuple[str, ...]:
+    def _beginnings(self, data: ResolvedData, reader: Reader) -> tuple[str, ...]:
         looked = None if self.rows != "examples" else reader
-        return tuple(text for part in sources[0].parts for text in beginning_of(size_of(part, looked)))
+        return tuple(text for part in data.sources[0].parts for text in beginning_of(size_of(part, looked)))
 
-    def _meets_unknown(self, config: Config, sources: Sequence[Source]) -> bool:
-        """Whether the model's tokenizer does not know some of the beginnings."""
+    def _meets_unknown(self, config: Config, data: ResolvedData) -> bool:
+        """Return whether the model's tokenizer does not know some of the beginnings."""
         if config.is_from_scratch:
             return False
-        return holds_unknown(config, self.head, self._beginnings(sources, self.reader_of_texts(config)))
+        return holds_unknown(config, self.head, self._beginnings(data, self.reader_of_texts(config)))
 
-    def prepare(self, config: Config, cache_dir: Path, progress: Progress) -> PreparedData:
-        """Rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
-        sources, asked = sources_of(config), config.data.num_proc
-        processes = asked
+    def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
+        """Return rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
+        processes = config.data.num_proc
         if processes == "auto":
-            size = sum(source.bytes_on_disk for source in sources)
-            processes = worth_processes(size, probe().usable_cores, memory_available_now())
-        return prepare(sources, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
+            processes = worth_processes(data.bytes_on_disk, probe().usable_cores, memory_available_now())
+        return prepare(data, self.reader(config), self.cut(config), cache_dir, progress, processes=processes)
 
-    def rows_now(self, config: Config, key: str, fingerprint: str, progress: Progress) -> RowsNow:
-        """What `prepare` would give in place of the rows that once got this `key`, from data with this `fingerprint`
-        (empty: not known). Raises DataError."""
-        return rows_now(sources_of(config), self.cut(config), key, fingerprint, progress)
-
-    def has_changed(self, config: Config, fingerprint: str, progress: Progress) -> bool:
-        """Whether the sources are no longer those that had this fingerprint. Raises DataError."""
-        return fingerprint_of(sources_of(config), progress) != fingerprint
-
-    def facts(self, config: Config, data: PreparedData) -> DataFacts:
-        """How much data there is, exactly."""
+    def facts(self, config: Config, data: Built) -> DataFacts:
+        """Return how much data there is, as counted when it was prepared."""
         counts = data.counts
         tokens, labels, rows = counts.train_tokens, counts.train_labels, counts.train_rows
         sources = sources_in(data.details)
@@ -223,7 +196,7 @@ class LearnsFromData:
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources,
-            splits=data.splits,
+            splits=data.splits if isinstance(data, PreparedData) else (),
             notes=tuple(note for note in data.notes if note not in {one.words() for one in sources}),
             details=data.details,
         )
@@ -239,8 +212,8 @@ class LearnsFromData:
     ) -> Baselines | None:
         return None
 
-    def target_tokens(self, config: Config, data: PreparedData | None) -> int:
-        """Of the longest answer; at the most, before the data is prepared."""
+    def target_tokens(self, config: Config, data: Built | None) -> int:
+        """Return the tokens of the longest answer, or before the data is prepared the most that are allowed."""
         return 0
 
     def rate(self, config: Config) -> Rate:
