@@ -31,6 +31,7 @@ from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
+from tui_trainer.tasks.parts.learns_from_data import named_columns
 from tui_trainer.terminal.safe_text import one_line
 
 _TASK = "task.type"
