@@ -119,9 +119,12 @@ def figure_text(figure: Figure, value: Any) -> str:
 @cache
 def figures_of(holder: type) -> dict[str, Figure]:
     """Return the figures that a class declares, by the names of its fields and properties, in their order."""
-    annotated = get_type_hints(holder, include_extras=True)
-    for name, member in vars(holder).items():
-        if isinstance(member, property) and member.fget:
-            annotated[name] = get_type_hints(member.fget, include_extras=True).get("return")
+    annotated: dict[str, Any] = {}
+    for one in reversed(holder.__mro__):
+        annotated |= vars(one).get("__annotations__", {})
+        for name, member in vars(one).items():
+            # Other annotations may name types that exist only for a type checker.
+            if isinstance(member, property) and "Figure(" in str(member.fget.__annotations__.get("return")):
+                annotated[name] = get_type_hints(member.fget, include_extras=True)["return"]
     declared = ((name, getattr(hint, "__metadata__", ())) for name, hint in annotated.items())
     return {name: one for name, found in declared for one in found if isinstance(one, Figure)}

@@ -354,7 +354,7 @@ def test_a_single_checkpoint_on_the_way_is_not_judged():
 
 def test_too_few_steps_are_not_judged_but_a_loss_that_is_not_finite_is():
     short = examine(made_up(steps=15))
-    assert (short.is_known, short.name) == (False, "") and "too short to judge: 13 steps" in short.words
+    assert (short.is_known, short.name) == (False, "") and "too short to judge: 13 of at least 20 steps" in short.words
     alive = examine(made_up(steps=60, is_over=False))
     assert not alive.is_known and "15.0 s of training are needed" in alive.words
     assert examine(made_up(steps=3, loss=lambda _: math.inf)).name == "not_finite"

@@ -138,7 +138,7 @@ def test_packed_rows_are_not_counted_as_documents(recipe):
     plan = context.planned
     assert plan.packing.value and context.step_rows < plan.effective_batch_size.value
     assert context.row_tokens == context.config.data.max_length
-    assert f"of {context.step_rows} packed rows" in finding_of("batch_size", context).verdict.evidence
+    assert f"of the {context.step_rows} packed rows" in finding_of("batch_size", context).verdict.evidence
     assert "documents" in finding_of("accumulation", context).verdict.evidence
     padded = context_on(recipe("qwen-lora", {"data.packing": "false"}), RTX_4090)
     assert padded.row_tokens < context.row_tokens and padded.step_rows == plan.effective_batch_size.value

@@ -225,7 +225,7 @@ def test_only_files_that_training_reads_are_chosen():
 
 def test_a_repository_without_a_model_is_refused_with_what_it_has(subtests):
     for names, words in (
-        (["adapter_config.json", "adapter_model.safetensors"], "it is an adapter"),
+        (["adapter_config.json", "adapter_model.safetensors"], "the repository contains an adapter"),
         (["model.Q4.gguf"], "llama.cpp"),
         (["config.json", "tf_model.h5"], "no weights that transformers can load"),
         ([], "it is empty"),

@@ -1103,7 +1103,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: adapters on some layers, all of each",
         content={**_LORA, "peft_layers_to_transform": [0], "datasets": [_TALKS]},
-        refused=("peft_layers_to_transform: ", "list lora_target_modules one by one"),
+        refused=("peft_layers_to_transform: ", "lora_target_modules must list names one by one"),
     ),
     WildConfig(
         name="peft: adapters on some layers, by a pattern",

@@ -8,27 +8,21 @@ from typing import Any
 from tui_trainer.lines.plan_and_events import loss_words, steps_words, table_lines
 from tui_trainer.runs.comparison import ComparedRun, Comparison
 from tui_trainer.runs.result import number, plain
+from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes, format_count, format_seconds
+from tui_trainer.units import figure_text, figures_of
 
 _VALUE_WIDTH = 60
 
-_OPTIONAL = ("inference samples/s", "targets")
 _ROWS: tuple[tuple[str, Callable[[ComparedRun], str]], ...] = (
     ("state", attrgetter("status_words")),
     ("task", lambda run: run.task or "--"),
-    ("parameters", lambda run: format_count(run.parameters)),
-    ("trainable", lambda run: format_count(run.trained_parameters)),
     ("steps", steps_words),
     ("training loss", lambda run: loss_words(run.loss)),
     ("held-out loss", lambda run: loss_words(run.eval_loss)),
     ("best held-out loss", lambda run: _at_step(run.best_eval_loss, run.best_eval_step)),
     ("metric", lambda run: run.metric if run.best is not None else "--"),
     ("best", lambda run: _at_step(run.best, run.best_step)),
-    ("training time", lambda run: format_seconds(run.seconds)),
-    ("tokens per second", lambda run: format_count(run.tokens_per_second and round(run.tokens_per_second))),
-    ("inference samples/s", lambda run: "--" if (speed := run.inference_samples_per_second) is None else number(speed)),
-    ("peak memory", lambda run: format_bytes(run.peak_memory_bytes)),
     ("targets", lambda run: run.targets or "--"),
 )
 
@@ -39,8 +33,12 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     result = [[label, *map(words, runs)] for label, words in _ROWS]
     if all(run.metric == "loss" for run in runs):
         result = [row for row in result if row[0] not in ("metric", "best")]
+    for name, figure in figures_of(ComparedRun).items():
+        result.append([figure.title, *(figure_text(figure, getattr(run, name)) for run in runs)])
+    for name, figure in figures_of(RunState).items():
+        result.append([figure.title, *(figure_text(figure, run.figures.get(name)) for run in runs)])
     # What no run has is no row.
-    result = [row for row in result if row[0] not in _OPTIONAL or {*row[1:]} != {"--"}]
+    result = [row for row in result if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
     settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]

@@ -190,7 +190,7 @@ class Plan(BaseModel):
     packed_width: int = 0
     """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
     training_setup: TrainingSetup
-    loss_chunk_tokens: Annotated[Planned[int], Figure(title="tokens per loss")]
+    loss_chunk_tokens: Annotated[Planned[int], Figure(title="loss chunk tokens")]
     kernels: Planned[Kernels] = NOT_USED
     loader_workers: Annotated[Planned[int], Figure(title="loader threads")]
     train_tokens: Planned[int]

@@ -9,17 +9,17 @@ import tomllib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import accumulate
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 from tui_trainer.errors import InputError
 from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import RunResult, overview
 from tui_trainer.runs.result import best_evaluation, lowest_evaluation, targets_summary
-from tui_trainer.runs.state import FollowedJournal, RunState, smoothing_window, spread_ends
-from tui_trainer.units import MIB
+from tui_trainer.runs.state import FollowedJournal, RunState, measured_figures, smoothing_window, spread_ends
+from tui_trainer.units import MIB, Figure
 
 LEAST_RUNS: Final = 2
 MOST_RUNS: Final = 6
@@ -50,14 +50,16 @@ class ComparedRun(RunResult):
     best_eval_loss: float | None
     best_eval_step: int | None
     best_step: int | None
-    seconds: float | None
+    parameters: Annotated[int | None, Figure(title="parameters", unit="rounded count")]
+    trained_parameters: Annotated[int | None, Figure(title="trainable", unit="rounded count")]
+    seconds: Annotated[float | None, Figure(title="training time", unit="seconds")]
     tokens: int
-    tokens_per_second: float | None
-    inference_samples_per_second: float | None = None
+    tokens_per_second: Annotated[float | None, Figure(title="tokens per second", unit="rounded count")]
+    inference_samples_per_second: Annotated[float | None, Figure(title="inference samples/s", unit="number")] = None
     """Rows per second in batches, as `bench RUN` measured them last."""
-    peak_memory_bytes: int | None
-    parameters: int | None
-    trained_parameters: int | None
+    peak_memory_bytes: Annotated[int | None, Figure(title="peak memory", unit="bytes")]
+    figures: dict[str, float] = field(default_factory=dict)
+    """Those that `RunState` declares, by their names."""
     targets: str = ""
     """`2 of 3 met`; empty if none was set."""
     train_curve: tuple[CurvePoint, ...] = ()
@@ -110,6 +112,7 @@ def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
         tokens_per_second=state.all_input_tokens / state.all_step_seconds if state.all_step_seconds else None,
         inference_samples_per_second=state.inference.samples_per_second if state.inference else None,
         peak_memory_bytes=state.peak_memory_bytes or None,
+        figures=measured_figures(state),
         parameters=plan.parameters if plan else None,
         trained_parameters=plan.trained_parameters if plan else None,
         targets=targets_summary(state),

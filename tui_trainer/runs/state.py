@@ -21,7 +21,7 @@ from tui_trainer.runs import events
 from tui_trainer.runs.events import BetweenSteps, GaugesRead, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.units import format_seconds
+from tui_trainer.units import figures_of, format_seconds
 
 # What the steps and the readings of a run add up to, while its journal is read.
 
@@ -223,6 +223,12 @@ class StepTimes:
     def recent(self) -> StepSums:
         """The last 500 steps or more, and 100 seconds or more; all of them while there are fewer."""
         return self.whole.since(self._marks[0])
+
+
+def measured_figures(state: RunState) -> dict[str, float]:
+    """Return the figures that `RunState` declares and this run has, by their names."""
+    values = {name: getattr(state, name) for name in figures_of(RunState)}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def spread_ends(count: int, most: int) -> list[int]:

@@ -4,8 +4,8 @@ from statistics import fmean
 from typing import Final
 
 from tui_trainer.runs.result import in_use_words, others_words, throughput_words
-from tui_trainer.runs.state import WARM_UP_STEPS, RunState
-from tui_trainer.units import format_seconds
+from tui_trainer.runs.state import WARM_UP_STEPS, RunState, measured_figures
+from tui_trainer.units import figure_text, figures_of, format_seconds
 
 
 def every(steps_or_share: float, total_steps: int) -> int:
@@ -107,7 +107,17 @@ def measured_step_seconds(state: RunState) -> float | None:
 def speed_rows(state: RunState) -> list[tuple[str, str]]:
     """How fast a run was, how long it took and what it had in use, each beside what was expected; with their labels."""
     rows = [("throughput", throughput_words(state)), ("time", time_words(state)), ("in use", in_use_words(state))]
-    return [(label, words) for label, words in rows if words and state.steps]
+    return [(label, words) for label, words in (*rows, *figure_rows(state)) if words and state.steps]
+
+
+def figure_rows(state: RunState) -> list[tuple[str, str]]:
+    """Return title and words of each measured figure, beside its planned value: `5.1%, 12.0% planned`."""
+    planned, rows = state.plan.figures if state.plan else {}, list[tuple[str, str]]()
+    for name, value in measured_figures(state).items():
+        figure = figures_of(RunState)[name]
+        expected = f", {figure_text(figure, planned[name])} planned" if name in planned else ""
+        rows.append((figure.title, f"{figure_text(figure, value)}{expected}"))
+    return rows
 
 
 def is_off_plan(state: RunState, told_seconds: float | None) -> bool:

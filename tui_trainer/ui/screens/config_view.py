@@ -455,7 +455,7 @@ def estimate_lines(
 def _figures(plan: PlanSummary, role: Role) -> Line:
     """In columns, so that a number that grows by a digit moves none of the others."""
     line: Line = []
-    for (name, text), cells in zip(plan.cells, _COLUMN_CELLS, strict=True):
+    for (name, text), cells in zip(plan.cells, _COLUMN_CELLS, strict=False):
         room = max(cells - len(name) - 1, len(text) + 1)
         line += [(f"{name} ", "dim"), (text.ljust(room) if cells else text, plan.role_of(name, role))]
     return line

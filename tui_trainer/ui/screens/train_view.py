@@ -33,7 +33,7 @@ from tui_trainer.runs.result import (
     targets_of,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
-from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows, time_words
+from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, speed_rows, time_words
 from tui_trainer.runs.wording import batch_of, better_words, gone_words, planned_time_words, rows_words, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
@@ -364,6 +364,7 @@ class TrainScene:
             ("batch", batch_of(plan)),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} per epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
+            *figure_rows(state),
         ]
         role: Role = "warn" if memory_above_plan(state, screens_bytes(state)) else "text"
         memory = _field(f"{'memory':<{_LABEL}}", memory_words(state, screens_bytes(state)), role)
