@@ -123,8 +123,8 @@ def figures_of(holder: type) -> dict[str, Figure]:
     for one in reversed(holder.__mro__):
         annotated |= vars(one).get("__annotations__", {})
         for name, member in vars(one).items():
-            # Other annotations may name types that exist only for a type checker.
-            if isinstance(member, property) and "Figure(" in str(member.fget.__annotations__.get("return")):
+            # Others may name types that exist only for a type checker.
+            if isinstance(member, property) and "Annotated[" in str(member.fget.__annotations__.get("return")):
                 annotated[name] = get_type_hints(member.fget, include_extras=True)["return"]
     declared = ((name, getattr(hint, "__metadata__", ())) for name, hint in annotated.items())
     return {name: one for name, found in declared for one in found if isinstance(one, Figure)}

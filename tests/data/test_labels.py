@@ -65,7 +65,7 @@ BAD_LABELS = [
     (SINGLE, ["joy", 1], "line 2: the label is a number, but earlier labels are strings"),
     (SINGLE, [1, "joy"], "line 2: the label is a string, but earlier labels are numbers"),
     (SINGLE, [1, 1.5], "the label 1.5 is not a whole number; to train on numbers, set task.problem_type ="),
-    (SINGLE, [["a", "b"]], 'the label is a list of 2 labels; for several labels per row, set task.problem_type = "multi'),
+    (SINGLE, [["a", "b"]], 'the label is a list of 2 labels; for several labels per row, set task.problem_type ='),
     (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
     (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
