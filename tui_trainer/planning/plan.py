@@ -117,6 +117,7 @@ from tui_trainer.planning.records import Key, device_key, trial_device
 from tui_trainer.planning.steps import Steps
 from tui_trainer.planning.training_setup import Dtype, Precision, TrainingSetup
 from tui_trainer.runs.events import ComputeRates
+from tui_trainer.runs.state import PADDING
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
@@ -170,6 +171,8 @@ class Plan(BaseModel):
     packing: Annotated[Planned[bool], Figure(title="packing", unit="flag")]
     grouping: Annotated[Planned[bool] | None, Figure(title="batches by length", unit="flag")] = None
     """Whether batches are drawn by length; None in plans of before."""
+    padding_share: Annotated[Planned[float] | None, PADDING] = None
+    """None where there is none, or it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
     classes: int
     head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
@@ -672,6 +675,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         eval_rows=steps.eval_rows,
         packing=made.packing,
         grouping=made.grouping,
+        padding_share=estimated(made.padding, "of the positions that a step computes") if made.padding else None,
         vocabulary=Planned(
             value=facts.vocabulary, exact=is_exact, reason=facts.reason if config.is_from_scratch else counted
         ),

@@ -15,13 +15,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from statistics import median
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 from tui_trainer.runs import events
 from tui_trainer.runs.events import BetweenSteps, GaugesRead, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.journal import JournalReader
-from tui_trainer.units import figures_of, format_seconds
+from tui_trainer.units import Figure, figures_of, format_seconds
 
 # What the steps and the readings of a run add up to, while its journal is read.
 
@@ -223,6 +223,9 @@ class StepTimes:
     def recent(self) -> StepSums:
         """The last 500 steps or more, and 100 seconds or more; all of them while there are fewer."""
         return self.whole.since(self._marks[0])
+
+
+PADDING: Final = Figure(title="padding", unit="share", config_place=5, in_journal=True)
 
 
 def measured_figures(state: RunState) -> dict[str, float]:
@@ -461,6 +464,12 @@ class RunState:
     def samples_per_second(self) -> float | None:
         """Over the same steps as `tokens_per_second`."""
         return self._per_second(sum(done.samples for done in self.recent))
+
+    @property
+    def padding_share(self) -> Annotated[float | None, PADDING]:
+        """The share of computed positions that is padding, in this start without its first two steps; None: none is."""
+        whole = self.times.whole
+        return 1 - whole.input_tokens / whole.positions if whole.positions > whole.input_tokens else None
 
     @property
     def loss_smoothed(self) -> float | None:
