@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config, DataSection
+from tui_trainer.data.batching.collate import even
 from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
@@ -69,6 +70,8 @@ class LearnsFromData:
     """On disk beside each token while the data is prepared: checked rows wait at about twice their text
     (`data/preparing/row_selection.py`)."""
     rows: RowKind = "examples"
+    tells_padding: bool = False
+    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
     reads_columns: tuple[str, ...] = ("text_column",)
     """Which settings that name a column mean something to it."""
 
@@ -271,7 +274,14 @@ class LearnsFromData:
         fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
 
         def padding(step_rows: int, pass_rows: int) -> PaddingShares:
-            return padding_shares(inputs, capacity=widest, documents=step_rows, micro_batch=pass_rows, packs=self.packs)
+            return padding_shares(
+                inputs,
+                capacity=widest,
+                documents=step_rows,
+                micro_batch=pass_rows,
+                packs=self.packs,
+                rounding=even if self.tells_padding else None,
+            )
 
         return {
             "row_tokens": (labels if text else tokens) / max(rows, 1),

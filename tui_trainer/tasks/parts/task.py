@@ -45,8 +45,6 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     title: str
     reads: tuple[str, ...]
     """Which settings of [task] mean something to it, by name."""
-    tells_padding: bool = False
-    """Whether the model is told which inputs are padding, so that more of it changes nothing."""
     loads_to_score: tuple[str, ...] = ()
     """Modules that its scores load at the first evaluation."""
     pipeline_tag: str
