@@ -182,7 +182,7 @@ def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> lis
         answers += [
             ("e", "evaluate", lambda: evaluate(bench, folder)),
             ("E", "evaluate on a file", lambda: _ask_for_data(bench, "Evaluate on", partial(evaluate, bench, folder))),
-            ("p", "predict a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
+            ("p", "predict on a file", lambda: _ask_for_data(bench, "Predict", partial(predict, bench, folder))),
             ("b", "bench: measure its speed", lambda: bench_run(bench, folder)),
             ("u", "publish", lambda: publish(bench, folder)),
         ]

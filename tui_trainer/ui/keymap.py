@@ -195,7 +195,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("runs", "sort", "o", "sort", "Sort by the next column; after the last, newest first again."),
     _action("runs", "reverse", "O", "reverse", "Reverse the sort order."),
     _action("runs", "filter", "/", "filter", "Show only matching runs, for example chat #tag loss<1.5.", 32),
-    _action("runs", "clear", "escape", "clear", "Clear the filter, then the marks."),
+    _action("runs", "clear", "escape", "clear", "Clear the filter; without one, clear the marks."),
     _action("runs", "again", "r", "refresh", "Read the list of runs again."),
 )  # fmt: skip
 

@@ -190,7 +190,7 @@ def padding(view: RunView) -> Cause | None:
     )
 
 
-@symptom("Packed rows are masked", needs_steps=False, least_share=0)
+@symptom("Packed rows need an attention mask", needs_steps=False, least_share=0)
 def packed_with_mask(view: RunView) -> Cause | None:
     """With a mask, attention is computed over the whole packed row, and scores between documents are discarded."""
     told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]

@@ -115,7 +115,5 @@ def _saving(shape: ModelShape, setup: TrainingSetup) -> MemoryPart:
         # Its own part of the state, and weights whole.
         each = max(each // setup.shards, static.weight_size * largest)
     shard = min(max(limit, each), whole)
-    formula = (
-        f"a shard of at most {format_bytes(limit)}, or the largest tensor, twice, and {format_bytes(PINNED_BYTES)}"
-    )
+    formula = f"2 x the largest shard ({format_bytes(limit)}, or one larger tensor), plus {format_bytes(PINNED_BYTES)}"
     return MemoryPart("saving", _SAVED_COPIES * shard + PINNED_BYTES, f"{formula} of pinned memory")
