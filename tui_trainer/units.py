@@ -116,6 +116,11 @@ def figure_text(figure: Figure, value: Any) -> str:
     return "--" if value is None else _WRITTEN[figure.unit](value)
 
 
+def plotted(figure: Figure, value: float) -> float:
+    """Return a value in the unit of charts and trackers: bytes in GiB."""
+    return value / GIB if figure.unit == "bytes" else value
+
+
 @cache
 def figures_of(holder: type) -> dict[str, Figure]:
     """Return the figures that a class declares, by the names of its fields and properties, in their order."""

@@ -86,7 +86,7 @@ def test_a_tracker_gets_parameters_metrics_and_the_end(tmp_path):
         3,
         {"eval/loss": 1.5, "eval/f1": 0.5},
     )
-    assert tracker.rows[4][1] == {"gauges/process_memory_gib": 1.0, "gauges/gpu0_power_watts": 300.0}
+    assert tracker.rows[4][1] == {"gauges/process_memory_gib": 1.0, "gauges/gpu_power_watts": 300.0}
 
 
 def test_scores_of_a_step_are_tracked_with_its_loss():

@@ -29,7 +29,9 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
         screens.bench.attach_to(finished_run)
         await screens.shows("held out", "result")
         await screens.press("M")
-        await screens.shows("More actions", "p  predict on a file", "r  write a report", "x  export", "w  try the model")
+        await screens.shows(
+            "More actions", "p  predict on a file", "r  write a report", "x  export", "w  try the model"
+        )
         await screens.press("e")
         await screens.shows("Enter begin", "of its base model if it has one")
         await screens.press("enter")

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from tui_trainer.runs.comparison import eval_curve, train_curve
+from tui_trainer.runs.events import GAUGES
 from tui_trainer.runs.result import plain
 from tui_trainer.runs.state import GaugeCurves, RunState, means
-from tui_trainer.units import GIB
+from tui_trainer.units import Unit, plotted
 
 MOST_POINTS = 600
 STEP_PARTS = ("data", "forward", "backward", "optimizer")
@@ -84,20 +85,20 @@ def _resumed_at(state: RunState) -> tuple[int, ...]:
 
 
 _UNITS, _LEAST_UNITS = {"hour": 3600, "minute": 60, "second": 1}, 3
-# By its title, the scale of a chart, and its curves with their columns in `GaugeCurves`.
-_GAUGE_CHARTS: dict[str, tuple[float, dict[str, str]]] = {
-    "Memory, GiB": (1 / GIB, {"process memory": "process_memory_bytes", "GPU memory": "memory_used_bytes"}),
-    "Use, %": (100, {"CPU": "process_cpu_share", "GPU": "utilization_share"}),
-    "GPU power, W": (1, {"power": "power_watts"}),
-    "GPU temperature, °C": (1, {"temperature": "temperature_celsius"}),
-}
+_TOGETHER: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
+"""Titles of charts in which the gauges of one unit are drawn together."""
 
 
 def _gauge_charts(gauges: GaugeCurves) -> Iterator[Chart]:
     seconds = gauges.seconds[-1] if gauges.seconds else 0.0
     unit = next((unit for unit, length in _UNITS.items() if seconds >= _LEAST_UNITS * length), "second")
     xs = [value / _UNITS[unit] for value in gauges.seconds]
-    for title, (scale, columns) in _GAUGE_CHARTS.items():
-        scaled = {name: [value * scale for value in gauges.columns[column]] for name, column in columns.items()}
-        curves = (Curve(name=name, points=means(xs, values, MOST_POINTS)) for name, values in scaled.items())
-        yield Chart(title=title, x_unit=unit, curves=tuple(curve for curve in curves if curve.points))
+    charts = dict[str, list[Curve]]()
+    for name, figure in GAUGES.items():
+        values = [plotted(figure, value) for value in gauges.columns[name]]
+        if points := means(xs, values, MOST_POINTS):
+            charts.setdefault(_TOGETHER.get(figure.unit, figure.title), []).append(
+                Curve(name=figure.title, points=points)
+            )
+    for title, curves in charts.items():
+        yield Chart(title=title, x_unit=unit, curves=tuple(curves))

@@ -5,14 +5,14 @@ Losses are in nats, durations in seconds of a monotonic clock, `at` is the wall 
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from operator import attrgetter
 from statistics import fmean
 from typing import Any, Final, get_type_hints
 
 from tui_trainer.runs.json_fields import WHOLE_LIMIT, finite, parsed, reader, shortened, whole
-from tui_trainer.units import utc_now
+from tui_trainer.units import Figure, utc_now
 
 LEFT_OUT_EMPTY: Final = {"left_out_empty": True}
 """Of fields that are not written where there is nothing in them."""
@@ -327,6 +327,17 @@ class GpuReading:
 _OF_SEVERAL: Final[dict[str, Callable[[list[float]], float]]] = {"utilization_share": fmean, "power_watts": sum}
 
 
+GAUGES: Final[Mapping[str, Figure]] = {
+    "process_memory_bytes": Figure(title="process memory", unit="bytes"),
+    "memory_used_bytes": Figure(title="GPU memory", unit="bytes"),
+    "process_cpu_share": Figure(title="CPU use", unit="share"),
+    "utilization_share": Figure(title="GPU use", unit="share"),
+    "power_watts": Figure(title="GPU power, W", unit="number"),
+    "temperature_celsius": Figure(title="GPU temperature, C", unit="number"),
+}
+"""The readings that Train, the report and trackers show, by field of `GaugesRead` or of `GpuReading`."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GaugesRead(Event):
     """What the run's process uses, once in a few seconds. None: not reported.
@@ -345,6 +356,10 @@ class GaugesRead(Event):
     io_stall_share: float | None = None
     memory_available_bytes: int | None = None
     gpus: list[GpuReading] = field(default_factory=list)
+
+    def figure(self, name: str) -> float | None:
+        """Return a figure of `GAUGES`: of the process, or of all its GPUs together."""
+        return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
 
     def over_gpus(self, name: str) -> float | None:
         """Return one figure of all GPUs: their mean use, their total power, otherwise that of the highest one."""

@@ -86,8 +86,6 @@ def _highest(*values: float | None) -> float | None:
     return max(_reported(values), default=None)
 
 
-_GAUGES: Final = ("process_memory_bytes", "process_cpu_share")
-_GPU_GAUGES: Final = ("memory_used_bytes", "utilization_share", "power_watts", "temperature_celsius")
 # Nothing was measured between readings that are further apart: the run was paused or gone, or a clock jumped.
 _LONGEST_GAP_SECONDS: Final = 60.0
 
@@ -106,17 +104,14 @@ class GaugeCurves:
 
     seconds: array[float] = field(default_factory=_column)
     """The time at each reading, in seconds, without the gaps in which nothing was measured."""
-    columns: dict[str, array[float]] = field(
-        default_factory=lambda: {name: _column() for name in (*_GAUGES, *_GPU_GAUGES)}
-    )
+    columns: dict[str, array[float]] = field(default_factory=lambda: {name: _column() for name in events.GAUGES})
     energy_joules: float | None = None
     """Energy that the GPUs used; None if none of them reports its power."""
     _last_at: datetime | None = None
     _last_watts: float | None = None
 
     def add(self, reading: GaugesRead) -> None:
-        at, values = _moment(reading.at), {name: getattr(reading, name) for name in _GAUGES}
-        values |= {name: reading.over_gpus(name) for name in _GPU_GAUGES}
+        at, values = _moment(reading.at), {name: reading.figure(name) for name in events.GAUGES}
         gap = _seconds_between(self._last_at, at) or 0.0
         gap = gap if gap <= _LONGEST_GAP_SECONDS else 0.0
         if (watts := values["power_watts"]) is not None:

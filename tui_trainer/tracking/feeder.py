@@ -13,13 +13,13 @@ from datetime import datetime
 from time import monotonic
 
 from tui_trainer.runs.comparison import settings_of
-from tui_trainer.runs.events import EvalDone, Event, GaugesRead, RunStarted, StepDone
+from tui_trainer.runs.events import GAUGES, EvalDone, Event, GaugesRead, RunStarted, StepDone
 from tui_trainer.runs.folder import RunFolder, make_private_folder, read_fields, write_atomically
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tracking.contract import Metrics, TrackedRun, Tracker
-from tui_trainer.units import GIB
+from tui_trainer.units import GIB, plotted
 
 _MOST_FAILURES = 6
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 2.0, 60.0
@@ -154,25 +154,18 @@ def metrics_of(event: Event) -> Metrics | None:
         case EvalDone():
             values = {"eval/loss": event.loss, **{f"eval/{name}": value for name, value in event.scores.items()}}
         case GaugesRead():
+            read = {name: (figure, event.figure(name)) for name, figure in GAUGES.items()}
             values = {
-                "gauges/process_memory_gib": _gib(event.process_memory_bytes),
-                "gauges/process_cpu_share": event.process_cpu_share,
+                f"gauges/{'' if hasattr(event, name) else 'gpu_'}{name.replace('_bytes', '_gib')}": plotted(
+                    figure, value
+                )
+                for name, (figure, value) in read.items()
+                if value is not None
             }
-            for gpu in event.gpus:
-                values |= {
-                    f"gauges/gpu{gpu.index}_utilization_share": gpu.utilization_share,
-                    f"gauges/gpu{gpu.index}_memory_gib": _gib(gpu.memory_used_bytes),
-                    f"gauges/gpu{gpu.index}_power_watts": gpu.power_watts,
-                    f"gauges/gpu{gpu.index}_temperature_celsius": gpu.temperature_celsius,
-                }
         case _:
             return None
     known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}
     return Metrics(step=event.step, seconds=_seconds(event.at), values=known) if known else None
-
-
-def _gib(count: float | None) -> float | None:
-    return None if count is None else count / GIB
 
 
 def _seconds(at: str) -> float:

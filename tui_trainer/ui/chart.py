@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
-from operator import attrgetter, itemgetter, methodcaller
+from operator import attrgetter, itemgetter
 from typing import Any, Final, TypeVar
 
 import numpy as np
@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 from textual.events import MouseDown, MouseMove, MouseScrollDown, MouseScrollUp, MouseUp
 from textual.reactive import reactive
 
-from tui_trainer.runs.events import EvalDone, GaugesRead
+from tui_trainer.runs.events import GAUGES, EvalDone, GaugesRead
 from tui_trainer.runs.result import baselines_of
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, title_rule, width_of
 from tui_trainer.ui.widgets.pane import Pane
-from tui_trainer.units import GIB, format_count, format_seconds
+from tui_trainer.units import GIB, Figure, Unit, format_count, format_seconds, plotted
 
 FIRST_DOMAIN_STEPS: Final = 32
 LABEL_CELLS: Final = 7
@@ -514,7 +514,9 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
     if state.peak_memory_bytes:
         found["peak memory, GiB"] = _PEAK_MEMORY
     last = list(state.gauges)[-1:]
-    return found | {name: _of_readings(*one) for name, one in _READINGS.items() if last and one[0](last[0]) is not None}
+    return found | {
+        title: metric for title, (name, metric) in _READINGS.items() if last and last[0].figure(name) is not None
+    }
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
@@ -535,24 +537,20 @@ def _held_out(metric: Metric) -> Metric:
     return replace(metric, points=points, is_noisy=False)
 
 
-def _of_readings(value_of: Callable[[GaugesRead], float | None], show: Callable[[float], str]) -> Metric:
-    """Of the last hour."""
+def _of_readings(name: str, figure: Figure) -> Metric:
+    """What the run used of its machine in the last hour."""
+
+    def value_of(reading: GaugesRead) -> float | None:
+        return None if (value := reading.figure(name)) is None else plotted(figure, value)
+
     points = _measured(lambda state: ((reading.step, value_of(reading)) for reading in list(state.gauges)))
-    return Metric(points, show, is_noisy=False)
+    formats: dict[Unit, Callable[[float], str]] = {"bytes": "{:.2f}".format, "share": "{:.0%}".format}
+    return Metric(points, formats.get(figure.unit, "{:.0f}".format), is_noisy=False)
 
 
-def _in_gib(bytes_of: Callable[[GaugesRead], float | None]) -> Callable[[GaugesRead], float | None]:
-    return lambda reading: None if (found := bytes_of(reading)) is None else found / GIB
-
-
-# What the run used of its machine.
-_READINGS: Final[dict[str, tuple[Callable[[GaugesRead], float | None], Callable[[float], str]]]] = {
-    "process memory, GiB": (_in_gib(attrgetter("process_memory_bytes")), "{:.2f}".format),
-    "CPU use": (attrgetter("process_cpu_share"), "{:.0%}".format),
-    "GPU use": (methodcaller("over_gpus", "utilization_share"), "{:.0%}".format),
-    "GPU memory, GiB": (_in_gib(methodcaller("over_gpus", "memory_used_bytes")), "{:.2f}".format),
-    "GPU power, W": (methodcaller("over_gpus", "power_watts"), "{:.0f}".format),
-    "GPU temperature, C": (methodcaller("over_gpus", "temperature_celsius"), "{:.0f}".format),
+_READINGS: Final = {
+    figure.title + ", GiB" * (figure.unit == "bytes"): (name, _of_readings(name, figure))
+    for name, figure in GAUGES.items()
 }
 
 
