@@ -14,12 +14,13 @@ from tests.tiny_models import save_tiny_model
 from tests.trained_runs import stopping_after
 from tui_trainer.config.load import Request
 from tui_trainer.errors import EXIT_DONE, EXIT_STOPPED
-from tui_trainer.exporting.generate import Sampling, Writer
+from tui_trainer.exporting.generate import Writer
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.models.chat_rendering import template_text
 from tui_trainer.models.facts import find_model
 from tui_trainer.models.files.fingerprint import fingerprint
+from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import RunProblem
 from tui_trainer.training.checkpoint_folder import steps_saved
 from tui_trainer.training.session import Session

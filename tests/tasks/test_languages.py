@@ -15,9 +15,10 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import ConfigError
-from tui_trainer.exporting.generate import Sampling, Writer
+from tui_trainer.exporting.generate import Writer
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks import find_task
 
 TASK = find_task("seq2seq")

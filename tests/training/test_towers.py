@@ -38,13 +38,14 @@ from tui_trainer.config.load import Request
 from tui_trainer.config.sections import ModelSection, TuningSection
 from tui_trainer.errors import ConfigError
 from tui_trainer.exporting.contract import find_format, format_of
-from tui_trainer.exporting.generate import Sampling, Writer
+from tui_trainer.exporting.generate import Writer
 from tui_trainer.exporting.trained_model import TrainedModel
 from tui_trainer.launching.carry_out import carry_out
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import read_plan
 from tui_trainer.models.loading import load_pretrained
 from tui_trainer.models.towers import is_of_tower, language_model, tower_modules
+from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import RunProblem, StepDone
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.tuning import find_method

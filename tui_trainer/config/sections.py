@@ -291,8 +291,6 @@ class QuantizationSection(SettingsSection):
 
 SCHEMA_VERSION = 1
 
-__all__ = ["ModelSection", "QuantizationSection", "RopeScalingSection", "ScratchSection", "TuningSection"]
-
 
 class TaskSection(SettingsSection):
     type: str = option("causal_lm")

@@ -17,8 +17,6 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import visible
 from tui_trainer.worker.questions import Report
 
-__all__ = ["Sampling", "Writer"]
-
 
 class Writer:
     """A trained model that continues texts, or answers."""

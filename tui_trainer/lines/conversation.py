@@ -8,7 +8,8 @@ from tui_trainer.terminal.safe_text import visible
 
 if TYPE_CHECKING:
     from tui_trainer.exporting.chat_session import ChatSession
-    from tui_trainer.exporting.generate import Sampling, Writer
+    from tui_trainer.exporting.generate import Writer
+    from tui_trainer.models.writing import Sampling
 
 
 def continue_once(writer: "Writer", prompt: str, sampling: "Sampling") -> None:

@@ -284,9 +284,8 @@ def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[
 
 # Peaks of memory that runs and rehearsals had here, so that the next plan of such a run is not a formula's alone.
 #
-# Records (`records.py`) under the key of a measured micro-batch (`kept_micro_batches.micro_batch_key`): the last peaks
-# of
-# each number of rows in a pass.
+# Records (`records.py`) under the key of a measured micro-batch (`micro_batch_key`): the last peaks of each number of
+# rows in a micro-batch.
 
 # Known to the byte.
 LASTING = ("weights", "towers", "master weights", "gradients", "optimizer")

@@ -26,7 +26,7 @@ from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
-# A report in words: facts in, sections out. How they are drawn is for `markdown.py` and `page.py`.
+# A report in words: facts in, sections out. The end of this file draws them as HTML and as Markdown.
 #
 # Texts are plain and may be foreign: whoever writes them out makes them harmless.
 

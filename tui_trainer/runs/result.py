@@ -82,8 +82,8 @@ def number(value: float) -> str:
 
 
 _CLEARLY_WORSE = 1.02
-# Of the best rate that this machine had itself, or of what is usual: the bounds of document E (2,000 samples a second
-# are excellent, 1,500 good, 1,000 acceptable, fewer than 500 a problem) as shares of its best.
+# Shares of the best rate of this machine, or of the usual one. They are the bounds of a guide that grades 2,000 samples
+# a second as excellent, 1,500 as good, 1,000 as acceptable and fewer than 500 as a problem.
 _GOOD, _WAITING, _NOTED_OTHERS_SHARE = 0.75, 2.5, 0.1
 _GRADES = ((0.95, "excellent"), (_GOOD, "good"), (0.5, "acceptable"), (0.25, "slow"), (0.0, "very slow"))
 
