@@ -64,7 +64,7 @@ PLANTED = {
     ),
     "batch_too_large": (
         {**GPU, "card": {"memory_used_bytes": 75 * GIB}, "step": SLOW_LARGE},
-        ["positions/s in the third of steps with the largest", "94 % of the GPU's memory"],
+        ["positions/s in the largest third of the batches", "94 % of the GPU's memory"],
     ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},

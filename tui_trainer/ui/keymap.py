@@ -131,7 +131,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("config", "sizes", "M", "effective batch", "Measure how many rows per step use this machine fully."),
     _action("config", "switches", "b", "bench settings", "Measure what each speed setting gains here (minutes)."),
     _action("config", "import", "i", "import", "Import a config from another tool; you see the result first."),
-    _action("config", "download", "D", "download", "Download the model from the hub, or on data.path the data set."),
+    _action("config", "download", "D", "download", "Download the model from the hub; on data.path, the data set."),
     _action("config", "copy", "y", "copy", "Copy `key = value` to the clipboard of your terminal (OSC 52)."),
     #
     *_moves("checklist", "Go to the check above.", "Go to the check below.", "Go to the first check.",
@@ -162,7 +162,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("train", "tail", "a", "latest steps", "Show only the latest steps, or all of them."),
     _action("train", "cross_left", "left h", "read left", "Move the crosshair to the left, to read off values."),
     _action("train", "cross_right", "right l", "read right", "Move the crosshair to the right, to read off values."),
-    _action("train", "clear", "escape", "clear", "Clear the event filter, then the crosshair."),
+    _action("train", "clear", "escape", "clear", "Clear the event filter; without one, remove the crosshair."),
     _action("train", "doctor", "d", "doctor", "Show where the run loses time, and what to change next time.", 45),
     _action("train", "log", "L", "log", "Show or hide the log: what was written to standard output."),
     _action("train", "table", "c", "scores", "Show the scores per class (confusion matrix) or per kind of tag."),
