@@ -251,8 +251,10 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = "Detach: training continues in a background process; this terminal is free. Close the screens: it "
-        words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
+        words = "Detach: training continues in a background process; this terminal is free. Close the screens: "
+        words += (
+            "training continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
+        )
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),

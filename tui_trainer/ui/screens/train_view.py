@@ -509,7 +509,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         lines = [[(f"{_headline(state)}.", "bold")]]
     elif scene.interrupted:
         gone = gone_words(state, scene.key_of("train.pause"))
-        return scene.wrapped(f"{gone}. It was killed, or the machine went down.", width, role="bad")
+        return scene.wrapped(f"{gone}. The process was killed, or the machine went down.", width, role="bad")
     else:
         return []
     where = "from the beginning: no checkpoint was written"
