@@ -64,7 +64,7 @@ PLANTED = {
     ),
     "batch_too_large": (
         {**GPU, "card": {"memory_used_bytes": 75 * GIB}, "step": SLOW_LARGE},
-        ["positions/s in the third of steps with the largest", "94 % of the GPU's memory"],
+        ["positions/s in the largest third of the batches", "94 % of the GPU's memory"],
     ),
     "memory_growing": (
         {"reading": {"process_memory_bytes": leaking}, "steps": 800, "plan": {"total_steps": 100_000}},
@@ -76,7 +76,7 @@ PLANTED = {
     ),
     "other_processes": (
         {"reading": {"process_cpu_share": 0.5, "machine_cpu_share": 1.0, "core_wait_share": 0.4}},
-        ["others use 1.0 of 2 cores, the run 1.0", "40 % of their time"],
+        ["other programs use 1.0 of 2 cores, the run 1.0", "40 % of their time"],
     ),
     "threads_take_turns": ({"threads": 8, "reading": {"core_wait_share": 0.4}}, ["8 threads on 2 cores", "40 %"]),
     "slow_rank": (

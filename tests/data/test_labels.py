@@ -93,7 +93,7 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
     reader = LabelReader(["label"], MULTI, [[0, 1], [1, 0]])
     assert [reader.names(row) for row in rows([0, 1], [1.0, 1.0])] == [("1",), ("0", "1")]
     for value in ([0, 1, 1], [0, 2]):
-        with pytest.raises(DataError, match="earlier labels are lists of 2 with a 0 or 1 for each class"):
+        with pytest.raises(DataError, match="earlier labels are lists of 2 values, a 0 or 1 for each class"):
             reader.names(*rows(value))
     # Minus one is not a label.
     reader = LabelReader(["label"], SINGLE, [0, 1])

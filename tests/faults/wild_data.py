@@ -2551,13 +2551,13 @@ FILES_AND_FOLDERS = (
     Wild(
         name="questions beyond the length", content=[{"messages": LONG_ASKED}] * 3,
         settings={"data.max_length": 64},
-        refused=("3 training rows has a label", "the shortest prompt has", "256 keeps 3 of 3 rows"),
+        refused=("3 training rows has a label", "the shortest prompt has", "with 256, 3 of 3 rows are kept"),
     ),
     Wild(
         name="one question beyond the length, and one turn without weight",
         content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
         task="chat", learnt=("None.",),
-        notes=("1 row is skipped: no token to train on within the first 128", "256 keeps 1 of 1 rows",
+        notes=("1 row is skipped: no token to train on within the first 128", "with 256, 1 of 1 rows are kept",
                "1 row is skipped: no token to train on"),
     ),
 )  # fmt: skip

@@ -343,7 +343,9 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
     assert json.loads((further.model / "adapter_config.json").read_bytes())["base_model_name_or_path"] == str(
         still.base
     )
-    with pytest.raises(FolderError, match="the adapter refers by this path to the model in the run's folder `base`"):
+    with pytest.raises(
+        FolderError, match="the adapter needs this path, to find its base model in the run's folder `base`"
+    ):
         at_rest.rename(still.root, "renamed")
 
 

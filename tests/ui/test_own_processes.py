@@ -146,7 +146,7 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
         for key in "dmMb":
             await screens.press("escape", key)
-            await screens.shows("a run is training, which would distort")
+            await screens.shows("a run is training; it would distort")
         assert len(program.commands) == 1
 
 
@@ -183,7 +183,7 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         await screens.press("escape")
         screens.bench.run = CannedRun(trained(60), True)
         await screens.press("M", "b", "enter")
-        await screens.shows("a run is training, which would distort", gone="Speed of")
+        await screens.shows("a run is training; it would distort", gone="Speed of")
         await screens.press("M", "e", "enter")
         await screens.ticks("downloading a")
         assert program.commands[1:] == [f"evaluate {chat.root}", f"evaluate {chat.root} --gpu none"]

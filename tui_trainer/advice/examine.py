@@ -140,13 +140,13 @@ def _where_time_goes(view: RunView) -> str:
     }
     largest = sorted(parts, key=lambda name: -parts[name])[:_MOST_PARTS]
     named = ", ".join(f"{name} {percent(view.share(parts[name]))}" for name in largest)
-    return f"healthy: {named} of the time; no avoidable cost reaches {percent(BAR_SHARE)}"
+    return f"healthy: {named} of the time; nothing avoidable takes {percent(BAR_SHARE)} or more"
 
 
 def _too_early(view: RunView) -> str:
     done = view.sums.steps
     if view.is_over:
-        return f"too short to judge: {done} of at least {LEAST_STEPS} steps after the first two"
+        return f"too short to judge: {done} of at least {LEAST_STEPS} steps, not counting the first two"
     return f"too early to judge: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
 
 

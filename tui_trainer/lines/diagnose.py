@@ -107,7 +107,7 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
     rows += [("damaged", f"kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
-    return rows or [("none yet", "runs, rehearse, tune and check --measure add them")]
+    return rows or [("none yet", "runs, rehearse, tune and check --measure add measurements")]
 
 
 def _problem_rows(problems: Iterable[HardwareProblem]) -> Iterator[Row]:

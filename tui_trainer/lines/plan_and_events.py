@@ -103,7 +103,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
     losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
-    counts = f"nats/{event.unit} (n-gram models, which only count {event.unit} sequences)"
+    counts = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
     return f"to beat: {'; '.join(parts)}" if parts else None

@@ -103,7 +103,7 @@ def rename(root: Path, name: str) -> Problem | None:
         with _at_rest(RunFolder(root)):
             if RunFolder(root).base.is_dir():
                 hint = "`tui-trainer export RUN --to merged` writes a merged model, which can be moved"
-                message = "the adapter refers by this path to the model in the run's folder `base`"
+                message = "the adapter needs this path, to find its base model in the run's folder `base`"
                 raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")

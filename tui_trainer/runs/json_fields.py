@@ -85,7 +85,7 @@ def _any_of(readers: list[Callable[[Any], Any]], value: Any) -> Any:
     for read in readers:
         with suppress(ValueError):
             return read(value)
-    raise ValueError("a value of another type expected")
+    raise ValueError("the value has an unexpected type")
 
 
 def dotted_keys(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -502,7 +502,7 @@ def adapter_words(state: RunState) -> str:
     finished, plan = state.finished, state.plan
     if plan is None or plan.merged_bytes is None or finished is None or finished.model_bytes is None:
         return ""
-    return f"merged; adapter only {format_bytes(finished.model_bytes)}"
+    return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
 
 
 def _inference_speed(state: RunState) -> float | None:

@@ -453,7 +453,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
-        self.bench.tell("bell on: it rings when a run ends unseen" if self.preferences.bell else "bell off")
+        self.bench.tell("bell on, for runs that end while you look elsewhere" if self.preferences.bell else "bell off")
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)

@@ -144,7 +144,7 @@ class ToolDialog(OwnProcessDialog):
         others = [one for one in self._bench.tools.values() if one.alive and one is not self.command]
         words += [f"{one_line(one.what)} is also running" for one in others if not one.measures]
         if other := self._bench.measurement_beside(self.command):
-            words.append(f"{one_line(other.what)} is running: this would distort its results")
+            words.append(f"{one_line(other.what)} is running: starting this now would distort its results")
         return [line for text in words for line in paragraph(text, width, "warn")]
 
     def told(self, process: JsonProcess, width: int) -> list[Line]:

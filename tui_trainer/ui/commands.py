@@ -73,9 +73,11 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
         ]
 
     arguments = ["predict", str(folder.root), "--data", data, "--out", str(out), *_card(bench)]
-    about = [f"{name} predicts every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
+    about = [f"Runs {name} on every row of {one_line(data, 80)}.", f"Output: {one_line(str(out))}", _where(bench)]
     about.append("If you cancel, starting the same prediction again continues where it stopped.")
-    tool = Tool(bench, f"predicting {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1]))
+    tool = Tool(
+        bench, f"predictions for {one_line(data, 60)}", arguments, done=lambda found: ": ".join(words(found)[::-1])
+    )
     open_tool(bench, tool, f"Predict with {name}", list(filter(None, about)), words)
 
 

@@ -174,7 +174,7 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
             return lines
         verdict: Span = (f"{glyphs.good} matches the trained model", "good")
         if not outcome.is_good:
-            verdict = (f"{glyphs.bad} differs from the trained model; its folder is kept under another name", "bad")
+            verdict = (f"{glyphs.bad} differs from the trained model; kept in a folder with another name", "bad")
         return [[verdict], *lines, *paragraph(outcome.folder, width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]

@@ -122,7 +122,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     if mark:
         lines.append([(pad("checklist", _LABEL), "dim"), (mark, role), ("   l to see them", "dim")])
     if bench.has_unsaved_edits:
-        kept = "not saved to a file; the run stores them in its config.toml"
+        kept = "unsaved changes: the run stores them in its config.toml"
         lines.append([(pad("settings", _LABEL), "dim"), (kept, "text")])
     return [*lines, [], [("~ estimated; exact once the data is prepared", "dim")]]
 
@@ -251,8 +251,10 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = "Detach: training continues in a background process and frees this terminal. Close the screens: it "
-        words += "continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
+        words = "Detach: training continues in a background process; this terminal is free. Close the screens: "
+        words += (
+            "training continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
+        )
         rows.append((words, "dim"))
         answers: list[Answer] = [
             ("d", "detach and quit", lambda: detach(bench, then_leave=True)),
@@ -296,7 +298,7 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
 
 def offer_detach(bench: Workbench) -> None:
     rows: list[Row] = ["The run saves after this step, then continues bit-identically in a background process."]
-    rows.append("You can then quit or update this program or lose the terminal: the run needs neither.")
+    rows.append("You can then quit or update this program, or close the terminal: the run continues.")
     rows.append(("`tui-trainer attach` shows the run again, in any number of terminals.", "dim"))
     bench.app.ask("Detach the run?", rows, [("enter", "detach", lambda: detach(bench))])
 

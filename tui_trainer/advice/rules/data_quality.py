@@ -93,7 +93,7 @@ class ChatMarks(Rule):
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
             return warned(
                 sentence,
-                advice=f'{TOKENS} can add them, if model.provider = "transformers" and the embedding is trained',
+                advice=f'to add the markers with {TOKENS}, set model.provider = "transformers" and train the embedding',
             )
         named = (config.model.add_tokens, *map(escaped, cut))
         return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
@@ -176,7 +176,8 @@ class LabelBalance(Rule):
             return not_applicable("this check is for tasks with one class per row")
         most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
         sentence = (
-            f"{len(rows)} classes, from {rows[least]:,} rows ({_shown(least)}) to {rows[most]:,} ({_shown(most)})"
+            f"{len(rows)} classes; the smallest has {rows[least]:,} rows ({_shown(least)}), "
+            f"the largest {rows[most]:,} ({_shown(most)})"
         )
         if context.config.task.class_weights == "balanced":
             return passed(f"{sentence}; all classes have the same weight", switch="class weights: balanced")

@@ -321,7 +321,8 @@ class Interruptions(Rule):
         judged = [part for part in parts if part.key not in by_default]
         if _share(judged, training) <= _MOST_SHARE:
             if share > _MOST_SHARE:
-                sentence += "; by default, evaluations and samples are short, and one checkpoint is worth the time"
+                sentence += "; no change needed: default evaluations and samples are short, and "
+                sentence += "one checkpoint is worth its time"
             return passed(sentence, *details)
         fix = _fewer(context, judged, training)
         after = training + sum(part.seconds for part in _under(context, parts, fix))
@@ -463,7 +464,7 @@ class BatchedWriting(Rule):
         rows = plan.per_device_eval_batch_size.value
         answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
         sentence = (
-            f"tui-trainer predict generates batches of rows of similar length, evaluations batches of {rows} rows"
+            f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
         )
         sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
         if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
@@ -498,7 +499,7 @@ class QuantizedModel(Rule):
         sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
         if smallest.faults:
             return warned(
-                f"{sentence}, but its results differ from the trained model",
-                advice=f"use another format: {smallest.faults}",
+                f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+                advice="use another format",
             )
         return passed(sentence)

@@ -81,7 +81,7 @@ class TorchCompile(Rule):
             reason = why_not or "no step has been measured yet"
             other = None if here == "not here" else {COMPILE: True}
             return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
-        sentence = f"off for {length}: compiling takes a minute, and saves more than that"
+        sentence = f"off for {length}: compiling takes a minute, but would save more than that"
         return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
 
 
@@ -197,7 +197,7 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     version = basis.hardware.libraries.get(LIBRARY)
     if context.config.model.kernels == "none" and not why_not and not other_way:
         installed = f"{LIBRARY} {version} is installed and supports {basis.shape.model_type}"
-        sentence = f'off by model.kernels = "none", but {installed}'
+        sentence = f'off because of model.kernels = "none", but {installed}'
         return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
     reason = why_not or planned.reason.removeprefix("auto: ")
     with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
@@ -206,7 +206,7 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
     return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
 
 
-@symptom("Unsloth not in the model", needs_steps=False, least_share=0)
+@symptom("Unsloth not in use", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
     """Unsloth skips models that it does not support: the run then uses plain transformers, in older versions."""
     told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]

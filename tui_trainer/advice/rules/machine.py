@@ -224,7 +224,7 @@ def _on_the_cores(view: RunView) -> Cause | None:
     first = "0" if fewer == 1 else f"0-{fewer - 1}"
     return Cause(
         cause="Other programs use the cores of this run, and its threads wait for each other.",
-        evidence=f"others use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
+        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
         share=share,
         advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
         f"`taskset --cpu-list {first} tui-trainer`",

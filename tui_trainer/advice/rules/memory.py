@@ -130,8 +130,8 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     return Cause(
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
         evidence=(
-            f"{large:,.0f} positions/s in the third of steps with the largest batches, {small:,.0f} in that with the "
-            f"smallest, {percent(used / total)} of the GPU's memory in use"
+            f"{large:,.0f} positions/s in the largest third of the batches, {small:,.0f} in the smallest third, "
+            f"{percent(used / total)} of the GPU's memory in use"
         ),
         share=(1 - large / small) * view.share(view.compute_seconds),
         fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
@@ -151,7 +151,7 @@ class GradientCheckpointing(Rule):
 
     name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
     settings = (CHECKPOINTING,)
-    published = "memory grows with the root of the number of layers; one more forward pass (arXiv:1604.06174)"
+    published = "memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)"
 
     def before(self, context: Context) -> Verdict:
         is_on = context.config.training.gradient_checkpointing

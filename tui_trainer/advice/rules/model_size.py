@@ -240,7 +240,7 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
         return ("a vocabulary of the same size" if same else unknown), 1.0
     if then > _OTHER_LANGUAGE * now:
         return None
-    return f"{format_number(then, 2)} tokens/character, this model {format_number(now, 2)}", then / now
+    return f"{format_number(then, 2)} tokens/character, {format_number(now, 2)} for this model", then / now
 
 
 class LoraRank(Rule):

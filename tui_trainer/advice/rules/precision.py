@@ -14,7 +14,7 @@ from tui_trainer.units import format_bytes
 
 # What a weight takes at the peak of an accumulated step with AdamW: weight, fp32 copy, moments, gradient and sum; and
 # weight, 16-bit copy, moments, gradient.
-_BYTES = "with gradient accumulation, bf16 weights take 20 bytes each, fp32 weights 18"
+_BYTES = "with gradient accumulation and AdamW, training takes 20 bytes for each bf16 weight, 18 for each fp32 weight"
 _RECKONED = (
     "Qwen3-1.7B, 2 x 4096 tokens on an H100: 14 % more tokens/s and 7.0 GiB less memory for activations, "
     "estimated by python -m tests.benchmarks.roofline --only 1.7b-full 1.7b-full-bf16; not measured on a GPU yet"
@@ -133,7 +133,7 @@ def _why_impossible(context: Context) -> str:
         return f"{strategy} keeps its own fp32 masters for any type of weights"
     if strategy in SPLITTING:
         return f"{strategy} gathers fp32 weights in bf16: its shards are the masters"
-    return f"with fp32 masters, {strategy} sums gradients after the backward pass, with fp32 weights during it"
+    return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"
 
 
 def _why_not_advised(context: Context) -> str:

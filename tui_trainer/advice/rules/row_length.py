@@ -103,7 +103,7 @@ class LengthByTask(Rule):
             short = (
                 ""
                 if longest <= config.data.max_length or used >= low
-                else f"; data.max_length = {low} would truncate fewer"
+                else f"; data.max_length = {low} would truncate fewer rows"
             )
             return passed(sentence + short)
         advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
@@ -150,7 +150,7 @@ class Truncation(Rule):
             )
         if possible < wanted or WHOLE_LENGTH not in details:
             return warned(sentence, fix={LENGTH: possible})
-        return warned(f"{sentence}; a limit of about {wanted:,} tokens would fit 99 % of them", fix={LENGTH: possible})
+        return warned(f"{sentence}; 99 % of all rows have about {wanted:,} tokens or fewer", fix={LENGTH: possible})
 
 
 def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:

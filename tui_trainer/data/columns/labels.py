@@ -260,8 +260,8 @@ class LabelReader:
     def _marked(self, marks: Sequence[object], where: str) -> list[str]:
         """The numbers of the classes that have a 1."""
         if len(marks) != self.width or not all(map(_is_mark, marks)):
-            form = f"lists of {self.width:,} with a 0 or 1 for each class"
-            raise DataError(f"the label is a list of {len(marks):,}, but earlier labels are {form}", where=where)
+            form = f"lists of {self.width:,} values, a 0 or 1 for each class"
+            raise DataError(f"the label is a list of {len(marks):,} values, but earlier labels are {form}", where=where)
         return [str(number) for number, mark in enumerate(marks) if mark]
 
     def _value(self, row: Row) -> object:

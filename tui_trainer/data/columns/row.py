@@ -178,7 +178,9 @@ def refuse_bad_answer(row: Row) -> None:
 def refuse_rejected(row: Row) -> None:
     """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
     if row.values.get("answer") in ("reject", "ignore"):
-        raise DataError("the annotator did not accept the row (answer)", where=row.where, hint="remove it")
+        raise DataError(
+            "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove it"
+        )
 
 
 def refuse_missing(names: Sequence[str], label: str, **wanted: str) -> None:
@@ -282,10 +284,8 @@ class LateColumns:
                 self._refused[new] = error
         if new in self._refused:
             problem = self._refused[new].problems[0]
-            noun = "column" if len(new) == 1 else "columns"
-            message = (
-                f"no earlier row has the {noun} {listed(sorted(new))}, which causes this problem: {problem.message}"
-            )
+            noun, causes = ("column", "it causes") if len(new) == 1 else ("columns", "they cause")
+            message = f"no earlier row has the {noun} {listed(sorted(new))}; {causes} this problem: {problem.message}"
             raise DataError(message, where=row.where, hint=problem.hint)
 
 
@@ -335,7 +335,7 @@ def _unlearnt(by_name: Mapping[str, str], head: Sequence[Row]) -> Iterator[tuple
     rated = kind_of_rows(head)
     marks = [by_name[name] for name in ("label", "kto_tag") if name in by_name]
     if rated and "chat" in rated.tasks and any(row.values.get(name) is False for row in head for name in marks):
-        hint = "to train on the good answers, remove the rows marked false, and the column"
+        hint = "to train on the good answers, remove the rows marked false, then the column of these marks"
         yield "preferences with answers marked as good or bad", [*rated.columns, *marks[:1]], hint
     media = [name for name in columns_of(head) if any(_is_medium(name, row.values.get(name)) for row in head)]
     if media:

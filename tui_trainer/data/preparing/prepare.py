@@ -217,7 +217,8 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
-        what = "generated answers are cut at task.max_target_length, answers marked in a text count as no answer"
+        what = "generated answers are cut at task.max_target_length; "
+        what += "a question whose answer is marked in its text counts as one without an answer"
         yield f"{who} not fit: {what}"
     if long := counts.untrained_long_rows:
         which = "1 row is" if long == 1 else f"{long:,} rows are"
@@ -247,7 +248,7 @@ def _longer_words(needs: Sequence[int], rows: int) -> str:
     wanted = 1 << (most - 1).bit_length()
     kept = rows - sum(one > wanted for one in needs)
     shortest = f"the shortest prompt has {least - 1:,} tokens, so data.max_length must be at least {least:,}"
-    return f"{shortest}; {wanted:,} keeps {kept:,} of {rows:,} rows"
+    return f"{shortest}; with {wanted:,}, {kept:,} of {rows:,} rows are kept"
 
 
 def prepare(

@@ -218,7 +218,7 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
     subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
     rows: list[Row] = [f"{subject} not saved."]
     rows.append(("Recovered from your last session.", "dim"))
-    rows += paragraph(f"Made for {one_line(draft.subject)}.", 70, "dim")
+    rows += paragraph(f"Changes to {one_line(draft.subject)}.", 70, "dim")
     if draft.digest != document.digest:
         rows.append(("The config file has changed since: review the edits before you save.", "warn"))
     bench.app.ask("Unsaved edits", rows, [("r", "restore", restore), ("d", "discard", discard)])
@@ -543,7 +543,7 @@ class RecipeChooser:
         if self._waits_for:
             return fitting_words(self._waits_for)
         plain = self.document.plain
-        return f"which recipes fit: {fitting_words(plain)}" if plain and self._fits is None else ""
+        return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
 
 
 class RecipeDialog(FieldDialog):

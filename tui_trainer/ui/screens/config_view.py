@@ -272,7 +272,7 @@ class ConfigModel:
         before = len(self.document.changes())
         self.document.reset_all()
         count = before - len(self.document.changes())
-        return f"reset {settings_count(count)}; undo restores" if count else "nothing to reset"
+        return f"reset {settings_count(count)}; undo restores them" if count else "nothing to reset"
 
     def copied_text(self, key: str) -> str:
         return f"{key} = {toml_text(self.document.value(key))}"

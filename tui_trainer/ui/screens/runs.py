@@ -390,7 +390,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_tags(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("Words. Filter by them with `#word`. Leave empty to remove all tags.", "dim"), ""]
+        rows: list[Row] = [("Words to filter by (`#word`). Leave empty to remove all tags.", "dim"), ""]
         self._ask_for_label(f"Tags of {one.name}", rows, " ".join(one.tags), parsed_tags, "tags")
 
     def action_note(self) -> None:

@@ -509,7 +509,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
         lines = [[(f"{_headline(state)}.", "bold")]]
     elif scene.interrupted:
         gone = gone_words(state, scene.key_of("train.pause"))
-        return scene.wrapped(f"{gone}. It was killed, or the machine went down.", width, role="bad")
+        return scene.wrapped(f"{gone}. The process was killed, or the machine went down.", width, role="bad")
     else:
         return []
     where = "from the beginning: no checkpoint was written"
@@ -633,7 +633,7 @@ def table_rows(done: EvalDone, width: int, most: int, glyphs: Glyphs) -> list[Li
             lines[-1].append((f"{cell:>{widest}}", role))
     missing = [(len(titles) - columns, "columns"), (len(names) - rows, "rows")]
     words = " and ".join(f"{count} {what}" for count, what in missing if count)
-    return [*lines, [(f"{words} more do not fit here", "dim")]] if words else lines
+    return [*lines, [(f"{words} do not fit here", "dim")]] if words else lines
 
 
 def _cells(done: EvalDone, square: bool) -> list[list[str]]:
