@@ -1053,7 +1053,7 @@ PUBLIC = (
         name="LLaMA-Factory llama3_lora_sft_awq.yaml: weights in 4 bits of another kind",
         content={**_SFT, "model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"},
         values={**_SFT_VALUES, "model.model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"}, defaults="llama_factory",
-        told=("the weights are stored as AWQ (according to its name), which cannot be trained",),
+        told=("the weights are stored as AWQ (according to the model's name), which cannot be trained",),
     ),
     WildConfig(
         name="LLaMA-Factory: the older name of new special tokens",

@@ -344,7 +344,7 @@ def stored_as(model: str) -> str:
         told = find_model(model).config.get("quantization_config")
     except ConfigError:
         found = _STORED.search(Path(model).name.lower())
-        return f"{found[1].upper()} (according to its name)" if found else ""
+        return f"{found[1].upper()} (according to the model's name)" if found else ""
     return one_line(str(told.get("quant_method", "quantised")), 40) if isinstance(told, dict) else ""
 
 

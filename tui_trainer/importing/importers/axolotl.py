@@ -421,7 +421,7 @@ IMPORTER = Importer(
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
             # Rows: schemas/config.py, and schemas/datasets.py above.
             "excess_length_strategy": Automatic("see data.max_length for what happens to longer rows"),
-            "eval_sequence_len": Off("held-out rows have the same maximum length"),
+            "eval_sequence_len": Off("held-out rows have the same maximum length as training rows"),
             "min_sample_len": Refused("short rows are trained on as well"),
             "sample_packing": hf.PACKING,
             """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est

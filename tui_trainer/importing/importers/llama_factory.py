@@ -201,7 +201,7 @@ def _mixing(done: Conversion) -> None:
     """Sources that are drawn from by chance end at other rows than all of each."""
     found = done.first("mix_strategy")
     if found and found[1] != "concat":
-        reason = "its data sets are mixed randomly; set how often the rows of each are used with data.weights"
+        reason = "its data sets are mixed randomly; set data.weights to how often the rows of each are used"
         done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
 
 

@@ -290,7 +290,7 @@ IMPORTER = Importer(
                 (True,), _SPECIAL_TOKENS, f"{_SPECIAL_TOKENS} here", Why.REFUSED
             ),
             "dataset_kwargs.append_concat_token": Same((True,), _END, f"{_END} here", Why.REFUSED),
-            "dataset_kwargs*": Refused("set how data is prepared in [data]"),
+            "dataset_kwargs*": Refused("[data] sets how data is prepared"),
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
             "dataset_streaming streaming": "data.streaming",
             "datasets": Refused("set data.path to files, folders or data sets of the Hub"),
