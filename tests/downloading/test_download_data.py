@@ -257,7 +257,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
         with subtests.test(name):
             assert results[name].returncode == 2
             assert words in results[name].stderr and results[name].stderr.count("\n") == 1
-    assert "the code of datasets is not run" in results["script"].stderr
+    assert "loading scripts are never run" in results["script"].stderr
     assert "the Hub has no dataset org/private that this account can access" in results["private"].stderr
     assert {name for name, _ in hub.sent} == {"org/one", "org/splits", "org/gone"}
 

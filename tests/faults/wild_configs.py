@@ -700,7 +700,7 @@ max_new_tokens: 128
                 "output.runs_dir": "./outputs/sheep", "training.effective_batch_size": 1, "data.max_length": 1024,
                 "training.learning_rate": 1e-4, "training.max_steps": 10},
         defaults="llama_factory_v1",
-        told=("train_dataset: data/sheep.yaml (not supported: the list was not found",),
+        told=("train_dataset: data/sheep.yaml (not supported: this list of data sets was not found",),
     ),
     WildConfig(
         name="LLaMA-Factory v1: all weights, split by FSDP2, with its own defaults",
@@ -1004,7 +1004,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: another weight for routers whose loss may be off",
         content={**_MIXTRAL, "model_config": {"router_aux_loss_coef": 0.02}},
-        refused=("except for model.rope_scaling and training.router_aux_loss_coef: router_aux_loss_coef",),
+        refused=("except for model.rope_scaling and training.router_aux_loss_coef; unsupported: router_aux_loss_coef",),
     ),
     WildConfig(
         name="axolotl bigstral-ds-zero3.yaml: a precision that is automatic, and one in DeepSpeed's file",
@@ -1053,7 +1053,7 @@ PUBLIC = (
         name="LLaMA-Factory llama3_lora_sft_awq.yaml: weights in 4 bits of another kind",
         content={**_SFT, "model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"},
         values={**_SFT_VALUES, "model.model_name_or_path": "org/Llama-3-8B-Instruct-AWQ"}, defaults="llama_factory",
-        told=("the weights are stored as AWQ (according to its name), which cannot be trained",),
+        told=("the weights are stored as AWQ (according to the model's name), which cannot be trained",),
     ),
     WildConfig(
         name="LLaMA-Factory: the older name of new special tokens",
@@ -1084,7 +1084,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 does not fit: it counts rows of all data sets; data.split = train[64:]",),
+        refused=("val_set_size: 64 does not fit: it counts rows of all data sets; set data.split = train[64:]",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
@@ -1327,7 +1327,7 @@ padding_free: false
         beside={"pairs.jsonl": '{"prompt": "What sings?", "completion": "A sheep."}\n'},
         values={"model.model_name_or_path": "org/m", "data.path": "pairs.jsonl", "task.loss_on": "completion",
                 "task.type": "chat", "tuning.method": "full"},
-        defaults="trl", told=("TRL trains only on the completion of such rows",),
+        defaults="trl", told=("TRL trains only on the completion of rows with a prompt",),
     ),
     WildConfig(
         name="TRL: whole conversations, because the rows beside it are some",

@@ -389,7 +389,7 @@ WRONG_ARGUMENTS = [
     ({**DECAY, "max_steps": 90}, {"num_decay_steps": 9, "num_stable_steps": 9}, "must add up to max_steps"),
     ({**DECAY, "max_steps": 18, "warmup_steps": 0, "warmup_ratio": 0.1}, {"num_decay_steps": 9, "num_stable_steps": 9},
      "must add up to max_steps"),
-    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "a third by default"),
+    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "by default a third"),
     ({"lr_scheduler_type": "cosine"}, {"min_lr_rate": 0.1}, "only cosine_with_min_lr and warmup_stable_decay take"),
 ]  # fmt: skip
 

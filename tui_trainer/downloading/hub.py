@@ -187,7 +187,7 @@ def _fetch(offer: DownloadOffer, progress: Progress | None) -> Path:
     bars = _bar_class(meter, 0, unit="it", unit_bytes=before / max(1, len(small)))
     folder = Path(snapshot_download(offer.name, **where, allow_patterns=names, tqdm_class=bars))
     if folder.name != offer.target.name:
-        raise RunError(f"{offer.name} changed on the Hub in the meantime; run the same command again")
+        raise RunError(f"{offer.name} changed on the Hub during the download; run the same command again")
     for file in sorted(offer.files, key=lambda file: file.size_bytes):
         if file.size_bytes <= SMALL_BYTES:
             continue
@@ -351,7 +351,7 @@ def data_files_to_fetch(wanted: HubPath, listed: Sequence[HubFile]) -> tuple[Hub
 def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
     copy = f"the Hub has a Parquet copy of many datasets: try {HubPath(wanted.name, _COPY)}"
     if any("/" not in name and name.endswith(".py") for name in names):
-        what = f"{wanted.name} has only a loading script, and the code of datasets is not run"
+        what = f"{wanted.name} has only a loading script, and loading scripts are never run"
         return DataError(what, hint=copy)
     shown = _endings(names)
     what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"

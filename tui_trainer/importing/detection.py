@@ -194,7 +194,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         raise ConfigError(f"has no known key ({_listed(list(raw))})", where=where, hint=hint)
     if not any(_share(one, given[one.name]) > _LEAST_SHARE for one in (first, *others)):
         unknown = [name for name in given[first.name] if not first.counts(name)]
-        known = f"the nearest one, {first.name}, knows {best[0]} of {len(given[first.name])} keys"
+        known = f"the nearest supported tool, {first.name}, knows {best[0]} of {len(given[first.name])} keys"
         message = f"is from an unsupported tool: {known}, but not {_listed(unknown)}"
         hint = f"use --as {first.name} to read the keys that it knows; kinds: {all_kinds}"
         raise ConfigError(message, where=where, hint=hint)
@@ -205,7 +205,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     values = Conversion(first, given[first.name]).values
     names = ", ".join(other.name for other in others)
     if all(Conversion(other, given[other.name]).values == values for other in others):
-        return first, f"{names} would give the same result"
+        return first, f"read as {names}, it would give the same result"
     hint = f"choose the kind with --as: {all_kinds}"
     raise ConfigError(f"fits several tools, which read it differently: {first.name}, {names}", where=where, hint=hint)
 

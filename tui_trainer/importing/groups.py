@@ -197,7 +197,9 @@ def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]
     if decay is None:
         raise ValueError(f"needs num_decay_steps, a whole number, in {_SCHEDULE_ARGUMENTS}")
     if stable is None and has_stable_default:
-        raise ValueError("num_stable_steps, a third by default, must be set so that the decay ends at max_steps")
+        raise ValueError(
+            "set num_stable_steps (by default a third of what follows the warm-up) so that the decay ends at max_steps"
+        )
     if stable is not None:
         warmup, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
         parts = [whole(warmup), whole(stable), decay]
@@ -217,7 +219,7 @@ def _refuse_arguments(arguments: Mapping[str, Any], **usual: Any) -> None:
     """Raises ValueError for arguments of a schedule that are not the usual ones."""
     if others := [name for name, value in arguments.items() if name not in usual or not same(value, usual[name])]:
         known = ", ".join(f"{name} = {value}" for name, value in usual.items())
-        raise ValueError(f"{one_line(', '.join(map(str, others)), 60)}; supported values: {known}")
+        raise ValueError(f"unsupported: {one_line(', '.join(map(str, others)), 60)}; supported values: {known}")
 
 
 def _early_stopping(done: Conversion) -> None:
@@ -342,7 +344,7 @@ def stored_as(model: str) -> str:
         told = find_model(model).config.get("quantization_config")
     except ConfigError:
         found = _STORED.search(Path(model).name.lower())
-        return f"{found[1].upper()} (according to its name)" if found else ""
+        return f"{found[1].upper()} (according to the model's name)" if found else ""
     return one_line(str(told.get("quant_method", "quantised")), 40) if isinstance(told, dict) else ""
 
 
@@ -389,8 +391,8 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
         first, *more = str(done.values.get(_SPLIT, "train")).split("+")
         places = listed(done.values.get("data.path") or [])
         if len(places) != 1 or "," in places[0] or "[" in first:
-            why = f"it counts rows of all data sets; {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
-            done.leave(Why.DOES_NOT_FIT, f"{why} hold out rows of one data set, data.eval_fraction a share", name)
+            why = f"it counts rows of all data sets; set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
+            done.leave(Why.DOES_NOT_FIT, f"{why} for rows of one data set, or data.eval_fraction for a share", name)
             return
         done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
         done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without the held-out rows")
@@ -455,7 +457,7 @@ def write_zero(done: Conversion, name: str, stage: Any, offload_devices: Iterabl
     devices = {str(device).lower() for device in offload_devices}
     done.write(STRATEGY, strategy, name, reason=found)
     if "cpu" in devices and strategy.startswith("deepspeed"):
-        done.write(OFFLOAD, True, name, reason=f"{of or 'parts stay in host memory'}")
+        done.write(OFFLOAD, True, name, reason=f"{of or 'gradients and optimizer state stay in host memory'}")
 
 
 def read_beside(

@@ -87,7 +87,7 @@ MISSING = (
         },
     ),
     Missing(
-        "'no answer' competes with 20 candidates per window, without a score offset",
+        "'no answer' is compared with the 20 best answers of each window, without a threshold",
         {_ARGUMENTS: "null_score_diff_threshold n_best_size!=20"},
     ),
     # The loss.

@@ -50,8 +50,8 @@ def changed_config(*names: str) -> KeyGroup:
         routers = (OUTPUT, WEIGHT) if OUTPUT in fields else ()
         others = [key for key in fields if key not in (*inner, *routers)]
         if len(inner) > 1 or others:
-            shown, settings = one_line(", ".join(map(str, others)), 60), f"{KEY} and {ROUTERS}"
-            done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}: {shown}", name)
+            shown, settings = one_line(", ".join(map(str, others or inner)), 60), f"{KEY} and {ROUTERS}"
+            done.leave(Why.REFUSED, f"config.json cannot be changed, except for {settings}; unsupported: {shown}", name)
             return
         if inner:
             _write_rope(done, name, fields[inner[0]])
@@ -136,9 +136,9 @@ def write_tokens(done: Conversion, given: Mapping[str, Any], special: tuple[str,
             done.leave(Why.DOES_NOT_FIT, f"{TOKENS} must be texts", name)
             return
         if name in special and (other := [word for word in words if not is_chat_mark(word)]):
-            why = "special tokens are written as <|name|> or by a chat template"
+            why = "special tokens must look like <|name|>, <start_of_turn> or [INST]"
             done.leave(
-                Why.REFUSED, f"{why}, and {one_line(other[0], 40)} is not; set {TOKENS} for ordinary tokens", name
+                Why.REFUSED, f"{why}, and {one_line(other[0], 40)} does not; set {TOKENS} for ordinary tokens", name
             )
             return
         found += words

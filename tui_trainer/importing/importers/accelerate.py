@@ -93,7 +93,7 @@ def _deepspeed(done: Conversion, name: str) -> None:
         done.leave(Why.NOT_NEEDED, f"set by {path.name}", name)
     elif file:
         done.leave(Why.REFUSED, f"the file {file[1]}, which says what DeepSpeed splits, was not found", _ZERO_FILE)
-        done.leave(Why.NOT_NEEDED, "set by the file", name)
+        done.leave(Why.NOT_NEEDED, "set by deepspeed_config_file", name)
     else:
         write_zero(done, name, _USUAL_STAGE, ())
 

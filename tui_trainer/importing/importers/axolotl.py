@@ -67,7 +67,7 @@ _SOURCE_KEYS = frozenset("path data_files data_dir ds_type revision trust_remote
 _KERNEL = Automatic("the kernel is chosen automatically")
 # schemas/enums.py. Sage computes with 8 bits, and is no kernel of transformers.
 _KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("8-bit attention is not supported in training")}
-_MEASURED = Off("the held-out loss is measured")
+_MEASURED = Off("evaluations measure the held-out loss instead")
 _OFF = NotNeeded("off")
 _OF_ANOTHER = NotNeeded("it belongs to a method that is not enabled")
 _OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
@@ -166,7 +166,7 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(map(str, rest)), 60)
-        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change which rows and turns are trained", name)
+        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", name)
 
 
 def _conversations(done: Conversion, name: str, forms: list[str], entries: list[dict[str, Any]]) -> set[str]:
@@ -245,7 +245,7 @@ def _tokens(done: Conversion) -> None:
         added = named.pop("additional_special_tokens", None)
         if named:
             others = one_line(", ".join(named), 60)
-            why = f"the tokenizer's {others} cannot be changed; remove the tokens that it already has"
+            why = f"the tokenizer's {others} cannot be changed; remove from the file the tokens that it already has"
             done.leave(Why.REFUSED, why, found[0])
         elif added:
             given[found[0]] = added
@@ -421,7 +421,7 @@ IMPORTER = Importer(
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
             # Rows: schemas/config.py, and schemas/datasets.py above.
             "excess_length_strategy": Automatic("see data.max_length for what happens to longer rows"),
-            "eval_sequence_len": Off("held-out rows have the same maximum length"),
+            "eval_sequence_len": Off("held-out rows have the same maximum length as training rows"),
             "min_sample_len": Refused("short rows are trained on as well"),
             "sample_packing": hf.PACKING,
             """sample_packing_group_size sample_packing_bin_size sample_packing_sequentially sample_packing_eff_est
@@ -447,8 +447,8 @@ IMPORTER = Importer(
             "hf_use_auth_token": NotNeeded("HF_TOKEN is read from the environment"),
             "chat_template chat_template_jinja": Off("must be a name", Why.DOES_NOT_FIT),
             "chat_template_kwargs": Refused("arguments of a chat template are not supported"),
-            "eot_tokens": Automatic("the stop token of a turn is trained with the turn"),
-            "default_system_message": Refused("the system messages of the data are used"),
+            "eot_tokens": Automatic("the loss includes the stop token of a turn"),
+            "default_system_message": Refused("only the system messages of the data are used"),
             "train_on_inputs": hf.LOSS_ON_ALL,
             # How it computes.
             "gradient_checkpointing": To(

@@ -68,7 +68,7 @@ def _template(done: Conversion) -> None:
         write_template(done, "template", name, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=earlier)
         if name == _THINKS and done.first("enable_thinking"):
             why = Why.ALWAYS if done.given["enable_thinking"] is True else Why.REFUSED
-            done.leave(why, "an empty thinking block before an answer is trained with it here", "enable_thinking")
+            done.leave(why, "an empty thinking block before an answer is trained on here", "enable_thinking")
 
 
 def _usual_alpha(done: Conversion) -> None:
@@ -175,7 +175,7 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         if not trained and set(settings) - {"data.split"}:
             done.leave(
                 Why.NOT_SUPPORTED,
-                f"a run uses the {', '.join(settings)} of data.path; set {ours} to the file itself",
+                f"evaluations use the {', '.join(settings)} of the training data; set {ours} to the file itself",
                 key,
             )
             return
@@ -201,7 +201,7 @@ def _mixing(done: Conversion) -> None:
     """Sources that are drawn from by chance end at other rows than all of each."""
     found = done.first("mix_strategy")
     if found and found[1] != "concat":
-        reason = "its data sets are mixed randomly; set how often the rows of each are used with data.weights"
+        reason = "its data sets are mixed randomly; set data.weights to how often the rows of each are used"
         done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
 
 
@@ -235,7 +235,7 @@ IMPORTER = Importer(
             "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
             "early_stopping_steps": "evaluation.early_stopping_patience",
             "pure_bf16": To("model.dtype", values={True: "bfloat16", False: _OFF}),
-            "compute_accuracy": Off("the held-out loss is measured"),
+            "compute_accuracy": Off("evaluations measure the held-out loss instead"),
             "plot_loss": Always("the loss curve is always shown"),
             "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
             "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it belongs to another trainer"),
@@ -283,7 +283,7 @@ IMPORTER = Importer(
             "mix_strategy": Same(("concat",), "the rows of all sources are used"),
             "interleave_probs": NotNeeded("not used with this mix_strategy"),
             "template": Off("", Why.DOES_NOT_FIT),
-            "default_system": Refused("the system messages of the data are used"),
+            "default_system": Refused("only the system messages of the data are used"),
             "tool_format": Refused("the format of tools is set by task.chat_template"),
             "enable_thinking": NotNeeded("the template has no thinking blocks"),
             "preserve_thinking": Refused("the template decides which thinking blocks are kept"),

@@ -127,7 +127,7 @@ IMPORTER = Importer(
             "quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
             "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
             # config/data_args.py, config/training_args.py.
-            "train_dataset": NotSupported("the list was not found; set data.path to the file itself"),
+            "train_dataset": NotSupported("this list of data sets was not found; set data.path to the data file"),
             "eval_dataset": NotSupported("LLaMA-Factory v1 does not read it either; set data.eval_path"),
             "output_dir": hf.ARGUMENTS["output_dir"],
             "cutoff_len": To("data.max_length", "longer rows are truncated"),

@@ -69,7 +69,7 @@ _STRATEGIES = {
     "fsdp": {"full_shard", "shard_grad_op", "auto_wrap", "true"},
     "ddp": {"no_shard", "false"},
 }
-LAYER_BY_LAYER = "layer by layer"
+LAYER_BY_LAYER = "split layer by layer"
 _ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
 # How its own file, accelerate's and axolotl's name it.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
@@ -178,7 +178,7 @@ SCRIPT_DATA: Table = {
     "keep_linebreaks": Same((True,), "line breaks are kept", "line breaks are kept here", Why.REFUSED),
     "test_file max_predict_samples": NotNeeded("evaluate on other data with `tui-trainer evaluate RUN`"),
     "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to its task"),
-    "val_max_target_length num_beams": NotSupported("it applies to generation in evaluations"),
+    "val_max_target_length num_beams": NotSupported("evaluations generate answers without this setting"),
     "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
     "label_all_tokens": Same((False,), *("only the first token of a word is labelled",) * 2, Why.REFUSED),
     "resize_position_embeddings lang": Refused("the architecture of the model cannot be changed"),
@@ -213,7 +213,7 @@ ARGUMENTS: Table = {
     "optim_target_modules": Refused("one optimizer updates all trainable weights"),
     "data_seed": Automatic("training.seed also sets the order of the rows"),
     "full_determinism": "training.deterministic",
-    "auto_find_batch_size": Automatic("the largest micro-batch that fits is used; the effective batch size stays"),
+    "auto_find_batch_size": Automatic("the largest micro-batch that fits is used; the effective batch is kept"),
     "average_tokens_across_devices": Always("all tokens of a step have the same weight"),
     "gradient_accumulation_kwargs": To("distributed.cpu_offload", _ON_THE_HOST, convert=_offload_of_accumulation),
     # How it computes.
@@ -257,7 +257,7 @@ ARGUMENTS: Table = {
         "if the task generates text, each evaluation generates evaluation.generate_rows answers"
     ),
     "generation_max_length generation_num_beams generation_config": NotSupported(
-        "it applies to generation in evaluations"
+        "evaluations generate answers without this setting"
     ),
     "do_train": NotNeeded("the command decides whether to train"),
     "do_eval": NotNeeded("held-out rows are always evaluated"),
@@ -271,7 +271,7 @@ ARGUMENTS: Table = {
     "save_safetensors": Same((True,), "weights are saved as safetensors", "weights are only saved as safetensors"),
     "save_only_model": Off("a checkpoint always contains everything for an exact resume"),
     "logging_steps": "logging.logging_steps",
-    "logging_strategy": Automatic("every step is logged in the journal; logging.logging_steps groups them"),
+    "logging_strategy": Automatic("every step is logged in the journal, in groups of logging.logging_steps"),
     "logging_first_step": Always("every step is logged in the journal"),
     "logging_nan_inf_filter": Always("a NaN or infinite loss is shown unchanged"),
     "logging_dir": NotNeeded("the journal is in the run's folder"),

@@ -112,7 +112,7 @@ def _mixture(done: Conversion) -> None:
     unread = (str(key) for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
         names = one_line(", ".join(rest), 60)
-        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change which rows are trained", "datasets")
+        done.leave(Why.REFUSED, f"unsupported keys: {names}; they could change what is trained on", "datasets")
 
 
 def _handbook(done: Conversion) -> None:
@@ -195,7 +195,7 @@ def _learnt(done: Conversion) -> None:
     elif names or done.has("model_name_or_path"):
         columns = _columns_near(done)
         if columns >= _PAIR:
-            reason = "TRL trains only on the completion of such rows; a chat template formats them here"
+            reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats them"
             done.write("task.loss_on", "completion", *names, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
@@ -290,7 +290,7 @@ IMPORTER = Importer(
                 (True,), _SPECIAL_TOKENS, f"{_SPECIAL_TOKENS} here", Why.REFUSED
             ),
             "dataset_kwargs.append_concat_token": Same((True,), _END, f"{_END} here", Why.REFUSED),
-            "dataset_kwargs*": Refused("set how data is prepared in [data]"),
+            "dataset_kwargs*": Refused("[data] sets how data is prepared"),
             "dataset_train_split": To("data.split", values={"train": _TRAIN}),
             "dataset_streaming streaming": "data.streaming",
             "datasets": Refused("set data.path to files, folders or data sets of the Hub"),
@@ -307,7 +307,7 @@ IMPORTER = Importer(
             "activation_offloading": Off("activations stay on the GPU; training.gradient_checkpointing saves memory"),
             "lora_task_type": Same(("CAUSAL_LM",), *("TRL's SFT trains causal models",) * 2, Why.REFUSED),
             "use_liger": hf.LIGER,
-            "env*": NotNeeded("set on the command line"),
+            "env*": NotNeeded("set environment variables in the shell"),
             "ignore_bias_buffers": hf.OTHER_TOOL,
             "model_init_kwargs.use_kernels": hf.LIGER,
             "accelerate_config": Refused("its file was not found; set distributed.strategy instead"),

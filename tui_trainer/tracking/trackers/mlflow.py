@@ -38,7 +38,7 @@ class MlflowTracker:
         params = [Param(key, str(value)[:_MOST_LETTERS]) for key, value in run.params.items()]
         for start in range(0, len(params), _MOST_PARAMS):
             client.log_batch(self._run_id, params=params[start : start + _MOST_PARAMS])
-        hint = f"; view them with mlflow ui --backend-store-uri {place}" if place.startswith("sqlite") else ""
+        hint = f"; view the runs with mlflow ui --backend-store-uri {place}" if place.startswith("sqlite") else ""
         return f"mlflow writes to {place}{hint}" if hint else ""
 
     def log(self, rows: Sequence[Metrics]) -> None:
