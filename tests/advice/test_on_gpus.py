@@ -85,7 +85,7 @@ def test_every_check_judges_every_recipe_on_a_card(recipe, subtests):
 def test_flash_attention_3_is_named_only_for_packed_rows_on_a_card_that_has_it(recipe):
     on_h200 = replace(H200, libraries={**H200.libraries, "flash-attn-3": "3.0.0"})
     on_rtx = replace(RTX_4090, libraries=on_h200.libraries)
-    named = "flash-attn-3 3.0.0 uses their lengths instead of a mask (checked at the start)"
+    named = "flash-attn-3 3.0.0 uses their lengths instead of a mask (verified when the run starts)"
     packed, padded = {"data.packing": "true"}, {"data.packing": "false"}
 
     def evidence(settings: dict[str, str], hardware: Hardware) -> str:

@@ -47,7 +47,7 @@ def generate(
     max_new_tokens: NewTokens = 200,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}; with beams 0"),
+        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}, or 0 with beams"),
     ] = None,
     beams: Beams = 1,
     seed: Seed = 0,

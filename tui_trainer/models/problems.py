@@ -76,7 +76,7 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the number of positions that this {shape.model_type} model has learned"
-    hint = f"set data.max_length = {limit} or less; only rotary positions reach further (model.rope_scaling)"
+    hint = f"set data.max_length = {limit} or less; only rotary positions can be extended (model.rope_scaling)"
     return [Problem(message=what, key="data.max_length", hint=hint)]
 
 

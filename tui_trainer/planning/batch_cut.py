@@ -73,7 +73,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if processes > 1:
         product, numbers = f"{product} x {PROCESSES}", f"{numbers} x {processes}"
     message = f"is {effective}, but {product} = {numbers} = {micro * accumulation * processes}"
-    return [loaded.problem(EFFECTIVE, message, "remove one of the three")]
+    return [loaded.problem(EFFECTIVE, message, "remove one of these settings")]
 
 
 def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:

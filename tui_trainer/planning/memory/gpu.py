@@ -144,7 +144,7 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
         return ()
     results = 4 if model.setup.method == "full" else 2
     found = results * model.compute_size * model.shape.mlp_size * batch.tokens
-    work = MemoryPart("backward pass", found, f"{results} gradients of the MLP's width")
+    work = MemoryPart("backward pass", found, f"{results} gradients as wide as the MLP")
     if not model.setup.four_bits:
         return (work,)
     formula = "the widest matrix in matmul precision, and a copy of the widest result"
