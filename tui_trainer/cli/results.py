@@ -157,7 +157,7 @@ def _offer_lines(offer: "PublishOffer") -> list[str]:
         ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
         ("on", offer.base_model),
-        ("licence", (offer.license or "unknown: see its page") if offer.base_model else ""),
+        ("licence", (offer.license or "unknown: see the model's page") if offer.base_model else ""),
         *(("note", note) for note in offer.notes),
     ]
     if len(offer.files) > _MOST_FILES:

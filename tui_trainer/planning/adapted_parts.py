@@ -113,7 +113,9 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
     elif odd := [place for place in hits if place not in fits]:
-        message = f"{one_line(odd[0], 120)} is part of a linear layer or an embedding, or is not a matrix"
+        message = (
+            f"{one_line(odd[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, or not a matrix"
+        )
         hint = f"name layers in {MODULES_KEY}; {hint}"
     else:
         return None

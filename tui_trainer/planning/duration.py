@@ -422,7 +422,7 @@ class Decomposition:
             reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
             return estimated(self.fp32_matmuls / rate, f"{what}, at {reach}")
         if card is None or card.teraflops.fp32 is None:
-            return estimated(None, f"{what}, whose speed on this GPU is unknown")
+            return estimated(None, f"{what}; its speed on this GPU is unknown")
         rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
         reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
         return estimated(self.operations / rate, f"{what}, at {reach}")
