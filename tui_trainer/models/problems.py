@@ -29,7 +29,7 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     """Everything that keeps a run from starting, all at once. With `init = "scratch"` weights and tokenizer of the
     folder do not matter."""
     if facts.folder is None:
-        what = f"a run with {facts.name} can be planned, but the model is not on this machine"
+        what = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
         return [Problem(message=what, key=MODEL_KEY, hint=remedies(facts.name))]
     found: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:
