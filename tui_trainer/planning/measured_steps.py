@@ -352,9 +352,7 @@ def corrected(
     return tuple(
         part
         if part.name in _CONSTANT
-        else replace(
-            part, bytes=round(times * part.bytes), formula=f"{part.formula}; scaled by {times:.2f}, as measured here"
-        )
+        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; scaled by {times:.2f} (measured)")
         for part in parts
     )
 
