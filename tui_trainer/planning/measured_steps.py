@@ -352,7 +352,7 @@ def corrected(
     return tuple(
         part
         if part.name in _CONSTANT
-        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; scaled by {times:.2f} (measured)")
+        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; x {times:.2f}, as measured here")
         for part in parts
     )
 
