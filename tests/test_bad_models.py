@@ -237,7 +237,7 @@ def test_catalogued_model_can_be_planned_and_not_trained(capsys, barred):
     plan = json.loads(capsys.readouterr().out)
     assert plan["parameters"]["value"] > 10**6 and plan["memory_bytes"]["value"] > plan["parameters"]["value"]
     message = refused(capsys, train(name))
-    assert f"a run with {name} can be planned, but the model is not on this machine" in message
+    assert f"a run with {name} can be planned but not started: the model is not on this machine" in message
     assert f"tui-trainer download {name}" in message
 
 

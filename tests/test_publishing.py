@@ -137,7 +137,7 @@ def test_nothing_is_uploaded_before_a_yes(trained, monkeypatch, capsys, answer, 
     assert main(["publish", "a", "--to", "me/model"]) == code
     files = ["README.md", "adapter_config.json", "model.safetensors"]
     assert api.calls == ([("create", "me/model", True), ("commit", "me/model", files)] if answer == "y" else [])
-    assert "you and people you give access (private)" in capsys.readouterr().out
+    assert "you and people you give access to (private)" in capsys.readouterr().out
 
 
 def test_public_repository_needs_the_option_public(trained, monkeypatch, capsys):
@@ -160,7 +160,7 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         environment["HF_TOKEN"] = "secret"
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
-        assert "you and people you give access (private)" in asked.stdout and "adapter_config.json" in asked.stdout
+        assert "you and people you give access to (private)" in asked.stdout and "adapter_config.json" in asked.stdout
         assert "licence  unknown" in asked.stdout and "note     README.md contains /data/shared/x.txt" in asked.stdout
         wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
         assert wrong.returncode == 2 and "this account has no write access to me/model" in wrong.stderr

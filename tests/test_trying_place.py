@@ -165,6 +165,6 @@ def test_worker_moves_to_the_cpu_if_the_gpu_is_full(asked, monkeypatch):
         assert answer["moved"] is True and calls == ["cuda", "cpu"] and told
         monkeypatch.setattr(generate, "_loaded", {})
         monkeypatch.setattr(generate, "_moved", False)
-        with pytest.raises(RunError, match="the next one is written on the CPU"):
+        with pytest.raises(RunError, match="the next text is generated on the CPU"):
             generate.try_model(asked, lambda **_: None)
         assert generate.try_model(asked, lambda **_: None)["moved"] is True

@@ -85,7 +85,7 @@ def test_every_check_judges_every_recipe_on_a_card(recipe, subtests):
 def test_flash_attention_3_is_named_only_for_packed_rows_on_a_card_that_has_it(recipe):
     on_h200 = replace(H200, libraries={**H200.libraries, "flash-attn-3": "3.0.0"})
     on_rtx = replace(RTX_4090, libraries=on_h200.libraries)
-    named = "flash-attn-3 3.0.0 uses their lengths instead of a mask (checked at the start)"
+    named = "flash-attn-3 3.0.0 uses their lengths instead of a mask (verified when the run starts)"
     packed, padded = {"data.packing": "true"}, {"data.packing": "false"}
 
     def evidence(settings: dict[str, str], hardware: Hardware) -> str:
@@ -164,7 +164,7 @@ def test_grouping_by_length_is_named_for_a_model_that_packing_would_mix(recipe):
 
 def test_a_model_that_only_the_catalogue_knows_is_planned_and_cannot_start(recipe):
     finding = finding_of("plan", context_on(recipe("qwen-lora"), RTX_4090))
-    assert finding.status == "fail" and "but the model is not on this machine" in finding.verdict.evidence
+    assert finding.status == "fail" and "not started: the model is not on this machine" in finding.verdict.evidence
     assert "tui-trainer download" in finding.verdict.advice
 
 

@@ -76,7 +76,7 @@ def test_three_numbers_that_disagree_are_reported_together(subtests):
     assert found.key == "training.effective_batch_size" and found.where == "--set"
     for words in ("32", NAMES["m"], NAMES["a"], "4 x 3 = 12"):
         assert words in found.message
-    assert found.hint == "remove one of the three"
+    assert found.hint == "remove one of these settings"
     # Numbers that agree or are missing are accepted.
     for user in AGREEING:
         with subtests.test(user=user):

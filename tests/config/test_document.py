@@ -87,7 +87,7 @@ def test_values_that_conflict_are_kept_and_reported():
     for _ in range(2):
         document.take_fitted(document.plain, setting_problems(document.plain))
         (problem,) = document.problems_of(HEADS)
-    assert "does not split hidden_size 128" in problem.message
+    assert "does not divide hidden_size 128" in problem.message
     assert document.loaded is not None and document.value(HEADS) == 3
     document.set(HEADS, 8)
     assert document.problems == ()

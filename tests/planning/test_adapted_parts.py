@@ -70,7 +70,7 @@ REFUSED = [
     ("llama", {"target_parameters": "experts.down_proj"}, ("no tensor of the model is called experts.down_proj",)),
     ("mixtral", {"target_parameters": "experts.up"}, ("called experts.up", "mlp.experts.gate_up_proj")),
     ("mixtral", {"target_parameters": "q_proj.weight"}, ("is part of a linear layer or an embedding",)),
-    ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("adapts different",)),
+    ("mixtral", {"target_modules": r"model\.layers\.0\.self_attn\.q_proj|.*\.1\..*v_proj"}, ("would not adapt",)),
     ("mixtral", {"target_modules": "q_proj", "target_parameters": EXPERTS, "lora_dropout": 0.1}, ("lora_dropout",)),
     ("mixtral", {"target_modules": "all-linear", "use_dora": True}, ("no DoRA for adapters on tensors",)),
     ("gpt_oss", {"target_parameters": "gate_up_proj_bias"}, ("is part of a linear layer",)),

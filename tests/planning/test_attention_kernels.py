@@ -146,7 +146,7 @@ def test_sdpa_is_refused_for_a_model_that_caps_its_scores(tmp_path):
 
     save_tiny_model(tmp_path / "gemma2", "gemma2", head_dim=16)
     loaded = loaded_on(H200, assignments=(f"model.model_name_or_path={tmp_path / 'gemma2'}", f"{KEY}=sdpa"))
-    with pytest.raises(ConfigError, match="sdpa does not support the soft cap on the scores of gemma2"):
+    with pytest.raises(ConfigError, match="sdpa does not support the soft cap that gemma2 has on attention scores"):
         planning.make(loaded, H200, FACTS)
 
 

@@ -188,7 +188,7 @@ def test_notes_describe_the_tags_of_the_data(tmp_path):
     _, data = prepared(tmp_path, loose, {"data.eval_fraction": 0})
     assert "3 spans start or end inside a word; the whole word gets the tag" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b", "c"], "tags": ["B-X", "O", "I-X"]}], {"data.eval_fraction": 0})
-    assert "1 entity starts with I- instead of B-; they count as entities, as in conlleval" in data.notes
+    assert "1 entity starts with I- instead of B-; this is accepted, as in conlleval" in data.notes
     _, data = prepared(tmp_path, [{"tokens": ["a", "b"], "pos": ["N", "V"]}], {"data.eval_fraction": 0})
     assert "2 tags of single words: N 1, V 1" in data.notes and data.details["scheme"] == "plain"
 

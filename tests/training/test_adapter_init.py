@@ -125,7 +125,7 @@ REFUSED = [
     ("pissa", {"tuning.method": "full"}, "is pissa, but tuning.method = full has no adapter"),
     ("gaussian", {"tuning.method": "full"}, "is gaussian, but tuning.method = full has no adapter"),
     ("olora", {"tuning.method": "qlora"}, "is olora, but 4-bit weights cannot be decomposed"),
-    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but DoRA learns the norms of the weights, which pissa changes"),
+    ("pissa", {"tuning.use_dora": "true"}, "is pissa, but pissa changes the weights whose norms DoRA learns"),
     ("pissa", {"tuning.r": 64}, "is 64, but pissa allows at most 16 for the narrowest matrix"),
     ("eva", {}, "eva"),
     ("pissa_niter_", {}, "pissa_niter_"),

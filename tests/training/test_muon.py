@@ -110,7 +110,7 @@ def test_a_model_without_trained_hidden_matrices_is_refused(bases, tmp_path):
         parameter.requires_grad_("norm" in name)
     with pytest.raises(RunError, match="is for the weight matrices of layers, but none of them is trainable"):
         RunOptimizer(model, TrainingSection(optim="muon"), lr=0.01)
-    with pytest.raises(ConfigError, match="is muon, which is for the matrices of a model, but lora trains"):
+    with pytest.raises(ConfigError, match="is muon, which is meant for full weight matrices, but lora trains"):
         trained_run(bases / "llama", tmp_path, **MUON, **{"tuning.method": "lora"})
 
 

@@ -175,7 +175,7 @@ def test_a_warning_of_long_rows_names_the_scaling_that_reaches_them(tiny_config,
     words = length_warning(estimated_plan(loaded).model_shape(), 100)
     assert "model.rope_scaling with a factor of 4 to extend" in words
     changes = {FROM: save_tiny_model(tmp_path / "gpt2", "gpt2"), LENGTH: 500}
-    with pytest.raises(ConfigError, match="only rotary positions reach further"):
+    with pytest.raises(ConfigError, match="only rotary positions can be extended"):
         open_new(tiny_config("refused", settings("", changes)))
 
 

@@ -134,7 +134,7 @@ class MeasuredBatches:
         elif at_now:
             times = best.rows_per_second / at_now.rows_per_second
             words += (
-                f" are {times:.2f} times as fast per row as {self.now}; learning rate for them: {best.learning_rate:g}"
+                f" are {times:.2f} times as fast per row as {self.now}; use the learning rate {best.learning_rate:g}"
             )
         fastest = self.fastest
         if fastest and fastest.rows > self.most_rows and fastest is not best:

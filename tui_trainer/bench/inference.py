@@ -379,7 +379,7 @@ def speed_lines(found: Mapping[str, Any], width: int) -> list[str]:
     lines = [f"{found['run']}: {found['rows']} held-out {texts}, {turns_words(found['rounds'])}"]
     lines += table_lines(cells, width, right=cells[0][1:])
     lines.append(f"50 % and 95 %: latency of a single row; same: predictions equal to `{ONE_BY_ONE}`")
-    lines.append(f"unless stated otherwise, all variants but `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
+    lines.append(f"unless named otherwise, all variants except `{ONE_BY_ONE}` run `{BATCHED}` with a merged adapter")
     if target := found["inference_samples_per_second"]:
         lines.append(f"target {target['words']}: {target['verdict']}")
     return lines

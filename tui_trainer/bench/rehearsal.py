@@ -210,7 +210,7 @@ def result_lines(found: Mapping[str, Any]) -> list[str]:
             f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
         )
     if found["disk_bytes"] is not None:
-        said.append(f"disk {format_bytes(found['disk_bytes'])} of {format_bytes(found['disk_free_bytes'])} free")
+        said.append(f"disk: {format_bytes(found['disk_bytes'])} needed, {format_bytes(found['disk_free_bytes'])} free")
     if not found["faults"]:
         return [*said, "nothing failed: the run is ready to start"]
     return said + [

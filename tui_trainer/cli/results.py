@@ -153,11 +153,11 @@ def _offer_lines(offer: "PublishOffer") -> list[str]:
     there = "" if offer.exists is None else ", which already exists"
     rows = [
         ("to", f"{offer.name}{there}"),
-        ("seen by", "you and people you give access (private)" if offer.private else "everyone (public)"),
+        ("seen by", "you and people you give access to (private)" if offer.private else "everyone (public)"),
         ("size", size_words(offer)),
         *(("file", f"{format_bytes(file.size_bytes):>10}  {file.name}") for file in offer.files[:_MOST_FILES]),
         ("on", offer.base_model),
-        ("licence", (offer.license or "unknown: see its page") if offer.base_model else ""),
+        ("licence", (offer.license or "unknown: see the model's page") if offer.base_model else ""),
         *(("note", note) for note in offer.notes),
     ]
     if len(offer.files) > _MOST_FILES:

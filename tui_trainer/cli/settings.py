@@ -76,7 +76,7 @@ def import_config(
     kind: Annotated[str, option("--as", "KIND", "Tool that the config is from, if its keys do not show it.")] = "",
     processes: Annotated[
         int | None,
-        option("--processes", "N", "Devices of the original run; multiplies its batch size per device.", min=1),
+        option("--processes", "N", "Devices of the original run, to multiply its batch size per device.", min=1),
     ] = None,
     without: Annotated[list[str] | None, option("--without", "KEY,...", "Ignore these keys (changes the run).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,

@@ -47,7 +47,7 @@ def generate(
     max_new_tokens: NewTokens = 200,
     temperature: Annotated[
         float | None,
-        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}; with beams 0"),
+        typer.Option(min=0, max=10, help="0: greedy decoding.", show_default=f"{TEMPERATURE}, or 0 with beams"),
     ] = None,
     beams: Beams = 1,
     seed: Seed = 0,
@@ -141,7 +141,9 @@ def evaluate(
         str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
     ] = "base",
     rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as in the run.")] = 0,
-    changed: Annotated[int, typer.Option(min=0, max=1000, help="How many of the most changed rows to show.")] = 5,
+    changed: Annotated[
+        int, typer.Option(min=0, max=1000, help="How many rows to show, those with the largest changes first.")
+    ] = 5,
     gpu: GpuName = None,
     as_json: AsJson = False,
 ) -> None:

@@ -135,7 +135,7 @@ class ModelSection(SettingsSection):
     """pretrained: the model's own weights; scratch: random ones, with a tokenizer trained on the data."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = option(
         "auto",
-        memory="bfloat16 halves frozen weights; trainable weights take 20 instead of 18 bytes, activations less",
+        memory="bfloat16 halves frozen weights and reduces activations; trainable weights take 20 bytes, not 18",
         speed="16-bit weights need no casts",
         in_step_key=True,
     )

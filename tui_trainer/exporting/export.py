@@ -82,9 +82,10 @@ class Certificate:
         scores = "".join(
             f", {plain(name)} {number(value)} -> {number(after.scores[name])}" for name, value in before.scores.items()
         )
+        logits = f"differ by {self.logit_difference:.1e} of the largest logit (allowed {self.tolerance.logits:.0e})"
         return [
             f"reloaded in a fresh process and compared on {self.rows} held-out rows:",
-            f"  logits differ by {self.logit_difference:.1e} of the largest (allowed {self.tolerance.logits:.0e})",
+            f"  logits {logits}",
             f"  held-out loss {before.loss:.4f} -> {after.loss:.4f}{scores}",
             f"  {format_bytes(before.bytes)} -> {format_bytes(after.bytes)}, "
             f"{format_number(1e3 * before.seconds_per_row, 2)} -> {format_number(1e3 * after.seconds_per_row, 2)} "
@@ -170,7 +171,9 @@ def _difference(one: Any, other: Any) -> float:
 def _faults(before: dict[str, Any], after: dict[str, Any], difference: float, allowed: Tolerance) -> list[str]:
     faults = []
     if not difference <= allowed.logits:
-        faults.append(f"its logits differ by {difference:.1e} of the largest, more than {allowed.logits:.0e}")
+        faults.append(
+            f"its logits differ by {difference:.1e} of the largest logit, more than the allowed {allowed.logits:.0e}"
+        )
     if not abs(after["loss"] - before["loss"]) <= allowed.loss * max(abs(before["loss"]), 1e-3):
         faults.append(f"its held-out loss is {after['loss']:.4f} instead of {before['loss']:.4f}")
     if after["labels"] != before["labels"]:

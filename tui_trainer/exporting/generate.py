@@ -154,7 +154,7 @@ def try_model(asked: dict[str, Any], report: Report) -> dict[str, Any]:
             writer.move_to_cpu()
         torch.cuda.empty_cache()
         if pieces:
-            raise RunError("the GPU is out of memory for a longer text; the next one is written on the CPU")
+            raise RunError("the GPU has no memory for a longer text; the next text is generated on the CPU")
     return _tried(asked, None, show) | {"moved": _moved}
 
 

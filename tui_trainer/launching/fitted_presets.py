@@ -237,7 +237,7 @@ def _with_classes_that_fit(loaded: LoadedConfig) -> LoadedConfig:
         found = label_columns(AUTO, rows, "", (data.text_column, data.text_pair_column))
     if len(found) < 2:
         return loaded
-    why = f"each of these {len(found)} columns holds 0 or 1; to train on others, set data.label_column"
+    why = f"each of these {len(found)} columns holds 0 or 1; to train on other columns, set data.label_column"
     return loaded.fitted("data.label_column", ", ".join(found), why)
 
 

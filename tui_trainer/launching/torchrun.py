@@ -227,7 +227,7 @@ def command_words(plan: Plan, folder: RunFolder) -> str:
         here = f"{plan.processes_per_node} {'process' if plan.processes_per_node == 1 else 'processes'} here"
         if plan.nodes == 2:
             return f"{here}, and on node 1 `{join_command(folder, 1)}`"
-        return f"{here}, and on the nodes K = 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
+        return f"{here}, and on each node K from 1 to {plan.nodes - 1} `{join_command(folder, 'K')}`"
     if unsloth.is_asked(plan.config):
         variables = [f"{name}={value}" for name, value in unsloth.python_variables(plan.config).items()]
         torchrun = [unsloth.python_of(plan.config), "-m", "torch.distributed.run"]

@@ -122,7 +122,7 @@ def refuse_other_labels(before: tuple[str, ...], now: tuple[str, ...], folder: P
         return
     told = ", ".join(before[:5]) + (", ..." if len(before) > 5 else "")
     message = f"the labels of the adapter ({one_line(told, 120)}) differ from those of the data"
-    hint = f"train on the same labels, or {_MERGES}, with a new head"
+    hint = f"train on the same labels, or {_MERGES} with a new head"
     raise ConfigError(Problem(message=message, key=CONTINUES_KEY, where=one_line(str(folder)), hint=hint))
 
 
@@ -174,7 +174,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in made and not odd:
-        message = "the adapter covers only some of the layers of a name, which tuning.target_modules cannot express"
+        message = "the adapter covers only some layers of the same name, which tuning.target_modules cannot express"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in made.items():
         asked = getattr(config.tuning, key.rpartition(".")[2])

@@ -156,7 +156,10 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
             "remove it",
         )
     if tuning.trainable_layers:
-        yield "new tokens would not be trained: tuning.trainable_layers freezes the embedding", "remove one of the two"
+        yield (
+            "new tokens would not be trained: tuning.trainable_layers freezes the embedding",
+            "remove one of the two settings",
+        )
     if facts.adapter and goes_on:
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (

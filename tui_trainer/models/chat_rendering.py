@@ -464,7 +464,7 @@ class ConversationRenderer:
         if all(learnt):
             return spans
         if len(learnt) != len(spans):
-            message = f"a turn has weight 0, but the chat template {self._template.name} does not mark each turn"
+            message = f"a turn has weight 0, but the chat template {self._template.name} does not delimit each turn"
             raise DataError(message, hint=f"set {TEMPLATE_KEY} to another, such as chatml, or remove the row")
         return [span for span, learns in zip(spans, learnt, strict=True) if learns]
 

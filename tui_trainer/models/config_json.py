@@ -148,7 +148,7 @@ def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head 
     """Raises ConfigError for a model that reads other things beside text, unless it is one that is trained on text."""
     what = "a multimodal model (images or sound as well as text)"
     if not has_towers(config.get("model_type")):
-        hint = f"these can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
+        hint = f"these types can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
         why = NOT_TRAINED.get(str(config.get("model_type")), "this type cannot be trained here")
         raise bad_model(f"{name} is {what}, and {why}", hint, where)
     if other := _no_decoder(config, name):

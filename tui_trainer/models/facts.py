@@ -134,7 +134,7 @@ def find_model(
 def require_folder(facts: ModelFacts) -> Path:
     """The folder to train from. Raises ConfigError with both remedies for a model that is only catalogued."""
     if facts.folder is None:
-        what = f"a run with {facts.name} can be planned, but the model is not on this machine"
+        what = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
         raise bad_model(what, remedies(facts.name))
     return facts.folder
 

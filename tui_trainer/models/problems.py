@@ -29,7 +29,7 @@ def model_problems(facts: ModelFacts, init: Init, trust_remote_code: bool) -> li
     """Everything that keeps a run from starting, all at once. With `init = "scratch"` weights and tokenizer of the
     folder do not matter."""
     if facts.folder is None:
-        what = f"a run with {facts.name} can be planned, but the model is not on this machine"
+        what = f"a run with {facts.name} can be planned but not started: the model is not on this machine"
         return [Problem(message=what, key=MODEL_KEY, hint=remedies(facts.name))]
     found: list[Problem] = []
     if facts.has_remote_code and not trust_remote_code:
@@ -76,7 +76,7 @@ def length_problems(shape: ModelShape, max_length: int) -> list[Problem]:
     if limit is None or not shape.learned_positions or max_length <= limit:
         return []
     what = f"{max_length} is above {limit}, the number of positions that this {shape.model_type} model has learned"
-    hint = f"set data.max_length = {limit} or less; only rotary positions reach further (model.rope_scaling)"
+    hint = f"set data.max_length = {limit} or less; only rotary positions can be extended (model.rope_scaling)"
     return [Problem(message=what, key="data.max_length", hint=hint)]
 
 

@@ -147,7 +147,7 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
         )
     readers = {name: [one for one, fields in FIELDS.items() if name in (*fields[0], *fields[1])] for name in asked}
     found += [
-        Problem(message=f"is not used by {kind}", key=f"{KEY}.{name}", hint=f"remove it; used by: {', '.join(types)}")
+        Problem(message=f"is not used by {kind}", key=f"{KEY}.{name}", hint=f"remove it, or use {' or '.join(types)}")
         for name, types in readers.items()
         if name not in (*_EVERY_TYPE, *needs, *takes)
     ]

@@ -77,7 +77,7 @@ def _matched(
     inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
     if outside := [path for path in hits if f"{path}.".startswith(towers or ("\n",))]:
         message = f"matches frozen parts outside the language model: {_some(outside)}"
-        return wrong(message, f"layers of the language model are {_some(inner)}")
+        return wrong(message, f"match only layers of the language model, such as {_some(inner)}")
     if odd := [path for path in hits if path not in inner]:
         kind = "the head" if modules[odd[0]] is output else type(modules[odd[0]]).__name__
         message = f"matches {one_line(odd[0], 120)} ({kind}), which is not a linear layer inside the model"
@@ -113,7 +113,9 @@ def _tensor_problem(model: Any, name: str) -> Problem | None:
     if not hits:
         message = f"no tensor of the model is called {one_line(name, 80)}"
     elif odd := [place for place in hits if place not in fits]:
-        message = f"{one_line(odd[0], 120)} is part of a linear layer or an embedding, or is not a matrix"
+        message = (
+            f"{one_line(odd[0], 120)} cannot be adapted: it is part of a linear layer or an embedding, or not a matrix"
+        )
         hint = f"name layers in {MODULES_KEY}; {hint}"
     else:
         return None
@@ -146,7 +148,7 @@ def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
             linears[Linear(name=name, path=place, count=1, inputs=sizes[0], outputs=sizes[1], reads=reads)] += 1
     if wanted is not None and paths != wanted:
         version, family = metadata.version("peft"), inner.config.model_type
-        message = f"with these names, peft {version} adapts different layers of {family}"
+        message = f"peft {version} would not adapt the layers of {family} that these names select"
         hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
         hint += f'Use "all-linear" for all layers, {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))

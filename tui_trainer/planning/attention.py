@@ -91,7 +91,9 @@ def attention_of(shape: ModelShape, rows: AttentionRows, machine: AttentionMachi
     chosen = _chosen(shape, requested) or _of_sdpa(shape, rows, machine)
     wait = ""
     if machine.device == "cuda" and (kind := shape.attention.waiting_rope):
-        wait = f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for it"
+        wait = (
+            f"RoPE of type {kind} reads the longest position from the GPU in each pass, so the host waits for the GPU"
+        )
     return chosen.model_copy(update={"hidden_wait": wait})
 
 
@@ -115,7 +117,9 @@ def _of_sdpa(shape: ModelShape, rows: AttentionRows, machine: AttentionMachine) 
         return _on_cpu(shape)
     if rows.packed and not (against := _against_lengths(shape, machine)):
         library = _library_by_lengths(machine)
-        reason = f"documents are packed, and {library} uses their lengths instead of a mask (checked at the start)"
+        reason = (
+            f"documents are packed, and {library} uses their lengths instead of a mask (verified when the run starts)"
+        )
         return Attention(kernel=BY_LENGTHS, reason=reason, source="torch nn/attention/varlen.py; flash-attn's README")
     masked = planned_mask(shape, rows)
     refusals = [f"variable-length attention {against}"] if rows.packed else []
@@ -218,7 +222,7 @@ def _against_lengths(shape: ModelShape, machine: AttentionMachine) -> str:
     if facts.learnt_bias:
         return "does not support a learned bias"
     if shape.attention_dropout:
-        return f"does not support dropout, and the model's is {shape.attention_dropout:g}"
+        return f"does not support dropout, but the model has attention dropout {shape.attention_dropout:g}"
     if not _library_by_lengths(machine):
         return "needs torch 2.10 or the package flash-attn"
     return ""

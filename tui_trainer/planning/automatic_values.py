@@ -128,7 +128,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     if requested == "fp16" and on_cpu:
         yield MIXED, f"fp16 needs a GPU, {no_gpu}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
     if requested == "bf16" and target.bf16 is False:
-        hint = "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in it"
+        hint = "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
     if requested == "bf16" and on_cpu and hardware.cpu_flags and not native:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16): emulation is slower than fp32"
@@ -139,7 +139,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     key, name = OPTIMIZER_KEY, config.training.optim
     optimizer = OPTIMIZERS[name]
     if optimizer.needs_gpu and on_cpu:
-        yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs here"
+        yield key, f"{name} needs a GPU, {no_gpu}", f"use {ADAFACTOR}, which has almost no state and runs on a CPU"
     elif optimizer.library and libraries.get(optimizer.library) is None:
         hint = f"install it: uv pip install {optimizer.library}; or use {ADAFACTOR}"
         yield key, f"{name} needs {optimizer.library}, which is not installed", hint
@@ -178,7 +178,10 @@ def loss_chunk(loaded: LoadedConfig, target: TrainingDevice, shape: ModelShape) 
     requested, key = loaded.config.training.loss_chunk_tokens, "training.loss_chunk_tokens"
     if shape.logits is None:
         why = f"{shape.model_type} changes its logits in a way that cannot be split into chunks"
-        return exact(0, "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}: all at once")
+        return exact(
+            0,
+            "a classifier has few logits" if shape.head in CLASSIFYING else f"{why}, so they are computed all at once",
+        )
     if requested != "auto":
         return exact(requested, f"from {loaded.where(key)}")
     if target.device == "cuda":

@@ -73,7 +73,7 @@ def batch_problems(loaded: LoadedConfig, processes: int | None = None) -> list[P
     if processes > 1:
         product, numbers = f"{product} x {PROCESSES}", f"{numbers} x {processes}"
     message = f"is {effective}, but {product} = {numbers} = {micro * accumulation * processes}"
-    return [loaded.problem(EFFECTIVE, message, "remove one of the three")]
+    return [loaded.problem(EFFECTIVE, message, "remove one of these settings")]
 
 
 def effective_rows(loaded: LoadedConfig, processes: int | None = None) -> int:
@@ -125,7 +125,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if isinstance(micro, int) and micro_written:
         reason = f"from {loaded.where(MICRO)}"
         if micro > share:
-            reason += f", which is {micro}: limited to {of}"
+            reason += f", where it is {micro}: limited to {of}"
         return _cut(effective, min(micro, share), effective_reason, reason, processes)
     if isinstance(accumulation, int) and micro != TUNE:
         rows = "effective batch" if processes == 1 else f"{share} rows of a process"
@@ -142,7 +142,7 @@ def cut_batch(loaded: ResolvedLoaded, largest_fit: Callable[[int], int], process
     if fits < limit:
         reason = f"the largest equal part of {of} that fits in memory (up to {fits} rows fit)"
     elif isinstance(micro, int) and micro < share:
-        reason = f"the largest equal part of {of} up to {micro}, from {loaded.where(MICRO)}"
+        reason = f"the largest equal part of {of} with at most {micro} rows, from {loaded.where(MICRO)}"
     else:
         reason = f"{of.replace('the effective', 'the whole effective')} fits in memory"
     return _cut(effective, even, effective_reason, reason, processes)

@@ -39,7 +39,7 @@ def shape_problems(loaded: LoadedConfig) -> list[Problem]:
     width, heads, shared = scratch.hidden_size, scratch.num_attention_heads, scratch.key_value_heads
     problems = []
     if width % heads or (width // heads) % 2:
-        message = f"is {heads}, which does not split hidden_size {width} into heads of even size"
+        message = f"is {heads}, which does not divide hidden_size {width} into heads of an even size"
         even = [n for n in range(1, width // 2 + 1) if width % n == 0 and (width // n) % 2 == 0]
         near = sorted(sorted(even, key=lambda n: abs(n - heads))[:4])
         hint = "valid values: " + ", ".join(map(str, near)) if near else ""
@@ -79,13 +79,13 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         problems.append(loaded.problem("tuning.trainable_layers", message, hint))
     training = config.training
     if OPTIMIZERS[training.optim].hidden_keys and config.tuning.has_adapter:
-        message = f"is {training.optim}, which is for the matrices of a model, but {config.tuning.method} trains "
+        message = f"is {training.optim}, which is meant for full weight matrices, but {config.tuning.method} trains "
         message += "narrow adapters"
         hint = f'set it to {DEFAULT_OPTIMIZER}, or tuning.method = "full"'
         problems.append(loaded.problem(OPTIMIZER_KEY, message, hint))
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
-        message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no floor"
+        message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no minimum rate"
         others = " or ".join(name for name, row in LR_SCHEDULES.items() if row.has_floor)
         hint = f"set it to 0, or choose the schedule {others}"
         problems.append(loaded.problem("training.min_lr_rate", message, hint))
@@ -121,7 +121,7 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
         why, hint = (
-            f"DoRA learns the norms of the weights, which {init} changes",
+            f"{init} changes the weights whose norms DoRA learns",
             f"{hint}, or tuning.use_dora to false",
         )
     elif tuning.mutates_weights and tuning.target_parameters:

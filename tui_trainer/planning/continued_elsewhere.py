@@ -79,7 +79,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
     if cards and here > len(cards):
         raise ConfigError(Problem(message=f"{here} processes need one GPU each, but only {len(cards)} can be used"))
     if wanted > plan.effective_batch_size.value:
-        message = f"{wanted} processes, but a step has {plan.effective_batch_size.value} rows: each needs at least one"
+        message = f"{wanted} processes need a row each, but a step has only {plan.effective_batch_size.value} rows"
         raise ConfigError(Problem(message=message))
     words = f"continuing with {wanted} {'process' if wanted == 1 else 'processes'} instead of {before}"
     words += f", on {nodes} {'node' if nodes == 1 else 'nodes'} instead of {plan.nodes}" if nodes != plan.nodes else ""

@@ -209,7 +209,7 @@ def sample_tokens(training_seconds: float | None, samples: int, token_seconds: f
     if training_seconds and samples and token_seconds:
         affordable = round(_SAMPLES_SHARE * training_seconds / samples / token_seconds)
         if affordable < SAMPLE_TOKENS:
-            reason = f"so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
+            reason = f"shortened so that {samples} samples take {_SAMPLES_SHARE:.0%} of the time"
             return estimated(max(_LEAST_SAMPLE_TOKENS, affordable), reason)
     return exact(SAMPLE_TOKENS, "the usual length")
 
@@ -268,7 +268,7 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
         return ""
     times = max(1.0, (threads + load) / cores)
     longer = f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough remain for this run"
-    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not included): {longer}"
+    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not part of this time): {longer}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
@@ -372,7 +372,9 @@ def _on_card(
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
     if setup.four_bits:
-        reason += f"; unpacking 4 bits takes about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
+        reason += (
+            f"; with unpacking of 4-bit weights about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
+        )
     computing = flops / (rate * usual_share(hidden_size, setup))
     if starts > computing:
         reason = f"launch overhead takes longer than computing ({format_seconds(computing)}; {reason})"
@@ -420,7 +422,7 @@ class Decomposition:
             reach = f"about {share:.0%} of the {rate / 1e9:.0f} GFLOP/s of matmuls on one core here"
             return estimated(self.fp32_matmuls / rate, f"{what}, at {reach}")
         if card is None or card.teraflops.fp32 is None:
-            return estimated(None, f"{what}, whose speed on this GPU is unknown")
+            return estimated(None, f"{what}; its speed on this GPU is unknown")
         rate = DECOMPOSING_CARD_SHARE * card.teraflops.fp32 * 1e12
         reach = f"about {DECOMPOSING_CARD_SHARE:.0%} of {card.title}'s fp32 rate (an estimate)"
         return estimated(self.operations / rate, f"{what}, at {reach}")

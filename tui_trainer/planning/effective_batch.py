@@ -113,7 +113,7 @@ def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int)
     model = find_task(config.task.type).model_shape(config, facts.vocabulary, facts.classes)
     found = _of_profile(loaded, gpu, model.parameters)
     if found is None:
-        kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this memory"
+        kind = f"{config.task.type} with {model.parameters / 1e9:.1f} billion parameters and this GPU memory"
         why = f"hardware profile {profile.name} has no value for {kind}"
         return max(base, count), f"{for_rate}: {why}; `tui-trainer tune --effective` measures one"
     rows, words = found

@@ -351,7 +351,7 @@ def corrected(
     return tuple(
         part
         if part.name in _CONSTANT
-        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; times {times:.2f}, measured here")
+        else replace(part, bytes=round(times * part.bytes), formula=f"{part.formula}; x {times:.2f}, as measured here")
         for part in parts
     )
 

@@ -478,7 +478,7 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         message = f"{config.model.attn_implementation} supports 16 bits only, and this run is in fp32"
         problems.append(loaded.problem("model.attn_implementation", message, "set it to auto, or train in 16 bits"))
     if config.model.attn_implementation == "sdpa" and shape.attention.soft_cap:
-        message = f"sdpa does not support the soft cap on the scores of {shape.model_type}"
+        message = f"sdpa does not support the soft cap that {shape.model_type} has on attention scores"
         hint = "set it to auto (eager), or to flex_attention or flash_attention_2, which support it"
         problems.append(loaded.problem("model.attn_implementation", message, hint))
     if problems or isinstance(cut, Problem):
@@ -641,7 +641,7 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         took = f"{format_seconds(beginning.value)} for " if beginning.value is not None else ""
         time_reason += f", and {took}{beginning.reason}"
         total = None if total is None or beginning.value is None else total + beginning.value
-    time_reason += "; without loading, saving and samples"
+    time_reason += "; not counting loading, saving and samples"
     all_threads = made.threads.value * group.per_node
     busy = busy_words(hardware.load_of_others, hardware.usable_cores, all_threads) if setup.device == "cpu" else ""
     writes = exact(0, "set by the task")

@@ -244,7 +244,7 @@ class ChatReader(TableReader):
         if seen.spelt:
             found.append(f"{seen.spelt:,} rows contain the names of special tokens, which are read as plain text")
         if seen.tools_in_text:
-            found.append(f"{seen.tools_in_text:,} rows already have tools in the system turn: they are not repeated")
+            found.append(f"{seen.tools_in_text:,} rows already have tools in the system turn: none are added again")
         for what, turns in seen.left_out.items():
             words = "the reasoning" if what == REASONING[0] else "the speaker's name"
             found.append(

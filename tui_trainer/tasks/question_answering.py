@@ -619,7 +619,7 @@ class _QuestionReader(TableReader):
         if counts["none"]:
             notes.append(f"{counts['none']:,} questions have no answer in their context")
         if counts["several"]:
-            message = "questions have different answers: the first is trained on, the closest counts in scores"
+            message = "questions have several answers: the first is trained on, the closest is used for scores"
             notes.append(f"{counts['several']:,} {message}")
         if counts["looked for"]:
             message = "answers occur more than once in their context: the first occurrence is trained on"

@@ -379,7 +379,7 @@ class Components:
         started = perf_counter()
         self.optimizer.compile()
         seconds = format_seconds(perf_counter() - started)
-        message = f"the step of {self.optimizer.spec.label} was compiled in {seconds}"
+        message = f"the optimizer step of {self.optimizer.spec.label} was compiled in {seconds}"
         tell("compiled", message, "this time is not counted in any step")
 
     def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:

@@ -115,7 +115,7 @@ def _is_on(layer: Any) -> bool:
 
 def _kind(layer: Any) -> str:
     a, b = _factors(layer)
-    return f"{type(layer).__name__} {a.shape[1]} to {b.shape[0]}, {layer.base_layer.weight.dtype}"
+    return f"{type(layer).__name__} ({a.shape[1]} to {b.shape[0]}, {layer.base_layer.weight.dtype})"
 
 
 def _factors(layer: Any) -> tuple[nn.Parameter, nn.Parameter]:

@@ -71,7 +71,7 @@ class RunOptimizer:
         except Exception as error:  # the compiler raises whatever its parts raise
             reason = one_line(f"{type(error).__name__}: {error}", 200)
             hint = f"training.optim = {ADAFACTOR} needs no compiler"
-            raise RunError(f"the step of {self.name} could not be compiled: {reason}; {hint}") from error
+            raise RunError(f"the optimizer step of {self.name} could not be compiled: {reason}; {hint}") from error
         self.torch.state.clear()
         self.torch.zero_grad(set_to_none=True)
 

@@ -64,7 +64,7 @@ def reason_against(run: Trainable, batch: MicroBatch, switch: Callable[[], None]
         reason = difference(run, batch, switch)
     except Exception as error:  # libraries and compilers raise whatever their parts raise
         return reason_to_fall_back(error)
-    return reason and f"{reason} from the model's own operations, more than rounding explains"
+    return reason and f"{reason} from those of the model's own operations, more than rounding explains"
 
 
 def numbers(run: Trainable, batch: MicroBatch) -> Numbers:

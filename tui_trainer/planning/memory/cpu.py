@@ -92,9 +92,9 @@ def _gradients(model: ModelMemory, accumulation: int, activations: int) -> Memor
     """
     if model.has_masters:
         copies = model.sum_bytes if accumulation > 1 else max(0, model.sum_bytes - activations)
-        formula = "2 bytes x trained parameters, and their fp32 copies beyond the memory of activations"
+        formula = "2 bytes x trained parameters, and fp32 copies of them where activations leave no room"
         if accumulation > 1:
-            formula = "4 bytes x trained parameters (the sum in fp32), and 2 (the next gradients)"
+            formula = "6 bytes x trained parameters: 4 for the sum in fp32, 2 for the next gradients"
         return MemoryPart("gradients", model.gradient_bytes + copies, formula)
     sets = 2 if accumulation > 1 else 1
     tied = model.shape.tied_embeddings and model.setup.method == "full" and model.setup.trains_head
@@ -161,7 +161,7 @@ def _loss(model: ModelMemory, batch: BatchSizes) -> MemoryPart:
     trains = model.setup.method == "full" and model.setup.trains_head and batch.accumulation == 1
     if is_chunked or not trains or min(matrix, logits) < MAPPED_BLOCK_BYTES:
         return whole
-    formula = f"{whole.formula}, beyond the gradients of embeddings that reuse their memory"
+    formula = f"{whole.formula}, less the memory that gradients of embeddings reuse"
     return MemoryPart(whole.name, max(0, whole.bytes - 2 * matrix), formula)
 
 

@@ -50,7 +50,7 @@ def _split(parts: tuple[MemoryPart, ...], shape: ModelShape, setup: TrainingSetu
     size = FLOAT if setup.precision == "fp32" else HALF
     # Their gradients are whole as well, until they are summed.
     found = size * (ends + 2 * layer) + FLOAT * (ends + layer) * (setup.method == "full")
-    yield MemoryPart("gathered", found, "embedding, head and two layers, whole")
+    yield MemoryPart("gathered", found, "unsharded copies of embedding, head and two layers")
 
 
 def total_bytes(parts: tuple[MemoryPart, ...]) -> int:

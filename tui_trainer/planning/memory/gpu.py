@@ -100,7 +100,7 @@ def _update(model: ModelMemory) -> Moment:
     """All gradients, and what the optimizer makes: Adafactor the square and the step of one parameter, in fp32."""
     gradients, optimizer = _gradients(model, summed=True, made=False), OPTIMIZERS[model.setup.optim]
     if optimizer.update_bytes:
-        formula = f"{optimizer.update_bytes:g} bytes x trained parameters, from the start of an update to its end"
+        formula = f"{optimizer.update_bytes:g} bytes x trained parameters, only while weights are updated"
         return gradients, MemoryPart("update", int(optimizer.update_bytes * model.trained), formula)
     if optimizer.hidden_state_bytes is not None:
         # The moment's mix in fp32, and in bf16 what goes into a product and comes out of it, with two squares.
@@ -144,7 +144,7 @@ def _workspace(model: ModelMemory, batch: BatchSizes, always: bool = False) -> t
         return ()
     results = 4 if model.setup.method == "full" else 2
     found = results * model.compute_size * model.shape.mlp_size * batch.tokens
-    work = MemoryPart("backward pass", found, f"{results} gradients of the MLP's width")
+    work = MemoryPart("backward pass", found, f"{results} gradients as wide as the MLP")
     if not model.setup.four_bits:
         return (work,)
     formula = "the widest matrix in matmul precision, and a copy of the widest result"

@@ -137,7 +137,7 @@ class Static:
         table = self.shape.vocabulary * self.shape.hidden_size
         casts = HALF * (self.setup.precision != "fp32" and self.weight_size == FLOAT)
         each = self.weight_size * (1 if self.setup.chunks_loss(labels) else 2) + casts
-        return (MemoryPart("token tables", each * table, f"{each} bytes x a table with trainable new tokens"),)
+        return (MemoryPart("token tables", each * table, f"{each} bytes x embeddings with trainable new tokens"),)
 
     def towers(self) -> MemoryPart:
         """Their weights, which no text goes through."""

@@ -33,7 +33,7 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     if static.setup.cpu_offload:
         in_layer += static.weight_size * layer // static.setup.shards
     found = [
-        (*_divided(static, at_loss), _gathered(size * ends, "embedding and head, whole")),
+        (*_divided(static, at_loss), _gathered(size * ends, "unsharded copies of embedding and head")),
         *((*_divided(static, moment), _gathered(in_layer, "embedding, head and two layers")) for moment in in_layers),
         _divided(static, update),
     ]
@@ -42,7 +42,7 @@ def split_moments(static: Static, moments: Sequence[Moment]) -> tuple[Moment, ..
     at_begin = size * (2 * ends + layer)
     if static.setup.cpu_offload:
         at_begin += static.weight_size * ends // static.setup.shards
-    found.append((*gradients, _gathered(at_begin, "embedding and head twice, and a layer")))
+    found.append((*gradients, _gathered(at_begin, "two unsharded copies of embedding and head, and a layer")))
     if trains:
         found.append((*gradients, _gathered((size + FLOAT) * ends, "gradients of embedding and head, and their sum")))
     return tuple(found)

@@ -21,11 +21,11 @@ def zero_lasting(static: Static) -> Moment:
     own = static.shape.parameters * static.weight_size + (FLOAT * trained if setup.has_adapter else 0)
     copies = 0 if setup.cpu_offload else -(-FLOAT * trained // setup.shards)
     words = " of its shard" if setup.zero_stage == 2 else ""
-    formula = f"{static.weight_size} bytes x parameters, and 4 for an fp32 copy{words}"
+    formula = f"{static.weight_size} bytes x parameters, and a 4-byte copy{words}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)
         head = static.shape.vocabulary * static.shape.hidden_size * static.weight_size
-        own, formula = own + head, f"{formula}, sharded over {setup.shards} processes, and the head"
+        own, formula = own + head, f"{formula}, sharded over {setup.shards} processes, and the unsharded head"
     weights = MemoryPart("weights", own + copies, formula)
     return (weights,) if setup.cpu_offload else (weights, split_part(static.optimizer(), setup.shards))
 
@@ -38,7 +38,7 @@ def zero_moment(static: Static, moment: Moment) -> Moment:
     # One that is larger than the bucket is summed by itself.
     largest = min(static.trained, largest_parameter(static.shape))
     made = FLOAT * (min(BUCKET_NUMBERS, static.trained) + largest)
-    formula = f"the sum in {setup.shards} shards, twice; a bucket, and the largest gradient"
+    formula = f"2 x the sum of gradients / {setup.shards}, a bucket, and the largest gradient"
     found = (*others, MemoryPart("gradients", sums + made, formula))
     if setup.zero_stage == 2:
         return found

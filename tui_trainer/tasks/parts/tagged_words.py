@@ -207,7 +207,7 @@ class TaggedWords(TableReader):
         notes.append(", ".join(_tag_words(survey)))
         if survey.scheme == "IOB2" and survey.loose:
             told = "1 entity starts" if survey.loose == 1 else f"{survey.loose:,} entities start"
-            notes.append(f"{told} with I- instead of B-; they count as entities, as in conlleval")
+            notes.append(f"{told} with I- instead of B-; this is accepted, as in conlleval")
         if self._cut_spans:
             told = "1 span starts or ends" if self._cut_spans == 1 else f"{self._cut_spans:,} spans start or end"
             notes.append(f"{told} inside a word; the whole word gets the tag")
