@@ -70,7 +70,7 @@ def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing(
         planned = replace(tiny, compute_rates=replace(tiny.compute_rates, starting_seconds=starting))
         assert graded(0.04, planned).startswith("very slow, 1 % of typical") == is_graded
     assert graded(0.02, planned) == (
-        "not rated: steps are so small that launch overhead dominates (2.0 s, computing 2.0 s)"
+        "not rated: steps are so small that launch overhead dominates (overhead 2.0 s, computing 2.0 s)"
     )
     # What the machine reached itself with such steps is still a measure.
     assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith("very slow, 1 % of the best here")

@@ -69,7 +69,7 @@ def _write_rope(done: Conversion, name: str, told: Mapping[str, Any]) -> None:
     elif kind not in FIELDS:
         done.leave(Why.REFUSED, f"the rope type {one_line(str(kind), 40)} is not one of {', '.join(FIELDS)}", name)
     elif strange := [key for key in fields if key not in RopeScalingSection.model_fields]:
-        done.leave(Why.REFUSED, f"{one_line(', '.join(map(str, strange)), 60)} is not a supported field", name)
+        done.leave(Why.REFUSED, f"unsupported fields: {one_line(', '.join(map(str, strange)), 60)}", name)
     else:
         done.write(TYPE_KEY, kind, name)
         for key, value in fields.items():

@@ -275,7 +275,7 @@ def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, s
     rate, share = _fastest_rate(device), training_share(hidden_size)
     reason = f"numpy matmuls reach {rate / 1e9:.0f} GFLOP/s here; {_share_words(share)}"
     if setup.precision != "fp32":
-        reason = f"{reason}, and in bf16 {bf16_gain(hidden_size):.1f} times that"
+        reason = f"{reason}; bf16 is {bf16_gain(hidden_size):.1f} times as fast as fp32"
     if starts:
         reason += f"; {format_seconds(starts)} of the step is launch overhead"
     return estimated(flops / (rate * usual_share(hidden_size, setup)) + starts, reason)

@@ -277,7 +277,7 @@ def grade(samples_per_second: float, state: RunState) -> str:
     computing = rates.row_flops * plan.effective_batch_size / plan.processes / (rate * rates.usual_share)
     starting = rates.starting_seconds * plan.gradient_accumulation_steps
     if starting > computing:
-        compared = f"{format_seconds(starting)}, computing {format_seconds(computing)}"
+        compared = f"overhead {format_seconds(starting)}, computing {format_seconds(computing)}"
         return f"not rated: steps are so small that launch overhead dominates ({compared})"
     return _graded(reached / rate / rates.usual_share, "of typical for this model width", state)
 

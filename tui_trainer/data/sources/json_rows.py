@@ -128,7 +128,7 @@ class JsonText:
         sign = self.peek()
         if not sign or sign not in signs:
             found = f"'{one_line(sign)}'" if sign else "the end of the file"
-            self.broken(f"expected {' or '.join(signs)}, found {found}", LIST_HINT)
+            self.broken(f"expected {' or '.join(map(repr, signs))}, found {found}", LIST_HINT)
         self._at += 1
         return sign
 

@@ -81,7 +81,7 @@ def _parts(
         rows = pass_rows(setup, setup.most_rows or step_rows(config))
         steps = loader_workers * config.dataloader.prefetch_factor
         found = steps * rows * row_tokens(config, setup) * _TOKEN_BYTES
-        yield MemoryPart("batches", found, f"{steps} steps ahead x tokens x {_TOKEN_BYTES} bytes")
+        yield MemoryPart("batches", found, f"{steps} prefetched steps x tokens of a step x {_TOKEN_BYTES} bytes")
 
 
 def _loading(shape: ModelShape, setup: TrainingSetup, config: Config) -> MemoryPart:
