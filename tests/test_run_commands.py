@@ -49,7 +49,7 @@ def test_early_stopped_run_is_described_alike_in_list_end_and_comparison(pair, t
     assert main(["attach", "early", "--no-ui"]) == 0
     assert capsys.readouterr().out.startswith(f"{found['ending']}, 9.0 s of training\nheld-out loss  0.9000")
     assert main(["compare", "early", "first"]) == 0
-    state, _, _, _, counts = capsys.readouterr().out.splitlines()[1:6]
+    state, _, counts = capsys.readouterr().out.splitlines()[1:4]
     assert "stopped early" in state and "40/102, kept 30" in counts
 
 

@@ -98,7 +98,7 @@ def test_every_row_has_a_place_and_no_micro_batch_is_empty():
 REASONS = [
     ({"e": 32}, {}, 10**9, "the whole effective batch fits"),
     ({"e": 32}, {}, 20, "fits in memory (up to 20 rows fit)"),
-    ({"e": 32}, {"m": 16}, 10**9, "up to 16, from hardware profile card"),
+    ({"e": 32}, {"m": 16}, 10**9, "at most 16 rows, from hardware profile card"),
     ({"e": 32, "m": 8}, {}, 10**9, "from --set"),
     ({"e": 32, "a": 4}, {}, 10**9, "gradient_accumulation_steps from --set"),
 ]
@@ -110,7 +110,7 @@ def test_each_division_has_a_reason(subtests):
             assert words in cut(user, profile, fits=fits).micro_reason
     # A micro-batch is never larger than the effective batch.
     assert cut({"e": 8, "m": 8}).micro_reason == "from --set"
-    assert "which is 9: limited to the effective batch" in cut({"e": 8, "m": 9}).micro_reason
+    assert "where it is 9: limited to the effective batch" in cut({"e": 8, "m": 9}).micro_reason
     # The effective batch has a reason too.
     assert cut({}).effective_reason == "from recipe char-lm"
     assert cut({"m": 8, "a": 3}).effective_reason == "micro-batch x accumulation"

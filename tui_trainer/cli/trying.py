@@ -186,7 +186,7 @@ def predict(
         option(
             "--max-new-tokens",
             None,
-            "Maximum tokens of each text; default: 200, or task.max_target_length.",
+            "Maximum new tokens for each row; default: task.max_target_length for seq2seq, else 200.",
             min=1,
             max=100_000,
         ),

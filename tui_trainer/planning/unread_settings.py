@@ -47,7 +47,7 @@ def _unread(config: Config, has_gpu: bool) -> Iterator[tuple[str, list[str]]]:
         yield why, [f"data.{name}" for name in COLUMNS if name not in task.reads_columns]
         yield why, ["evaluation.generate_rows"] * (not task.answers_in_evaluations)
         yield f"rows of {task.name} are never packed", ["data.packing"] * (not task.packs)
-        yield "a table is read row by row", ["data.max_chars"] * (task.rows == "examples")
+        yield "rows of a table are not limited by characters", ["data.max_chars"] * (task.rows == "examples")
         yield "rows that are cut from one text have equal length", ["data.group_by_length"] * (task.rows == "stream")
     if config.is_from_scratch:
         names = ("revision", "trust_remote_code", "towers", "text_only")

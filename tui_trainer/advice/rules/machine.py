@@ -105,12 +105,12 @@ def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
     cards = tuple(map(_described, hardware.gpus))
     if gpu and (problem := torch_problem(hardware, gpu)):
         advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
-        return failed(f"{idle} ({shown}): {problem.sentence}; trains on the CPU ({cpu})", *cards, advice=advice)
+        return failed(f"{idle} ({shown}): {problem.sentence}; the run is on the CPU ({cpu})", *cards, advice=advice)
     if all(not card.visible for card in hardware.gpus):
-        sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; trains on the CPU ({cpu})"
+        sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; the run is on the CPU ({cpu})"
         return warned(sentence, *cards, advice=f"unset {VARIABLE}")
     wrong = next((card.problem for card in hardware.gpus if card.problem), "none can be used now")
-    sentence = f"{idle} ({shown}): {wrong}; trains on the CPU ({cpu})"
+    sentence = f"{idle} ({shown}): {wrong}; the run is on the CPU ({cpu})"
     return failed(sentence, *cards, advice="run tui-trainer diagnose for details")
 
 

@@ -131,7 +131,7 @@ def values_in(head: Sequence[Row], *columns: str) -> list[object]:
         except DataError:  # told with the row
             continue
         if isinstance(value, list | tuple) and any(map(_is_span, value)):
-            hint = f'set task.type = "token_classification", or for classes set {_LABEL_KEY} to their column'
+            hint = f'set task.type = "token_classification", or set {_LABEL_KEY} to a column of classes'
             what = f"the labels in '{one_line(columns[0], 40)}' are spans of the text"
             raise DataError(what, where=row.where, hint=hint)
         found.append(value)
