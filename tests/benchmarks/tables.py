@@ -28,9 +28,10 @@ CLASSES = ("bug", "feature", "question")
 
 def write_rows(path: Path, megabytes: int) -> int:
     """Sentences of Python's documentation, in any order. Returns the number of rows."""
-    from tui_trainer.data.samples import python_reference
+    from tui_trainer.data.samples import find_sample
 
-    lines = [line.strip() for _, text in python_reference() for line in text.splitlines() if len(line.strip()) > 40]
+    texts = find_sample("python-reference").content()
+    lines = [line.strip() for _, text in texts for line in text.splitlines() if len(line.strip()) > 40]
     draw, rows = random.Random(1), 0
     with path.open("w") as file:
         while file.tell() < megabytes * 1_000_000:

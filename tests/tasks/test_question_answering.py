@@ -17,7 +17,7 @@ from tui_trainer.cli import main
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.row_order import RowOrder
 from tui_trainer.data.preparing.token_rows import Rows
-from tui_trainer.data.samples import python_questions
+from tui_trainer.data.samples import find_sample
 from tui_trainer.errors import DataError
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, StepDone
@@ -467,7 +467,7 @@ def test_a_run_beats_its_baselines_and_its_model_answers_with_plain_transformers
 
 
 def test_the_shipped_sample_has_answers_at_their_positions():
-    rows = [values for _, values in python_questions()]
+    rows = [values for _, values in find_sample("python-questions").content()]
     assert len(rows) > 3000 and len({row["question"] for row in rows}) == 4
     none = sum(not row["answers"]["text"] for row in rows)
     assert 0.1 < none / len(rows) < 0.4

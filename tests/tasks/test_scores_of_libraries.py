@@ -15,7 +15,7 @@ from sklearn.metrics import classification_report as tag_report
 from sklearn.metrics import confusion_matrix, mean_absolute_error, mean_squared_error, r2_score
 
 from tui_trainer.data.columns.tagged_rows import entities
-from tui_trainer.data.samples import python_docstrings, python_tokens
+from tui_trainer.data.samples import find_sample
 from tui_trainer.tasks.parts.scores import TagCounts, class_scores, mean_scores, normalised, number_scores
 
 pytestmark = pytest.mark.full
@@ -23,7 +23,10 @@ pytestmark = pytest.mark.full
 
 def pairs_of_real_texts():
     """Return excerpts of English documentation, and the same with some words left out and some replaced."""
-    draw, words = random.Random(3), " ".join(row["text"] for _, row in python_docstrings()[:400]).split()
+    draw, words = (
+        random.Random(3),
+        " ".join(row["text"] for _, row in find_sample("python-docstrings").content()[:400]).split(),
+    )
     references = [words[start : start + draw.randrange(3, 40)] for start in range(0, 2000, 40)]
     answers = [[draw.choice([word, word, word, words[0]]) for word in some[draw.randrange(2) :]] for some in references]
     return [" ".join(some) for some in answers], [" ".join(some) for some in references]
@@ -72,7 +75,7 @@ def test_scores_of_numbers_and_classes_are_those_of_scikit_learn():
 
 
 def sentences(scheme: str) -> list[list[str]]:
-    tagged = [list(row["ner_tags"]) for _, row in python_tokens()][:400]
+    tagged = [list(row["ner_tags"]) for _, row in find_sample("python-tokens").content()][:400]
     return [in_scheme(tags, scheme) for tags in tagged]
 
 

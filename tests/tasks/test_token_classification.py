@@ -19,7 +19,7 @@ from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.collate import IGNORE
 from tui_trainer.data.columns.tagged_rows import entities
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow
-from tui_trainer.data.samples import python_tokens, tags_of
+from tui_trainer.data.samples import find_sample
 from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
@@ -352,29 +352,8 @@ def test_entities_are_shown_in_brackets():
 # The sample.
 
 
-def test_the_sample_tags_names_by_their_place():
-    def shown(line):
-        return marked(line.split(), tags_of(line.split()), "IOB2")
-
-    wanted = {
-        "from os . path import join as j": "from [os . path MODULE] import join as [j TARGET]",
-        "import os . path as p , sys": "import [os . path MODULE] as [p TARGET] , [sys MODULE]",
-        "f = lambda a , * b : g ( a , k = b ) [ 0 ] . strip ( )": (
-            "[f TARGET] = lambda [a PARAM] , * [b PARAM] : [g CALL] ( a , [k KEYWORD] = b ) [ 0 ] . [strip CALL] ( )"
-        ),
-        "async def f ( self , a : D [ str , int ] = 3 , * , b = g ( 2 ) , ** kw ) -> int :": (
-            "async def [f FUNC] ( [self PARAM] , [a PARAM] : D [ str , int ] = 3 , * , [b PARAM] = [g CALL] ( 2 ) , "
-            "** [kw PARAM] ) -> int :"
-        ),
-        "class A ( B , metaclass = C ) :": "class [A CLASS] ( B , metaclass = C ) :",
-        "for i , ( a , b ) in zip ( x ) :": "for [i TARGET] , ( [a TARGET] , [b TARGET] ) in [zip CALL] ( x ) :",
-        "if ( a . b ( c ) == d ) :": "if ( [a . b CALL] ( c ) == d ) :",
-    }
-    assert {line: shown(line) for line in wanted} == wanted
-
-
 def test_the_shipped_sample_has_names_with_several_tags():
-    rows = [row for _, row in python_tokens()]
+    rows = [row for _, row in find_sample("python-tokens").content()]
     assert 2500 < len(rows) < 6000
     assert len({" ".join(row["tokens"]) for row in rows}) == len(rows)
     kinds: dict[str, set[str]] = {}

@@ -1,0 +1,23 @@
+"""The sample data, which comes with the package."""
+
+from tui_trainer.data.samples import find_sample, samples
+
+
+def test_each_sample_has_rows_with_a_place():
+    for name, sample in samples().items():
+        rows = sample.content()
+        assert len(rows) > 50 and all(where and content for where, content in rows), name
+        assert all(isinstance(content, dict) == sample.is_table for _, content in rows), name
+
+
+def test_each_signature_has_one_sentence_and_none_repeats():
+    rows = [row for _, row in find_sample("python-signatures").content()]
+    assert 2500 < len(rows) < 10_000
+    assert len({row["input"] for row in rows}) == len(rows)
+    assert {
+        "input": "dedent(text)",
+        "output": "Remove any common leading whitespace from every line in `text`.",
+    } in rows
+    assert all(3 <= len(row["output"].split()) <= 25 and "\n" not in row["output"] for row in rows)
+    names = [(row["input"].partition("(")[0], row["output"]) for row in rows]
+    assert len(set(names)) == len(names)
