@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
+from inspect import get_annotations
 from typing import Any, Final, Literal, get_type_hints
 
 KIB = 1024
@@ -126,7 +127,7 @@ def figures_of(holder: type) -> dict[str, Figure]:
     """Return the figures that a class declares, by the names of its fields and properties, in their order."""
     annotated: dict[str, Any] = {}
     for one in reversed(holder.__mro__):
-        annotated |= vars(one).get("__annotations__", {})
+        annotated |= get_annotations(one)
         for name, member in vars(one).items():
             # Others may name types that exist only for a type checker.
             if isinstance(member, property) and "Annotated[" in str(member.fget.__annotations__.get("return")):

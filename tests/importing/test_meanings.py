@@ -186,6 +186,13 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
       for kind in ("transformers", "trl", "axolotl", "llama_factory")),
     ("training_script", {"use_neftune": True, "neftune_alpha": 5, "use_loraplus": False, "loraplus_ratio": 16},
      {"training.neftune_noise_alpha": 5, "tuning.loraplus_lr_ratio": None}, {"use_neftune": Why.NOT_NEEDED}),
+    ("training_script", {"trainable_layers": 0, "unfreeze_last_n_layers": 0, "lora_plus_lr_ratio": 0,
+                         "use_neftune": False, "learning_rate": 1e-4}, {"tuning.trainable_layers": None},
+     {"trainable_layers": Why.NOT_NEEDED, "unfreeze_last_n_layers": Why.NOT_NEEDED,
+      "lora_plus_lr_ratio": Why.NOT_NEEDED, "use_neftune": Why.NOT_NEEDED}),
+    ("training_script", {"unfreeze_last_n_layers": 2, "max_steps": 9}, {"tuning.trainable_layers": "last 2"}, {}),
+    ("training_script", {"unfreeze_last_n_layers": False, "max_steps": 9}, {"tuning.trainable_layers": None},
+     {"unfreeze_last_n_layers": Why.DOES_NOT_FIT}),
     ("training_script", {"use_neftune": True, "lora_plus_lr_ratio": 16}, {"tuning.loraplus_lr_ratio": 16},
      {"use_neftune": Why.REFUSED}),
     # Tasks in each of their spellings.

@@ -144,7 +144,7 @@ def test_towers_on_the_host_take_no_memory_of_the_card(folders):
 
 
 def host_parts(shape, setup, config):
-    parts = host_memory(shape, setup, config, loader_workers=0, processes=2)["host_memory_parts"]
+    parts, _ = host_memory(shape, setup, config, loader_workers=0, processes=2)
     return Counter({part.name: part.bytes // 2 for part in parts})
 
 

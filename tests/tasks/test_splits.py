@@ -651,7 +651,7 @@ def test_data_name_and_data_split_do_not_apply_to_data_eval_path(tmp_path):
 def test_settings_of_the_hub_are_noted_as_unused_for_a_local_path(at_home):
     write(at_home / "corpus/rows.jsonl", rows("train"))
     found = ResolvedData(paths=("corpus/rows.jsonl",), revision="v9", streaming=True)
-    told = "data.revision and data.streaming are for datasets on the Hub, and ignored for local data"
+    told = "data.revision and data.streaming are only for datasets on the Hub, and ignored for local data"
     assert [use.note for use in found.splits] == [told]
     write(snapshot("corpus", at_home / "hf") / "train.jsonl", rows("train"))
     for path in ("corpus", str(at_home / "corpus")):

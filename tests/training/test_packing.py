@@ -181,4 +181,4 @@ def test_attention_by_lengths_keeps_documents_apart_in_other_families(documents,
 def test_attention_by_lengths_is_not_planned_without_a_gpu():
     hardware = machine_of("cpu")
     loaded = loaded_on(hardware, "char-lm", ("data.packing=true", "model.scratch.attention_dropout=0"))
-    assert planning.decide(loaded, hardware, FACTS).chosen["attention"].kernel == ON_CPU
+    assert planning.decide(loaded, hardware, FACTS).chosen.attention.kernel == ON_CPU

@@ -71,11 +71,15 @@ _PROGRAM = "tui-trainer"
 
 
 def extras() -> dict[str, list[str]]:
-    """The extras of this program, each with what it requires here."""
+    """Return the extras of this program, each with what it requires here; {} for a checkout that is not installed."""
     from packaging.requirements import Requirement
 
     found: dict[str, list[str]] = {}
-    for text in metadata.requires(_PROGRAM) or []:
+    try:
+        requires = metadata.requires(_PROGRAM) or []
+    except metadata.PackageNotFoundError:
+        return {}
+    for text in requires:
         required, named = text.partition(";")[0].strip(), Requirement(text)
         for extra in metadata.metadata(_PROGRAM).get_all("Provides-Extra") or []:
             if named.marker and named.marker.evaluate({"extra": extra}) and not named.marker.evaluate({"extra": ""}):

@@ -278,7 +278,7 @@ def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ())
 def _figure_lines(plan: Plan) -> Iterator[str]:
     """Yield a line for each figure, and below a sum of memory one for each of its parts."""
     parts = {"memory_bytes": plan.memory_parts, "host_memory_bytes": plan.host_memory_parts}
-    for name, figure, planned in plan.figures():
+    for name, figure, planned in plan.shown_figures():
         text = _time_of(plan) if name == "duration_seconds" else figure_text(figure, planned.value)
         text = "all" if name == "loss_chunk_tokens" and not planned.value else one_line(text)
         yield f"{figure.title:<19} {text:>12} {'=' if planned.exact else '~'} {one_line(planned.reason)}"

@@ -93,6 +93,7 @@ def in_processes(plan: Plan, hardware: Hardware, count: int | None, nodes: int |
         "nodes": nodes,
         "gpu_uuids": uuids,
         "threads": _threads(plan, hardware, here),
+        "padding_share": plan.padding_share if micro == plan.per_device_train_batch_size.value else None,
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(-(-share // micro), words),
         "per_device_eval_batch_size": eval_batch,
@@ -138,6 +139,7 @@ def with_smaller_passes(plan: Plan, event: MicroBatchReduced, reason: str, packe
         changes["per_device_eval_batch_size"] = exact(event.rows, reason)
     else:
         changes |= {
+            "padding_share": None,
             "per_device_train_batch_size": exact(event.rows, reason),
             "gradient_accumulation_steps": exact(event.passes, reason),
             "packed_width": packed_width or plan.packed_width,
@@ -258,6 +260,7 @@ def _split(
         "host_memory_bytes": host_bytes,
         "training_setup": setup,
         "memory_key": "",
+        "padding_share": plan.padding_share if micro == plan.per_device_train_batch_size.value else None,
         "per_device_train_batch_size": exact(micro, words),
         "gradient_accumulation_steps": exact(accumulation, words),
         "per_device_eval_batch_size": exact(eval_batch, words),

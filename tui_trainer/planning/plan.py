@@ -7,7 +7,7 @@ facts, they are exact, and that plan is written to `plan.json` before step 1. A 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -264,7 +264,7 @@ class Plan(BaseModel):
     def processes_per_node(self) -> int:
         return self.processes.value // self.nodes
 
-    def figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
+    def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
         """Yield the name, the declaration and the value of each figure; those that this run has no use for are left
         out."""
         is_used = {
@@ -421,7 +421,8 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
     pass_rows = micro if isinstance(micro, int) else -(-step_rows(config) // processes)
     shares = None
     if facts.padding and not packed.value and pass_rows > 1:
-        shares = facts.padding(min(step_rows(config), facts.rows), pass_rows)
+        rounding = find_task(config.task.type).width_rounding(shape.model_type)
+        shares = facts.padding(min(step_rows(config), facts.rows), pass_rows, rounding)
     grouped = grouping(loaded, shares, is_exact=facts.exact)
     asked, loaded = loaded, resolved(decided(loaded, GROUP_BY_LENGTH, grouped.value))
     config = loaded.config
@@ -487,7 +488,9 @@ def decide(loaded: ResolvedLoaded, hardware: Hardware, facts: DataFacts, chosen_
         cut = packed_cut(loaded, cut, facts, widest, largest_fit)
     padding = 0.0
     if facts.padding and not packed.value:
-        of_rows = cache(partial(facts.padding, cut.share_of(facts.rows)))
+        task, counted, step_share = find_task(config.task.type), facts.padding, cut.share_of(facts.rows)
+        rounding = task.width_rounding(shape.model_type, size_costs=setup.compiles_each_size)
+        of_rows = cache(lambda rows: counted(step_share, rows, rounding))
         # Compiled passes all have one width, and routers are balanced over the rows of a pass.
         is_bound = setup.compiled or setup.router_logits or grouped.value
         if is_cut_freely(loaded) and setup.device == "cpu" and not is_bound:

@@ -266,10 +266,11 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
     known = _summary(folder, made_from, alive)
     if known and followed is None:
         return replace(known, name=about.name, path=about.path, alive=alive)
-    followed = followed or FollowedJournal(folder)
+    is_shared, followed = followed is not None, followed or FollowedJournal(folder)
     state = followed.read_new()
     if followed.reader.failing:
-        return replace(about, status="unreadable")
+        # Who handed the journal in shows what was read of it.
+        return replace(_of_state(about, state, {}) if is_shared else about, status="unreadable")
     found = _of_state(about, state, read_fields(folder.plan))
     # The sizes were taken before the files were read: if the run went on in between, the summary is made once more.
     if not known and (not alive or found.status in _ENDED):

@@ -382,7 +382,14 @@ class RunState:
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
-                    self.plan = replace(self.plan, per_device_train_batch_size=rows, gradient_accumulation_steps=passes)
+                    # The planned padding was that of other passes.
+                    figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
+                    self.plan = replace(
+                        self.plan,
+                        per_device_train_batch_size=rows,
+                        gradient_accumulation_steps=passes,
+                        figures=figures,
+                    )
             case events.RunProblem():  # any other: that one is a problem as well
                 self.problems.append(event)
             case events.RunFinished():

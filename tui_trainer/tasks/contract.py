@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tui_trainer.data.batching.collate import Rounding
     from tui_trainer.data.batching.pack import PaddingShares
     from tui_trainer.data.columns.row import Row
     from tui_trainer.data.preparing.cache import Counts
@@ -47,9 +48,9 @@ class DataFacts:
     """Rows of `data.max_length` that an effective batch fills when its documents share rows; None: they never do."""
     fills: Callable[[int], float] | None = field(default=None, compare=False)
     """`packed_rows` for so many documents; None where they never share rows."""
-    padding: Callable[[int, int], PaddingShares] | None = field(default=None, compare=False)
-    """What is padding where so many rows of a step are read so many in a pass; None where no length is known, and where
-    rows are cut from one text or are several documents."""
+    padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
+    """What is padding where so many rows of a step are read so many in a pass, in widths that are rounded up so; None
+    where no length is known, and where rows are cut from one text or are several documents."""
     classes: int = 0
     """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
     target_tokens: int = 0

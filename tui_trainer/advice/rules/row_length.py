@@ -267,9 +267,11 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
     if grouping is None or facts.padding is None:
         return passed(sentence, switch="packing: off")
-    shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows)
+    model_type, size_costs = context.basis.shape.model_type, plan.training_setup.compiles_each_size
+    rounding = find_task(plan.config.task.type).width_rounding(model_type, size_costs=size_costs)
+    shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows, rounding)
     sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
-    how = ", as here" if grouping.value else "; a micro-batch of one row needs no padding" if pass_rows == 1 else ""
+    how = ", as here" if grouping.value else "; a micro-batch of one row needs little padding" if pass_rows == 1 else ""
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         other = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)

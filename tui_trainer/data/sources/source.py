@@ -26,7 +26,7 @@ from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.columns.usual_names import HEADER_NAMES
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.samples import Sample, find_sample
+from tui_trainer.data.samples import SAMPLES_PYTHON, Sample, find_sample
 from tui_trainer.data.sources.hub import (
     GLOB_SIGNS,
     MAIN,
@@ -247,7 +247,7 @@ class Source:
             total.update(repr([part.fingerprint(told) for part, told in self.each(progress)]).encode())
             return str(total.hexdigest())
         if self.sample:
-            total.update(repr((self.path, self.sample.content())).encode())
+            total.update(repr((self.path, SAMPLES_PYTHON, self.sample.content())).encode())
             return str(total.hexdigest())
         meter = Meter(progress, "hashing the data", self.bytes_on_disk, "bytes")
         done = 0

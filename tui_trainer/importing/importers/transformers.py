@@ -144,12 +144,21 @@ MODEL: Table = {
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
 INIT = To("tuning.init_lora_weights", values={True: "default"})
+OFF = NotNeeded("off in the file")
+
+
+def _last_layers(count: Any) -> str:
+    if values.whole(count) is None:
+        raise ValueError("must be a number of layers")
+    return f"last {values.whole(count)}"
+
+
 LORA: Table = {
     "lora_r": "tuning.r",
     "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
-    "lora_plus_lr_ratio loraplus_ratio": "tuning.loraplus_lr_ratio",
+    "lora_plus_lr_ratio loraplus_ratio": To("tuning.loraplus_lr_ratio", values={0: OFF}),
     "use_loraplus": Refused("set tuning.loraplus_lr_ratio for LoRA+"),
-    "use_pissa": To(INIT.key, values={True: "pissa", False: NotNeeded("off in the file")}),
+    "use_pissa": To(INIT.key, values={True: "pissa", False: OFF}),
     "init_lora_weights": INIT,
     "lora_target_modules": LAYERS,
     "lora_target_parameters": "tuning.target_parameters",
@@ -201,10 +210,10 @@ ARGUMENTS: Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
     adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha
     router_aux_loss_coef""": "training.*",
-    "noisy_embedding_alpha neftune_alpha": "training.neftune_noise_alpha",
+    "noisy_embedding_alpha neftune_alpha": To("training.neftune_noise_alpha", values={0: OFF}),
     "use_neftune": Refused("set training.neftune_noise_alpha for noise on embeddings"),
-    "trainable_layers": "tuning.*",
-    "unfreeze_last_n_layers": To("tuning.trainable_layers", convert=lambda count: f"last {count}"),
+    "trainable_layers": To("tuning.trainable_layers", values={0: OFF}),
+    "unfreeze_last_n_layers": To("tuning.trainable_layers", values={0: OFF}, convert=_last_layers),
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),

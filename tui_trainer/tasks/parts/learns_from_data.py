@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config, DataSection
-from tui_trainer.data.batching.collate import even
+from tui_trainer.data.batching.collate import Rounding
 from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
@@ -273,14 +273,14 @@ class LearnsFromData:
         widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
         fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
 
-        def padding(step_rows: int, pass_rows: int) -> PaddingShares:
+        def padding(step_rows: int, pass_rows: int, rounding: Rounding | None) -> PaddingShares:
             return padding_shares(
                 inputs,
                 capacity=widest,
                 documents=step_rows,
                 micro_batch=pass_rows,
                 packs=self.packs,
-                rounding=even if self.tells_padding else None,
+                rounding=rounding,
             )
 
         return {

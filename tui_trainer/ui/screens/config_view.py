@@ -43,7 +43,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
 from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
-from tui_trainer.units import GIB, figure_text, format_bytes, format_seconds
+from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
 
 # The config screen without a screen: which rows its table has, what is typed into one of them, and what is changed in
 # the document.
@@ -421,9 +421,11 @@ class PlanSummary:
 
 def figures(plan: Plan) -> dict[str, str]:
     """What it takes; `~` stands before what is estimated."""
-    placed = sorted((one for one in plan.figures() if one[1].config_place), key=lambda one: one[1].config_place)
+    placed = sorted((one for one in plan.shown_figures() if one[1].config_place), key=lambda one: one[1].config_place)
     texts = {name: figure_text(figure, planned.value) for name, figure, planned in placed}
     texts["duration_seconds"] = planned_time(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
+    if (steps := plan.total_steps.value) >= 100_000:  # the narrowest terminal has room for so much
+        texts["total_steps"] = format_count(steps)
     return {
         figure.title: texts[name] if planned.exact or texts[name] in ("--", UNDER_A_MINUTE) else f"~{texts[name]}"
         for name, figure, planned in placed
@@ -468,7 +470,9 @@ def estimate_column(
     if plan is None:
         return [[(f"planning {waits_for}".rstrip() if planning else _NO_PLAN, "dim")]]
     lines: list[Line] = []
-    for (name, text), (_, before) in zip(plan.cells, (preset or plan).cells, strict=True):
+    presets = dict((preset or plan).cells)
+    for name, text in plan.cells:
+        before = presets.get(name, "--")
         number: Span = (text.ljust(22), plan.role_of(name, "dim" if planning else "text"))
         line: Line = [(name.ljust(LABEL_CELLS), "dim"), number]
         lines.append([*line, (f"recipe {before}", "dim")] if before != text else line)
