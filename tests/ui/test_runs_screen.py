@@ -394,7 +394,7 @@ async def test_beside_the_list_stands_the_chosen_run_with_its_curve_and_what_dif
         await screens.shows("no earlier run of this task to compare")
         await screens.resize(80, 24)
         await screens.press("v")
-        await screens.shows("curves are shown beside the list", "columns or more", gone="differs from")
+        await screens.shows("curves need a terminal of at least 120 columns", gone="differs from")
 
 
 def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():

@@ -312,7 +312,7 @@ class RunsPage(FilteredPage, ListPage):
             return ""
         if action.name == "metric":
             is_drawn = self.is_wide and one is not None and one.is_run
-            return "" if is_drawn else f"curves are shown beside the list in terminals of {WIDE} columns or more"
+            return "" if is_drawn else f"curves need a terminal of at least {WIDE} columns"
         if action.name == "reverse":
             return "" if self.model.order else f"sort by a column first: press {self.bench.app.key_of('runs.sort')}"
         if action.name == "clear":
