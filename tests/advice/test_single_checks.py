@@ -325,7 +325,7 @@ def with_micro_batch(context: Context, rows: int) -> Context:
     return replace(context, plan=context.planned.model_copy(update={"per_device_train_batch_size": micro}))
 
 
-def half_is_padding(step_rows: int, pass_rows: int) -> PaddingShares:
+def half_is_padding(*_) -> PaddingShares:
     return PaddingShares(padded=0.5, grouped=0.1, packed=None)
 
 
