@@ -353,7 +353,7 @@ _COLUMN_CELLS = (25, 18, 16, 0)
 _NO_PLAN, _EDIT_IT = "no plan: fix the problems first", "press Enter to edit it"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
-_PLAN_ROWS = 7
+_PLAN_ROWS = 9
 
 
 class RowKind(NamedTuple):
