@@ -99,17 +99,17 @@ _WRITTEN: Final[dict[Unit, Callable[[Any], str]]] = {
 class Figure:
     """How a figure is named and written wherever it is shown.
 
-    It is declared once, where its value is held: `total_steps: Annotated[Planned[int], Figure(title="steps")]`, or as
-    the annotation of what a property returns. A figure of `RunState` that has the name of one of `Plan` is what was
-    measured of it.
+    It is declared once, where its value is held: `total_steps: Annotated[Planned[int], Figure(title="steps")]`, or in
+    the return annotation of a property. If `RunState` and `Plan` have a figure of the same name, `RunState` has its
+    measured value and `Plan` its planned one.
     """
 
     title: str
     unit: Unit = "count"
     config_place: int = 0
-    """The place on the Config screen, from 1; 0 where it is not shown."""
+    """The place on the Config screen, from 1; 0 if it is not shown there."""
     in_journal: bool = False
-    """Whether `PlanMade.figures` carries it to those who read only the journal."""
+    """Whether the journal contains the planned value, in `PlanMade.figures`."""
 
 
 def figure_text(figure: Figure, value: Any) -> str:

@@ -16,7 +16,7 @@ from tui_trainer.files.hub_layout import SAMPLE_PREFIX
 from tui_trainer.terminal.safe_text import one_line
 
 SAMPLES_PYTHON: Final = (3, 11, 7)
-"""The version of Python that the rows come from. Runs of before were hashed with it."""
+"""The version of Python that the rows come from. Fingerprints contain it, as earlier versions computed them."""
 _FOLDER: Final = Path(__file__).with_name("sample_rows")
 
 

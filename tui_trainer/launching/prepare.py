@@ -274,8 +274,7 @@ def tell_changed_versions(plan: Plan, journal: JournalWriter, step: int) -> None
 def announce(plan: Plan, journal: JournalWriter, command: str) -> None:
     """Write the exact plan to the journal, with the command that starts its processes.
 
-    Fields of the event that have the name of one of the plan are taken from it, and so are the figures that are
-    declared for the journal.
+    An event field that has the same name as a plan field gets its value. `figures` are those declared `in_journal`.
     """
     config, rates = plan.config, peak_rate(plan.config, plan.parameters.value)
     values = {one.name: _announced(plan, one.name) for one in fields(PlanMade) if hasattr(plan, one.name)}

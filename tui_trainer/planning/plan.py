@@ -172,7 +172,7 @@ class Plan(BaseModel):
     grouping: Annotated[Planned[bool] | None, Figure(title="batches by length", unit="flag")] = None
     """Whether batches are drawn by length; None in plans of before."""
     padding_share: Annotated[Planned[float] | None, PADDING] = None
-    """None where there is none, or it is not known yet."""
+    """None if there is no padding, or it is not known yet."""
     vocabulary: Annotated[Planned[int], Figure(title="vocabulary")]
     classes: int
     head: Annotated[Planned[str] | None, Figure(title="head", unit="text")] = None
@@ -186,9 +186,9 @@ class Plan(BaseModel):
     weights_dtype: Annotated[Planned[Dtype], Figure(title="weights", unit="text")]
     learning_rate: Annotated[Planned[float], Figure(title="learning rate", unit="number")]
     loraplus_learning_rate: Annotated[Planned[float] | None, Figure(title="LoRA+ rate", unit="number")] = None
-    """Of the second matrix of each adapter; None where it is the same."""
+    """Learning rate of the B matrix of each adapter; None if it is `learning_rate`."""
     final_learning_rate: Annotated[Planned[float] | None, Figure(title="final learning rate", unit="number")] = None
-    """None where it goes down to 0."""
+    """None if the learning rate decays to 0."""
     longest_row: int
     packed_width: int = 0
     """Of packed rows that were made narrower when memory ran out; 0: `longest_row`."""
@@ -265,8 +265,7 @@ class Plan(BaseModel):
         return self.processes.value // self.nodes
 
     def shown_figures(self) -> Iterator[tuple[str, Figure, Planned[Any]]]:
-        """Yield the name, the declaration and the value of each figure; those that this run has no use for are left
-        out."""
+        """Yield the name, declaration and value of each figure that this run uses."""
         is_used = {
             "grouping": not self.packing.value,
             "attention": bool(self.attention.kernel),
@@ -533,7 +532,7 @@ def _label_share(facts: DataFacts) -> float:
 
 
 def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: Decisions, made_from: MadeFrom) -> Plan:
-    """Return the plan of what was decided. Seconds are None for a card of which nothing is known."""
+    """Build the plan from what was decided. Its seconds are None for a GPU whose speed is unknown."""
     loaded, shape, setup, cut, group, gpu = made.loaded, made.shape, made.setup, made.cut, made.group, made.target.gpu
     config, training, tuning = loaded.config, loaded.config.training, loaded.config.tuning
     task, steps = find_task(config.task.type), Steps(loaded, facts, cut)
@@ -557,10 +556,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
         share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
     rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
-    ratio_reason, floor_reason = (
-        f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio",
-        f"{floor:g} of the peak, training.min_lr_rate",
-    )
+    ratio_reason = f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio"
+    floor_reason = f"{floor:g} of the peak, training.min_lr_rate"
 
     # Steps and batches.
     effective_reason = cut.effective_reason
@@ -573,10 +570,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
     warmup = steps.warmup(training.lr_scheduler_type, training.warmup_steps)
     threads_reason = made.threads.reason
     if setup.device == "cpu" and spins_by_load():
-        is_busy_here = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
-        how = "sleep, as other programs need the cores"
-        if not is_busy_here:
-            how = "do not sleep, as the cores are otherwise free"
+        sleeps = is_busy(hardware.load_of_others, made.threads.value * group.per_node)
+        how = "sleep, as other programs need the cores" if sleeps else "do not sleep, as the cores are otherwise free"
         threads_reason += f"; waiting threads {how}"
     loader_workers = choices.loader_workers(loaded, made.target)
 

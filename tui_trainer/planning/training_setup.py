@@ -19,7 +19,7 @@ Precision = Literal["fp32", "bf16", "fp16"]
 LAYER_KEY: Final = "layer key"
 """Marks what the memory of a layer depends on: another value is another dry run (`planning/memory/dry_run.py`)."""
 RARE_LAYER_KEY: Final = "rare layer key"
-"""The same, named only where it is set, so that answers from before the field existed stay valid."""
+"""Marks such a field that is part of the key only if it is set, so that earlier dry runs stay valid."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -382,7 +382,7 @@ class RunState:
                 self.problems.append(event)
                 if self.plan is not None and event.what == "training":
                     rows, passes = event.rows, event.passes
-                    # The planned padding was that of other passes.
+                    # Padding was planned for other micro-batches.
                     figures = {name: value for name, value in self.plan.figures.items() if name != "padding_share"}
                     self.plan = replace(
                         self.plan,
@@ -469,7 +469,10 @@ class RunState:
 
     @property
     def padding_share(self) -> Annotated[float | None, PADDING]:
-        """The share of computed positions that is padding, in this start without its first two steps; None: none is."""
+        """The share of computed positions that is padding, without the first two steps of this start.
+
+        None if there is no padding.
+        """
         whole = self.times.whole
         return 1 - whole.input_tokens / whole.positions if whole.positions > whole.input_tokens else None
 
@@ -607,9 +610,8 @@ def read_run(folder: RunFolder) -> RunState:
 
 # Which of several processes the others wait for, and how long.
 #
-# All of them end what they do together at the same time, so the one that spends the least time on it came last: it is
-# the
-# slowest, and what the others spend more is what they wait for it.
+# All end a collective operation at the same time, so the process that spends the least time in it came last: it is the
+# slowest, and the others waited for it as long as they spend more.
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

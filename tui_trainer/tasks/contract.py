@@ -49,8 +49,10 @@ class DataFacts:
     fills: Callable[[int], float] | None = field(default=None, compare=False)
     """`packed_rows` for so many documents; None where they never share rows."""
     padding: Callable[[int, int, Rounding | None], PaddingShares] | None = field(default=None, compare=False)
-    """What is padding where so many rows of a step are read so many in a pass, in widths that are rounded up so; None
-    where no length is known, and where rows are cut from one text or are several documents."""
+    """Computes the shares of padding from the rows of a step and of a micro-batch and the rounding of widths.
+
+    None if no length is known, and if rows are cut from one text or contain several documents.
+    """
     classes: int = 0
     """Labels that a classifier tells apart; 0 where there are none, or they are not known yet."""
     target_tokens: int = 0

@@ -154,14 +154,11 @@ def metrics_of(event: Event) -> Metrics | None:
         case EvalDone():
             values = {"eval/loss": event.loss, **{f"eval/{name}": value for name, value in event.scores.items()}}
         case GaugesRead():
-            read = {name: (figure, event.figure(name)) for name, figure in GAUGES.items()}
-            values = {
-                f"gauges/{'' if hasattr(event, name) else 'gpu_'}{name.replace('_bytes', '_gib')}": plotted(
-                    figure, value
-                )
-                for name, (figure, value) in read.items()
-                if value is not None
-            }
+            values = {}
+            for name, figure in GAUGES.items():
+                if (value := event.figure(name)) is not None:
+                    of_gpu = "" if hasattr(event, name) else "gpu_"
+                    values[f"gauges/{of_gpu}{name.replace('_bytes', '_gib')}"] = plotted(figure, value)
         case _:
             return None
     known = {name: value for name, value in values.items() if value is not None and math.isfinite(value)}

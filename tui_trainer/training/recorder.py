@@ -162,7 +162,8 @@ def memory_before(config: Config) -> int:
     for name in (*_AT_FIRST_USE, *adapters, *scores, *OPTIMIZERS[config.training.optim].modules):
         importlib.import_module(name)
     _compute_once()
-    # Training would take what preparing the data has freed, and its growth would be too small. Only glibc has it.
+    # Otherwise training would reuse memory that data preparation freed, and its growth would be measured too small.
+    # Only glibc has this function.
     with suppress(AttributeError):
         ctypes.CDLL(None).malloc_trim(0)
     start_peak(torch.device("cpu"))
