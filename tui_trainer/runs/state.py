@@ -471,10 +471,11 @@ class RunState:
     def padding_share(self) -> Annotated[float | None, PADDING]:
         """The share of computed positions that is padding, without the first two steps of this start.
 
-        None if there is no padding.
+        None if it is less than a thousandth, as where only the last row of a text is shorter.
         """
         whole = self.times.whole
-        return 1 - whole.input_tokens / whole.positions if whole.positions > whole.input_tokens else None
+        share = 1 - whole.input_tokens / whole.positions if whole.positions else 0.0
+        return share if share >= 0.001 else None
 
     @property
     def loss_smoothed(self) -> float | None:
