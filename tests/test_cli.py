@@ -182,7 +182,7 @@ def test_plan_prints_each_choice_with_its_reason_and_omits_what_is_off():
     for label, shown in choices.items():
         (line,) = [line for line in on_card if line.startswith(f"{label} ")]
         assert shown in line
-    assert on_card[-1].endswith("memory is GPU memory") and "has loaded its libraries" in on_cpu[-1]
+    assert on_card[-1].endswith("memory is GPU memory") and "in addition to the loaded libraries" in on_cpu[-1]
     for label in ("trainable", "loss chunk tokens", "loader threads"):
         assert not any(line.startswith(label) for line in on_cpu)
 

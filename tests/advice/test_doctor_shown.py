@@ -121,7 +121,7 @@ def test_a_config_with_the_remedies_is_written_once(waiting, tmp_path, capsys):
 def test_no_config_is_written_when_there_is_nothing_to_set(tmp_path, capsys):
     run_of(tmp_path / "runs", "well", *run_events())
     assert main(["doctor", "well", "--fix", str(tmp_path / "next.toml")]) == 2
-    assert "suggests no change of settings" in capsys.readouterr().err and not (tmp_path / "next.toml").exists()
+    assert "suggests no changes to the settings" in capsys.readouterr().err and not (tmp_path / "next.toml").exists()
 
 
 def test_the_lines_of_a_run_have_the_verdict_when_it_is_reached_and_at_the_end(tmp_path, capsys):

@@ -164,7 +164,7 @@ def test_without_sbatch_the_script_is_written_and_its_command_shown(tmp_path, ca
 
 def test_a_refusal_of_sbatch_is_shown_in_its_own_words(tmp_path, cluster, capsys):
     assert submit(tmp_path, "--yes", "--partition", "nowhere") == 1
-    assert "sbatch refused it: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
+    assert "sbatch refused the job: sbatch: error: invalid partition specified: nowhere" in capsys.readouterr().err
     assert not (tmp_path / "runs").exists()
 
 
@@ -219,7 +219,7 @@ def test_a_run_is_shown_where_slurm_does_not_answer(tmp_path, monkeypatch, capsy
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert slurm.queue_state("5") is None and slurm.active_job(folder) == ""
     assert main(["attach", "old", "--no-ui"]) == 1
-    assert "its process is gone" in capsys.readouterr().err
+    assert "the process of the run has ended for an unknown reason" in capsys.readouterr().err
 
 
 def test_a_job_that_slurm_has_forgotten_has_ended(cluster):
@@ -298,7 +298,7 @@ def test_a_run_that_is_queued_again_ends_as_one_that_was_not(tmp_path, cluster, 
     job.limit()
     code, output = job.end()
     assert code == 0, output
-    assert output.count("is near its time limit: saved at step") == 1 and "job 1: running" in output
+    assert output.count("is near its time limit: the run is saved at step") == 1 and "job 1: running" in output
     assert job.starts()[0].resumed_from_step is None and len(job.starts()) == 2
     mine, theirs = (folder.model / "model.safetensors" for folder in (job.folder, RunFolder(tmp_path / "runs/whole")))
     assert mine.read_bytes() == theirs.read_bytes()

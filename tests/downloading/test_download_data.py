@@ -288,9 +288,7 @@ def test_each_revision_has_its_own_snapshot(hub, environment):
     assert done.returncode == 0 and done.stdout.rstrip().endswith('data.path = "hub:org/one@v2"')
     assert len(list(open_source("hub:org/one@v2").documents())) == 12
     assert open_source(f"hub:org/one@{commit_of('v2')}").entries
-    with pytest.raises(
-        DataError, match=f"org/one is not on this machine; the cache has the commit {commit_of('v2')}: set"
-    ):
+    with pytest.raises(DataError, match=f"org/one is not on this machine; the cache has commit {commit_of('v2')}: set"):
         open_source("hub:org/one")
     commands = [
         ["download", "--data", *words, "--yes"] for words in (["org/one@v9"], ["org/one@v2", "--revision", "v9"])

@@ -295,9 +295,9 @@ def test_diagnose_shows_measurements_and_clears_them(kept_run, capsys):
     main(["diagnose", "--gpu", "none", "--json", "--clear", PEAK, "--clear", GAIN])
     said = capsys.readouterr()
     measured = json.loads(said.out)["measured"]
-    assert set(measured) == {MICRO_BATCH, STEP_SECONDS} and "2 records of peak_memory, gain cleared" in said.err
+    assert set(measured) == {MICRO_BATCH, STEP_SECONDS} and "cleared 2 records: peak_memory, gain" in said.err
     assert measured[STEP_SECONDS]["records"] == 1 and measured[STEP_SECONDS]["newest"]["task"] == "chat"
     assert main(["diagnose", "--clear", "peaks"]) == 2
-    assert "there are no measurements of the kind 'peaks'" in capsys.readouterr().err
+    assert "unknown kind of measurement 'peaks'" in capsys.readouterr().err
     main(["diagnose", "--gpu", "none", "--clear", "all"])
     assert count_kinds() == [] and "none yet" in capsys.readouterr().out.partition("\nmeasured\n")[2]

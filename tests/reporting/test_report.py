@@ -88,7 +88,7 @@ def section(report, name):
 
 def test_a_resumed_run_has_a_report_of_all_its_starts(real):
     folder, stopped = real
-    assert stopped.startswith("# real: stopped") and "It stopped at step 5 of 8." in stopped
+    assert stopped.startswith("# real: stopped") and "The run stopped at step 5 of 8." in stopped
     assert "tui-trainer resume real" in stopped.replace("\\", "")
     report = (folder.root / "report.md").read_text()
     assert report.startswith("# real: finished")
@@ -234,7 +234,7 @@ def test_a_run_without_a_step_has_a_report(tmp_path, subtests):
             assert json.loads(to_json(facts_of(folder)))["doctor"] is None
             html = (folder.root / "report.html").read_text()
             assert "<svg" not in html and Page(html).open == []
-            assert ("It failed: no memory. The traceback is in logs/error.txt." in html) == (name == "failed")
+            assert ("The run failed: no memory. The traceback is in logs/error.txt." in html) == (name == "failed")
 
 
 def test_a_plan_of_another_version_is_reported_and_its_config_used(tmp_path):
@@ -262,7 +262,7 @@ def test_only_a_run_that_fails_after_its_data_was_read_has_a_report(tiny_run, sh
     sheep.write_text("Back again.\n" * 40)
     folder, outcome = tiny_run("failed")
     assert outcome.exit_code == EXIT_FAILED and not folder.plan.exists()
-    assert "It failed: ZeroDivisionError" in (folder.root / "report.md").read_text()
+    assert "The run failed: ZeroDivisionError" in (folder.root / "report.md").read_text()
 
 
 @pytest.mark.full
@@ -270,7 +270,7 @@ def test_a_failed_run_has_a_report(tiny_run, monkeypatch):
     monkeypatch.setattr(Session, "take_step", lambda *_: 1 / 0)
     folder, outcome = tiny_run("broken")
     assert outcome.exit_code == EXIT_FAILED
-    assert "It failed: ZeroDivisionError" in (folder.root / "report.html").read_text()
+    assert "The run failed: ZeroDivisionError" in (folder.root / "report.html").read_text()
 
 
 def test_a_report_without_a_writable_folder_or_a_run_is_refused(tmp_path, capsys):
@@ -359,5 +359,5 @@ def test_exports_are_listed_with_their_certificates(tmp_path):
     (folder.root / "export" / "torn").mkdir()
     (folder.root / "export" / "torn" / "certificate.json").write_text("{")
     report = section(to_markdown(facts_of(folder)), "Exports")
-    assert "1.2500 → 1.2500 | 1.0 MiB → 1.0 MiB | 2 → 2 | same as trained" in report
+    assert "1.2500 → 1.2500 | 1.0 MiB → 1.0 MiB | 2 → 2 | matches the trained model" in report
     assert "1.2500 → -- | 1.0 MiB → --" in report and "no tokenizer" in report and "torn" not in report

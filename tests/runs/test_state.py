@@ -323,7 +323,7 @@ def test_the_process_that_waits_least_is_the_slowest():
     assert found.rank == 3
     # The median of the others waits 12.1 ms longer for what it takes.
     assert found.lag_seconds == pytest.approx(0.0121)
-    assert found.words == "slowest: rank 3, +14 % (12 ms/step), communication 6 %"
+    assert found.words == "slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %"
 
 
 def test_the_slowest_process_is_of_the_last_reports_of_as_many_processes():

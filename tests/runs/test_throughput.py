@@ -44,7 +44,7 @@ def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():
     best = replace(ON_A_CPU, best_samples_per_second=2.0)
-    assert graded(1.8, best, 0.6) == "other programs used 0.6 of 2 cores; good, 90 % of the best here (2 rows/s)"
+    assert graded(1.8, best, 0.6) == "other programs used 0.6 of 2 cores; good, 90 % of the best speed here (2 rows/s)"
     for rate, others in ((0.8, 1.0), (0.1, 1.6)):
         assert graded(rate, best, others) == f"not rated: other programs used {others} of 2 cores"
     assert graded(0.1, best, 0.6).startswith("other programs used 0.6 of 2 cores; very slow, 5 %")
@@ -58,9 +58,9 @@ def test_a_rate_is_graded_by_its_share_of_the_best_or_of_what_is_usual(subtests)
     for rate, word in WORDS:
         with subtests.test(word):
             share = f"{word}, {rate / 2 * 100:.0f} %"
-            assert graded(rate, best) == f"{share} of the best here (2 rows/s)"
+            assert graded(rate, best) == f"{share} of the best speed here (2 rows/s)"
             for planned in (ON_A_CPU, ON_A_CARD):
-                assert graded(rate, planned) == f"{share} of typical for this model width"
+                assert graded(rate, planned) == f"{share} of the usual speed for this model width"
 
 
 def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing():
@@ -68,12 +68,14 @@ def test_a_step_dominated_by_starting_its_operations_is_not_graded_by_computing(
     seconds = 4 * 1e9 / (4e9 * 0.5)
     for starting, is_graded in ((0.49 * seconds, True), (0.51 * seconds, False)):
         planned = replace(tiny, compute_rates=replace(tiny.compute_rates, starting_seconds=starting))
-        assert graded(0.04, planned).startswith("very slow, 1 % of typical") == is_graded
+        assert graded(0.04, planned).startswith("very slow, 1 % of the usual speed") == is_graded
     assert graded(0.02, planned) == (
         "not rated: steps are so small that launch overhead dominates (overhead 2.0 s, computing 2.0 s)"
     )
     # What the machine reached itself with such steps is still a measure.
-    assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith("very slow, 1 % of the best here")
+    assert graded(0.02, replace(planned, best_samples_per_second=2.0)).startswith(
+        "very slow, 1 % of the best speed here"
+    )
 
 
 def test_there_is_no_grade_without_a_best_rate_and_computing_rates():
@@ -94,7 +96,7 @@ def test_a_rate_is_shown_as_a_share_of_the_computing_rates():
 def test_the_line_of_an_epoch_has_grade_and_planned_time():
     state = fold([start(), replace(ON_A_CPU, best_samples_per_second=2.0), *steps(1, 5), EPOCH])
     line = lines.event_line(EPOCH, state)
-    assert line.endswith("good, 80 % of the best here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
+    assert line.endswith("good, 80 % of the best speed here (2 rows/s)") and ", 2.5 s (1.2 s planned), " in line
     assert throughput_words(state).startswith("excellent, 100 %")
 
 
@@ -114,7 +116,7 @@ def test_the_end_shows_throughput_time_and_use():
     )
     shown = dict(speed_rows(state))
     assert (
-        shown["throughput"].startswith("other programs used 0.8 of 2 cores; excellent, 100 % of typical")
+        shown["throughput"].startswith("other programs used 0.8 of 2 cores; excellent, 100 % of the usual speed")
         and "50 % of the 4 GFLOP/s" in shown["throughput"]
     )
     assert shown["time"] == (
@@ -132,13 +134,13 @@ def test_the_estimated_time_is_corrected_by_the_steps_so_far():
     assert not is_off_plan(state, 25.0), "too few steps"
     fold(steps(22, 22), state)
     assert is_off_plan(state, 25.0) and not is_off_plan(state, whole_seconds(state))
-    assert whole_seconds(state) >= 50 and "estimated from its steps so far, 25.0 s planned" in time_words(state)
+    assert whole_seconds(state) >= 50 and "estimated from the steps so far, 25.0 s planned" in time_words(state)
 
 
 def test_time_before_the_first_step_is_shown_apart():
     planned = replace(ON_A_CPU, total_steps=10, duration_seconds=32.5, beginning_seconds=30.0)
     state = fold([start(10), planned, *steps(1, 10), EPOCH, end(10)])
-    assert time_words(state).startswith("5.0 s, 32.5 s planned, 30.0 s of it before the first step; 500 ms/step")
+    assert time_words(state).startswith("5.0 s, 32.5 s planned, including 30.0 s before the first step; 500 ms/step")
 
 
 def test_a_plan_reports_cores_that_others_use():
@@ -154,8 +156,8 @@ def test_the_second_run_of_a_shape_is_graded_against_the_first(tiny_run):
     events = read_all(folder.journal)
     best = next(event for event in events if isinstance(event, PlanMade)).best_samples_per_second
     assert best is not None and best > 0
-    assert "% of the best here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
-    assert "% of the best here" in (folder.root / "report.md").read_text()
+    assert "% of the best speed here" in "\n".join(lines.end_lines(fold(events), "two", str(folder.root)))
+    assert "% of the best speed here" in (folder.root / "report.md").read_text()
 
 
 @pytest.mark.full

@@ -129,8 +129,8 @@ def test_rows_of_a_failed_tracker_are_handed_over_later(tmp_path, at_once):
         feeder.feed()
     assert feeder.end("finished") and feeder.given_up and first.calls.count("log") == 7
     assert [message for message, _ in messages[1:]] == [
-        "fake accepts no data: no network",
-        "fake accepted no data: no network",
+        "could not send data to fake: no network",
+        "gave up sending data to fake: no network",
     ]
     assert "tui-trainer track a --to fake" in messages[-1][1]
     later = FakeTracker()
@@ -145,7 +145,7 @@ def test_a_tracker_that_recovers_gets_each_row_once_and_is_reported_once(tmp_pat
         feeder = feeder_of(folder, tracker, messages)
         assert [feeder.end("finished") for _ in range(failures + 1)] == [False] * failures + [True]
         assert [step for step, _ in tracker.losses] == [1, 2, 3, 4]
-        assert sum("accepts no data" in message for message, _ in messages) == 1
+        assert sum("could not send data" in message for message, _ in messages) == 1
 
 
 def test_a_hanging_tracker_delays_neither_the_others_nor_the_end(tmp_path):
@@ -212,7 +212,7 @@ def test_failing_and_hanging_trackers_do_not_change_a_run(tiny_run, tmp_path, mo
     tracked, outcome = tiny_run("tracked", {"logging.report_to": "trackio, wandb"}, wait_for_its_report)
     assert outcome.exit_code == EXIT_DONE and figures(tracked) == figures(plain) and len(figures(plain)) == 10
     problems = [event for event in read_all(tracked.journal) if isinstance(event, e.RunProblem)]
-    assert [(one.kind, one.message) for one in problems] == [("tracker", "trackio accepts no data: no network")]
+    assert [(one.kind, one.message) for one in problems] == [("tracker", "could not send data to trackio: no network")]
     # Trackers run in a process of their own.
     (child,) = children
     assert child.pid != os.getpid() and os.getsid(child.pid) == child.pid
@@ -272,7 +272,7 @@ def test_an_ended_run_is_handed_over_by_a_command(tmp_path, capsys, monkeypatch)
     monkeypatch.setitem(sys.modules, "trackio", library)
     assert main(["track", "a", "--to", "trackio"]) == 1
     shown = capsys.readouterr()
-    assert shown.err.count("trackio accepted no data: no network") == 1 and not shown.out
+    assert shown.err.count("gave up sending data to trackio: no network") == 1 and not shown.out
     assert main(["track", "a", "--to", "trackio"]) == 0
     assert "trackio: 4 events uploaded" in capsys.readouterr().out
     assert [step for step, values in logged if "train/loss" in values] == [1, 2]

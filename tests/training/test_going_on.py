@@ -344,7 +344,8 @@ def test_a_new_adapter_trains_on_the_merged_model_which_the_run_keeps(go_on, tmp
         still.base
     )
     with pytest.raises(
-        FolderError, match="the adapter needs this path, to find its base model in the run's folder `base`"
+        FolderError,
+        match="cannot be renamed: the adapter refers by this path to the base model in the subfolder `base`",
     ):
         at_rest.rename(still.root, "renamed")
 

@@ -104,7 +104,7 @@ def test_a_checkpoint_restores_the_changed_weights_to_the_bit(init, base):
     for (name, one), (_, again) in zip(model.named_parameters(), other.named_parameters(), strict=True):
         assert torch.equal(one, again), name
     assert torch.equal(logits(model), logits(other))
-    with pytest.raises(CheckpointError, match="was initialised differently from that of this checkpoint"):
+    with pytest.raises(CheckpointError, match="was initialised differently from the adapter in this checkpoint"):
         for name, tensor in METHOD.saved(other).items():
             fill(tensor, tensors[name] + 1)
 

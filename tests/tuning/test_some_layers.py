@@ -94,7 +94,7 @@ def test_the_head_of_a_classifier_always_trains(family, model_of):
 
 def test_a_choice_of_no_layer_or_of_all_is_refused(tmp_path, subtests):
     rows = [
-        ("llama", "last 2", "names 2 of 2 layers"),
+        ("llama", "last 2", "selects 2 of 2 layers"),
         ("llama", "layers.7.", "matches no weight of the model: layers.7."),
         ("llama", ".", "matches all weights"),
         ("llama", "(", "is not a valid pattern"),

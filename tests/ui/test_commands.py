@@ -33,7 +33,7 @@ async def test_a_finished_run_is_evaluated_and_predicts_a_file_from_the_train_sc
             "More actions", "p  predict on a file", "r  write a report", "x  export", "w  try the model"
         )
         await screens.press("e")
-        await screens.shows("Enter begin", "of its base model if it has one")
+        await screens.shows("Enter begin", "Computes the loss and scores of")
         await screens.press("enter")
         await screens.ticks("rows: held-out data of", "accuracy", "loss")
         await screens.press("escape", "M", "p")

@@ -63,7 +63,10 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         assert f"{everyday} of {every}" in screens.text
         rare = sum(one.advanced and one.key not in unread for one in SETTINGS)
         shown = await press("G")
-        assert f"{every - everyday} more: {rare} rarely changed, {len(unread)} not used by this run; + shows" in shown
+        assert (
+            f"{every - everyday} more settings: {rare} rarely changed, {len(unread)} not used by this run; + shows"
+            in shown
+        )
         await press("g")
         for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
                               ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip

@@ -189,7 +189,7 @@ def shows_a_trial(monkeypatch, kept=None, tried=None) -> None:
 async def test_the_machine_is_tried_with_a_key_and_what_is_wrong_has_its_remedy(monkeypatch):
     shows_a_trial(monkeypatch)
     async with shown(MACHINES["eight"], (200, 50)) as screens:
-        await screens.shows("m tests computing")
+        await screens.shows("m tests speed")
         await screens.press("m")
         await screens.shows("benchmarks: measured here", "TFLOP/s", "tokens/s", "2026-11-23 10:00")
     problem = {"severity": "warn", "sentence": "bf16 matmuls reach 100 of 989", "remedy": "nvidia-smi -q"}
@@ -207,4 +207,4 @@ async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatc
         await screens.press("m", "c")
         go_on.set()
         await screens.settled()
-        await screens.shows("m tests computing", gone="benchmarks: measured here")
+        await screens.shows("m tests speed", gone="benchmarks: measured here")

@@ -104,7 +104,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
 async def test_from_scratch_says_which_columns_it_does_not_read(folder):
     async with open_screens(size=(80, 24)) as screens:
         await screens.press("n", *"reviews", "enter", *"scratch")
-        await screens.shows("task char_lm", "columns: text", "not used: label; p on Config has from-scratch")
+        await screens.shows("task char_lm", "columns: text", "unused columns: label; p on Config lists from-scratch")
 
 
 @pytest.mark.full

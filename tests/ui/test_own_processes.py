@@ -146,7 +146,7 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
         for key in "dmMb":
             await screens.press("escape", key)
-            await screens.shows("a run is training; it would distort")
+            await screens.shows("a run is training; the run and the measurement")
         assert len(program.commands) == 1
 
 
@@ -169,7 +169,7 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         await screens.shows("\u25b8 ")
         await screens.press("M")
         await screens.click("e  evaluate")
-        await screens.shows("Evaluate chat", "Computes loss and scores of chat", "Enter begin")
+        await screens.shows("Evaluate chat", "Computes the loss and scores of chat", "Enter begin")
         assert program.commands == []
         await screens.press("enter")
         await screens.ticks("downloading a, 5.0 MiB of 10.0 MiB", "close, keep running")
@@ -183,7 +183,7 @@ async def test_a_command_about_a_run_begins_with_enter_shows_how_far_it_is_and_i
         await screens.press("escape")
         screens.bench.run = CannedRun(trained(60), True)
         await screens.press("M", "b", "enter")
-        await screens.shows("a run is training; it would distort", gone="Speed of")
+        await screens.shows("a run is training; the run and the measurement", gone="Speed of")
         await screens.press("M", "e", "enter")
         await screens.ticks("downloading a")
         assert program.commands[1:] == [f"evaluate {chat.root}", f"evaluate {chat.root} --gpu none"]

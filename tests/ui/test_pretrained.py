@@ -84,7 +84,7 @@ def test_a_pretrained_model_is_tuned_by_keys_from_flags_and_from_a_file(named_by
     run = RunFolder(by_flags)
     _tell_end(SimpleNamespace(folder=run, state=fold(read_all(run.journal)), outcome=None, poll=lambda: None))
     told = capsys.readouterr().out
-    assert f"adapter        {by_flags}/model" in told and f"on           {tmp_path / 'tiny-llama'}" in told
+    assert f"adapter        {by_flags}/model" in told and f"base model   {tmp_path / 'tiny-llama'}" in told
     from_file = asyncio.run(_trained(Request(config_file=tmp_path / "tui-trainer.toml"), saves=False))
     assert by_flags != from_file
     losses = []

@@ -102,7 +102,7 @@ async def test_others_outsiders_and_this_program_are_not_ended(monkeypatch):
         await screens.shows("it runs outside this container")
         monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", True)
         await screens.press("escape", "home", "k")
-        await screens.shows("S on Train saves and stops the run")
+        await screens.shows("S on the Train screen")
         monkeypatch.setattr(CannedBench, "run_is_ours_and_alive", False)
 
 

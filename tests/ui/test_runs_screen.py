@@ -115,13 +115,13 @@ async def test_resume_asks_and_is_refused_for_what_cannot_go_on(runs, monkeypatc
         await screens.until(lambda: resumed == [stopped])
         monkeypatch.setattr(type(screens.bench), "run_is_ours_and_alive", True)
         await screens.press("p")
-        await screens.shows("a run is active already")
+        await screens.shows("a run is already active")
         await screens.press("enter")
         await screens.shows("the Train screen keeps showing it")
     about = {"path": Path("/runs/a"), "step": 0, "total_steps": 5}
     assert not refusal("resume", RunOverview(name="a", status="finished", **about), "S"), "its model is gone"
     waiting = RunOverview(name="a", status="submitted", **about)
-    assert refusal("stop", waiting, "S") == "a is waiting in the queue: open it to stop it"
+    assert refusal("stop", waiting, "S") == "a is waiting in the queue: open the run to stop it"
 
 
 @pytest.mark.full
@@ -177,7 +177,7 @@ async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_re
             path = runs / f"run-{name}" / "config.toml"
             path.unlink() if text is None else path.write_bytes(text)
             await screens.press("/", "ctrl+u", *f"run-{name}", "enter", "c")
-            await screens.shows("could not use its config.toml", "5 Runs", gone="Enter edit")
+            await screens.shows("could not use the config.toml of the run", "5 Runs", gone="Enter edit")
 
 
 @in_event_loop

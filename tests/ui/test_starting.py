@@ -79,7 +79,7 @@ async def test_one_run_at_a_time_also_where_one_began_after_the_question(tmp_pat
         await screens.shows("Enter start")
         screens.bench.run = CannedRun(trained(60), alive=True)
         await screens.press("enter")
-        await screens.shows("a run is active already", gone="Enter start")
+        await screens.shows("a run is already active", gone="Enter start")
         assert not list((tmp_path / "runs").glob("*"))
 
 

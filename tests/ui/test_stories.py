@@ -57,7 +57,7 @@ async def test_story_hardware(machine):
 
         machine(GPUS)
         await screens.press("r")
-        await screens.shows("GPUs: 2", "GPU 0, would be used", "bf16", gone="problems: 1")
+        await screens.shows("GPUs: 2", "GPU 0, chosen automatically", "bf16", gone="problems: 1")
         await screens.press("c")
         await screens.shows("GPU 0, chosen by you")
         await screens.press("c")
@@ -151,7 +151,7 @@ async def test_story_train(small, tmp_path):
         await screens.press("e", "s")
         await screens.shows("held out", "saved at step")
         await screens.press("t")
-        await screens.shows("a run is active already")
+        await screens.shows("a run is already active")
         await screens.press("S")
         await screens.shows("Save and stop?")
         await screens.press("enter")
@@ -265,7 +265,7 @@ async def test_story_help_commands_and_leaving(small, tmp_path):
         await screens.resize(80, 24)
         await screens.shows("? help")
         await screens.press("ctrl+c")
-        await screens.shows("Ctrl+C does not stop anything here: q quits")
+        await screens.shows("Ctrl+C stops nothing here: q quits")
         await screens.press("f12")
         await screens.until(lambda: list(tmp_path.glob("tui-trainer-screen-*.svg")))
 

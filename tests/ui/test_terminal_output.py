@@ -99,14 +99,16 @@ def test_what_a_stalled_reader_of_errors_has_missed_is_named(monkeypatch):
             for number in range(3_000):
                 print(f"line {number:0100}", file=sys.stderr)
             lines = [read.readline()]
-            while "lines skipped here" not in lines[-1]:
+            while "lines were skipped here" not in lines[-1]:
                 lines.append(read.readline())
             print("again", file=sys.stderr)
             assert read.readline() == "again\n"
     *kept, lost = lines
     assert 1_000 < len(kept) < 2_000
     assert kept == [f"line {number:0100}\n" for number in range(len(kept))]
-    assert lost == f"tui-trainer: lines skipped here, because the output was not read in time: {3_000 - len(kept):,}\n"
+    assert (
+        lost == f"tui-trainer: {3_000 - len(kept):,} lines were skipped here because the output was not read in time\n"
+    )
 
 
 def test_what_is_no_terminal_is_left_alone(monkeypatch, tmp_path):

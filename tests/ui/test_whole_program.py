@@ -35,7 +35,7 @@ def test_everything_by_keyboard(open_terminal, small_config):
     terminal.press("s")
     terminal.wait_for("saved at step")
     terminal.press("ctrl+c")
-    terminal.wait_for("Ctrl+C does not stop anything")
+    terminal.wait_for("Ctrl+C stops nothing here")
 
     # The screens are left, the run trains on, and Ctrl+C in the shell saves and stops it.
     terminal.press("q")

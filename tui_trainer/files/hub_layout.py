@@ -95,7 +95,7 @@ def commit_hint(kind: Repository, name: str, setting: str) -> str:
     here = sorted(path.name for path in (folder / "snapshots").glob("*") if path.is_dir())
     if not here or (folder / "refs" / "main").exists():
         return ""
-    return f"the cache has the commit {one_line(here[0], 40)}: set {setting} to it; or "
+    return f"the cache has commit {one_line(here[0], 40)}: set {setting} to this commit; or "
 
 
 def cached_repositories(kind: Repository) -> Iterator[tuple[str, Path]]:

@@ -79,7 +79,7 @@ def _sections(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -> 
     yield "processor", [*describe.processor_rows(hardware), ("memory", memory)]
     yield "disk", [(p.label, f"{describe.room_words(p)}, {describe.place_path(p)}") for p in hardware.places]
     if others := describe.other_process_rows(hardware, diagnosis.gpu):
-        yield "on the other GPUs", others
+        yield "processes on the other GPUs", others
     installed, missing = describe.library_words(hardware)
     yield "libraries", [*installed, ("not installed", ", ".join(missing) or "none")]
     yield "system", describe.system_rows(hardware)
@@ -89,11 +89,9 @@ def clear_measured(names: Sequence[str]) -> str:
     """Forget the records of these kinds, or of all; what was done, as a sentence. Raises InputError for other names."""
     known = [*KINDS, _ALL]
     if unknown := [name for name in names if name not in known]:
-        raise InputError(
-            f"there are no measurements of the kind {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known)
-        )
+        raise InputError(f"unknown kind of measurement {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], known))
     count = clear_records(KINDS if _ALL in names else names)
-    return f"{count} record{'' if count == 1 else 's'} of {', '.join(names)} cleared"
+    return f"cleared {count} record{'' if count == 1 else 's'}: {', '.join(names)}"
 
 
 def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
@@ -104,7 +102,7 @@ def _kept_rows(kept: Sequence[KindCount]) -> list[Row]:
         when = one.newest_at[:16].replace("T", " ")
         records = f"{one.count} record{'' if one.count == 1 else 's'}"
         rows.append((one.kind, one_line(f"{records}, latest {when} UTC: {about}", 200)))
-    rows += [("damaged", f"kept as {one_line(str(path))}") for path in set_aside()]
+    rows += [("damaged", f"the damaged file is kept as {one_line(str(path))}") for path in set_aside()]
     if find_spec("_sqlite3") is None:
         rows.append(("not kept", "this Python was built without sqlite3: measurements are not stored"))
     return rows or [("none yet", "runs, rehearse, tune and check --measure add measurements")]

@@ -33,7 +33,7 @@ def print_verdict(folder: RunFolder, *, as_json: bool, fix: Path | None = None) 
     verdict, damage = examine(state), state.journal_damage
     if fix is not None:
         if not verdict.fix:
-            raise InputError(f"the doctor suggests no change of settings for {folder.name}", hint=verdict.words)
+            raise InputError(f"the doctor suggests no changes to the settings of {folder.name}", hint=verdict.words)
         config = load_config(Request(config_file=folder.config))
         write_new(fix, to_toml(patched(config, {**verdict.fix, "output.name": ""})))
     if as_json:

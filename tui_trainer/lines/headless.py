@@ -43,7 +43,7 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(printing.note)
                 if reason := run.journal.failing:
-                    words = f"could not write the journal ({reason}): training continues but is not shown"
+                    words = f"could not write the journal ({reason}): training continues, but its progress is not shown"
                     printing.note_once(words)
             is_read = printing.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
@@ -67,10 +67,11 @@ def _tell_unread(folder: RunFolder) -> None:
 def _queue_again(allocation: slurm.Allocation, step: int) -> None:
     """Not without a newer checkpoint: a job that does not come so far would be queued again for ever."""
     if not step:
-        tell(f"job {allocation.job} reached its time limit before the first save: submit it with a longer --time")
+        words = "reached its time limit before it saved a new checkpoint: submit it with a longer --time"
+        tell(f"job {allocation.job} {words}")
         return
     # Said before: Slurm ends this process once it has queued the job.
-    tell(f"job {allocation.job} is near its time limit: saved at step {step}; the job is queued again")
+    tell(f"job {allocation.job} is near its time limit: the run is saved at step {step}, and the job is queued again")
     try:
         slurm.requeue(allocation.job)
     except RunError as error:
@@ -88,7 +89,7 @@ def join_run(folder: RunFolder, node_rank: int) -> int:
             # Its processes tell those of the first node.
             stop.set()
 
-    tell(f"node {node_rank} of {folder.name}: its logs are in {folder.logs}")
+    tell(f"the logs of node {node_rank} of the run {folder.name} are in {folder.logs}")
     with _Signals(ask) as signals, ThreadPoolExecutor(1) as pool:
         # The first node hears of the time limit as well.
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -125,9 +126,9 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     # What is printed may lag behind.
     state = follower.state if is_read else read_run(folder)
     if state.finished is None:
-        unknown = "its process is gone, and how it ended is unknown"
+        unknown = "the process of the run has ended for an unknown reason"
         ended = one_line(state.failed.message) if state.failed else job.words or unknown
-        tell(f"{folder.name}: {ended}; resume it with `tui-trainer resume {shell_word(folder.name)}`")
+        tell(f"{folder.name}: {ended}; resume the run with `tui-trainer resume {shell_word(folder.name)}`")
         return EXIT_FAILED
     return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
 

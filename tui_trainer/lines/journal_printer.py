@@ -230,7 +230,7 @@ class _LinePrinter(Printer):
             self._print(line)
         if state.steps:
             verdict = examine(state)
-            more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all" if verdict.findings else ""
+            more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
             self._print(f"{'doctor':<14} {verdict.words}{more}")
         self.refresh()
 

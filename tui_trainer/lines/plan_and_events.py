@@ -71,7 +71,11 @@ def event_line(event: events.Event, state: RunState) -> str | None:
         case events.EvalDone():
             kept = kept_weights(state)
             of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
-            asked = "requested; only scheduled evaluations count as the best" if kept.asked_was_better else "requested"
+            asked = (
+                "requested; the best is chosen from the scheduled evaluations only"
+                if kept.asked_was_better
+                else "requested"
+            )
             note = of if event.best else kept.patience_words if event.scheduled else asked
             note = note and f" ({note})"
             loss, targets = state.loss_smoothed, targets_summary(state)
@@ -121,7 +125,7 @@ def _plan_made_line(event: events.PlanMade) -> str:
 
 
 def _data_line(event: events.DataPrepared) -> str:
-    how = "from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
+    how = "read from the cache" if event.from_cache else f"prepared in {format_seconds(event.seconds)}"
     apart = held_out_words(event.eval_rows) + (f" ({event.eval_documents:,} documents)" if event.eval_rows else "")
     line = (
         f"data: {rows_words(event.rows, event.tokens)} to train on ({event.documents:,} documents), "
@@ -223,7 +227,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     for label, words in speed_rows(state):
         lines.append(f"{label:<14} {one_line(words, 400)}")
     if words := gauges_words(state.gauge_summary):
-        lines.append(f"{'used':<14} {words} (means; memory and temperature: peaks)")
+        lines.append(f"{'used':<14} {words} (mean values; peak values of memory and temperature)")
     if advice := better_before(state):
         lines.append(advice)
     if finished.model_path:
@@ -231,7 +235,7 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
         if words := adapter_words(state):
             lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
         lines += (
-            [f"  on           {adapter_base}; the adapter's README.md shows how to load it with peft"]
+            [f"  base model   {adapter_base}; the adapter's README.md shows how to load it with peft"]
             if adapter_base
             else []
         )
@@ -248,10 +252,10 @@ def better_before(state: RunState) -> str | None:
     words = f"{better_words(best)}. This model has the weights of the last step"
     if state.plan and state.plan.early_stopping_patience:
         return words
-    return f"{words}; evaluation.early_stopping_patience = 3 stops early and keeps the best weights"
+    return f"{words}; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
 
 
-_ADDED = "what training adds to a process that has loaded its libraries"
+_ADDED = "what training needs in addition to the loaded libraries"
 
 
 def plan_lines(plan: Plan, found: Sequence[str] = (), notes: Sequence[str] = ()) -> list[str]:
@@ -305,7 +309,9 @@ def card_lines(plans: Sequence[CardPlan], width: int) -> list[str]:
     rows += [f"{_cards_words(one)} does not fit: {one_line(one.problem)}" for one in plans if one.plan is None]
     best = smallest_that_fits(plans)
     found = f"smallest that fits: {_cards_words(best)}" if best else "the run does not fit on any of these GPUs"
-    rates = "step and time are estimates from the vendors' peak rates (`-`: not published), not measurements"
+    rates = (
+        "step and time are estimated from the vendors' peak rates, not measured; `-` means that no rate is published"
+    )
     assumed = sorted({name for one in plans for name in one.assumed})
     needed = [f"these plans assume libraries that are not installed here: {', '.join(assumed)}"] if assumed else []
     return [*rows, "", found, rates, *needed]

@@ -115,7 +115,7 @@ def _changes_of_model(model: ModelSection) -> Rows:
             shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
             found.append(("added tokens", f"{len(tokens):,}: {one_line(shown, 160)}"))
     if rope.rope_type != "default":
-        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times the model's own number"))
+        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times as many as the base model has"))
     return found
 
 
@@ -127,8 +127,8 @@ def _tuning_words(plan: Plan) -> str:
     kind = "DoRA" if tuning.use_dora else "LoRA"
     scale = ", rank-stabilised" if tuning.use_rslora else ""
     scale += f", LoRA+ ratio {tuning.loraplus_lr_ratio:g}" if tuning.loraplus_lr_ratio != 1 else ""
-    saved = f", and {tuning.modules_to_save} in full" if tuning.modules_to_save else ""
-    kept = f"; the frozen weights were in 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
+    saved = f", with {tuning.modules_to_save} trained in full" if tuning.modules_to_save else ""
+    kept = f"; the frozen weights were quantized to 4 bits ({plan.config.quantization.bnb_4bit_quant_type})"
     packed = kept if tuning.in_four_bits else ""
     begun = f", initialised by {tuning.init_lora_weights}" if tuning.init_lora_weights != "default" else ""
     begun += f" and saved as LoRA of rank {2 * tuning.r} for the original weights" if tuning.mutates_weights else ""

@@ -102,14 +102,14 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     lines = []
     if failed is not None:
         log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
-        lines.append(f"It failed: {failed.message}.{log}")
+        lines.append(f"The run failed: {failed.message}.{log}")
     elif finished is None:
-        gone = "Its process stopped without an error message."
-        lines.append(gone if facts.about.status == "interrupted" else "It is running.")
+        gone = "The process of the run stopped without an error message."
+        lines.append(gone if facts.about.status == "interrupted" else "The run is active.")
     else:
-        lines.append(f"It {ending_words(state)}.")
+        lines.append(f"The run {ending_words(state)}.")
     if facts.about.status in ("failed", "stopped", "interrupted"):
-        lines.append(f"Resume it with `tui-trainer resume {shell_word(facts.folder.name)}`.")
+        lines.append(f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`.")
     if best := best_before(state):
         words = better_words(best)
         lines.append(f"{words[0].upper()}{words[1:]}.")
@@ -169,7 +169,7 @@ def _evaluations(facts: RunFacts) -> Iterator[Block]:
         yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spaced.",))
     metric = facts.about.metric
     if (value := metric_value(evals[-1], metric)) is not None and metric != "loss":
-        yield Text((f"The best evaluation is chosen by {plain(metric)}; the last one has {number(value)}.",))
+        yield Text((f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}.",))
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
@@ -181,7 +181,7 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
         rate = f"{done.samples_per_second:.1f}"
         graded = grade(done.samples_per_second, facts.state) or "--"
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
-    yield Table(("epoch", "mean loss", "steps took", "planned", "rows/s", "grade"), tuple(rows))
+    yield Table(("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), tuple(rows))
     if len(epochs) > len(rows):
         yield Text((f"{len(rows)} of {len(epochs)} epochs, evenly spaced.",))
 
@@ -238,7 +238,7 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         watts = state.gauge_summary.power_watts.value
         energy = f"{joules / _JOULES_IN_KWH:.3g} kWh" + (f", {watts:.0f} W on average" if watts is not None else "")
     rows = [
-        ("from start to end", format_seconds(state.seconds)),
+        ("time of the whole run", format_seconds(state.seconds)),
         ("steps", format_seconds(facts.model.training_seconds)),
         ("evaluations", f"{format_seconds(sum(one.seconds for one in state.evals))} ({len(state.evals)})"),
         ("checkpoints", f"{format_seconds(sum(one.seconds for one in state.checkpoints))} ({len(state.checkpoints)})"),
@@ -249,8 +249,8 @@ def _costs(facts: RunFacts) -> Iterator[Block]:
         ("tokens per second", format_count(state.tokens_per_second)),
         ("predictions per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
         ("peak memory", format_bytes(state.peak_memory_bytes or None)),
-        ("of which libraries", format_bytes(state.resident_bytes_before)),
-        ("planned for training", format_bytes(plan.memory_bytes if plan else None)),
+        ("libraries, part of the peak", format_bytes(state.resident_bytes_before)),
+        ("planned training memory", format_bytes(plan.memory_bytes if plan else None)),
         ("planned time", format_seconds(plan.duration_seconds if plan else None)),
         ("disk", format_bytes(facts.disk_bytes)),
     ]
@@ -277,7 +277,11 @@ def _exports(facts: RunFacts) -> Iterator[Block]:
 
 def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     faults = certificate.get("faults")
-    verdict = "same as trained" if certificate.get("is_good") is True else f"not the same as trained: {_value(faults)}"
+    verdict = (
+        "matches the trained model"
+        if certificate.get("is_good") is True
+        else f"differs from the trained model: {_value(faults)}"
+    )
     return (
         f"{certificate.get('format')} (export/{name})",
         _from_to(certificate, "loss", lambda value: f"{value:.4f}"),

@@ -32,7 +32,9 @@ class Deleted:
 
     def words(self, name: str) -> list[str]:
         """Of the run `name`, safe to show."""
-        kept = [f"files that no run created were kept: {one_line(', '.join(self.kept), 300)}"] if self.kept else []
+        kept = (
+            [f"kept files that were not created by a run: {one_line(', '.join(self.kept), 300)}"] if self.kept else []
+        )
         return [f"deleted {one_line(name)}: {format_bytes(self.freed_bytes)} freed", *kept]
 
 
@@ -103,7 +105,7 @@ def rename(root: Path, name: str) -> Problem | None:
         with _at_rest(RunFolder(root)):
             if RunFolder(root).base.is_dir():
                 hint = "`tui-trainer export RUN --to merged` writes a merged model, which can be moved"
-                message = "the adapter needs this path, to find its base model in the run's folder `base`"
+                message = "cannot be renamed: the adapter refers by this path to the base model in the subfolder `base`"
                 raise FolderError(message, where=one_line(str(root)), hint=hint)
             if os.path.lexists(target):
                 raise FolderError("this exists already", where=one_line(str(target)), hint="choose another name")

@@ -261,7 +261,7 @@ def read_plain_file(path: Path, limit_bytes: int) -> bytes:
     fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError(f"{path} is not a plain file")
+            raise OSError(f"{path} is not a regular file")
         return file.read(limit_bytes)
 
 

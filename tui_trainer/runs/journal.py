@@ -275,7 +275,7 @@ def _open_for_appending(path: Path) -> int:
         raise FolderError(f"the journal cannot be opened: {system_reason(error)}", where=str(path)) from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FolderError("the journal is not a plain file", where=str(path), hint="move it elsewhere")
+        raise FolderError("the journal is not a regular file", where=str(path), hint="move it elsewhere")
     with suppress(OSError):  # a journal that was copied may be readable by others
         os.fchmod(fd, 0o600)
     return fd

@@ -41,7 +41,7 @@ def parsed_tags(text: str) -> tuple[str, ...]:
         hint = "use up to 30 letters, digits and . _ - + : / ="
         raise InputError(f"{one_line(wrong, 40)!r} cannot be a tag", hint=hint)
     if len(tags) > _MOST_TAGS:
-        raise InputError(f"a run has up to {_MOST_TAGS} tags, not {len(tags)}")
+        raise InputError(f"a run can have up to {_MOST_TAGS} tags, not {len(tags)}")
     return tags
 
 
@@ -49,7 +49,7 @@ def parsed_note(text: str) -> str:
     """The note in a text. Raises InputError for one that is too long."""
     note = one_line(text.strip())
     if len(note) > _NOTE_CHARACTERS:
-        raise InputError(f"a note has up to {_NOTE_CHARACTERS} characters, not {len(note)}")
+        raise InputError(f"a note can have up to {_NOTE_CHARACTERS} characters, not {len(note)}")
     return note
 
 

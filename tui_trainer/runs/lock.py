@@ -163,7 +163,7 @@ class FileLock:
     def _in_use(self, holder: LockOwner | None) -> FolderError:
         where = one_line(str(self.about))
         if holder is not None and holder.here and not holder.lives:
-            message = f"child processes of process {holder.pid}, which has ended, still use it"
+            message = f"in use by child processes of process {holder.pid}, which has ended"
             return FolderError(message, where=where, hint="try again in a few seconds")
         hint = lock_hint(holder, self.path, self._what_helps(holder))
         return FolderError(f"in use by {holder or 'another process'}", where=where, hint=hint)
@@ -191,8 +191,8 @@ def lock_hint(holder: LockOwner | None, path: Path, what_helps: str) -> str:
     if holder is None or holder.here:
         return what_helps
     return (
-        "this host cannot tell whether that process is running. If it has ended, or if this is a former name of this "
-        f"machine or container, remove the lock: `rm {shlex.quote(one_line(str(path)))}`"
+        "this host cannot check whether that process is running. If the process has ended, or if that host is a former "
+        f"name of this machine or container, remove the lock: `rm {shlex.quote(one_line(str(path)))}`"
     )
 
 

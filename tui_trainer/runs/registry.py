@@ -164,6 +164,6 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
 def _not_found(reference: str, names: list[str]) -> FolderError:
     if not names:
         message = f"no run {one_line(reference, 80)!r}: the list of runs is empty"
-        return FolderError(message, hint="give the path of its folder; `tui-trainer --no-ui` starts a run")
+        return FolderError(message, hint="give the path of a run folder; `tui-trainer --no-ui` starts a run")
     near = ", ".join(difflib.get_close_matches(reference, names, n=3, cutoff=0.4) or names[-3:])
     return FolderError(f"no run {one_line(reference, 80)!r}", hint=f"existing runs: {one_line(near, 300)}")

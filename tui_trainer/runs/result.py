@@ -259,8 +259,8 @@ def score_lines(state: RunState) -> list[str]:
 
 
 def grade(samples_per_second: float, state: RunState) -> str:
-    """`good, 82 % of the best here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of typical for this
-    model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known.
+    """`good, 82 % of the best speed here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of the usual
+    speed for this model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known.
 
     What others used of the cores is named before it, and instead of it where that explains why the run was slow.
     """
@@ -268,7 +268,7 @@ def grade(samples_per_second: float, state: RunState) -> str:
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
-        return _graded(samples_per_second / best, f"of the best here ({format_rate(best, 'rows')})", state)
+        return _graded(samples_per_second / best, f"of the best speed here ({format_rate(best, 'rows')})", state)
     rates, reached = plan.compute_rates, _flops_per_second(samples_per_second, plan)
     # The usual share is that of the maker's rate on a card, and of the measured one on a CPU.
     rate = rates and (rates.maker if plan.cpu_threads is None else rates.measured)
@@ -279,7 +279,7 @@ def grade(samples_per_second: float, state: RunState) -> str:
     if starting > computing:
         compared = f"overhead {format_seconds(starting)}, computing {format_seconds(computing)}"
         return f"not rated: steps are so small that launch overhead dominates ({compared})"
-    return _graded(reached / rate / rates.usual_share, "of typical for this model width", state)
+    return _graded(reached / rate / rates.usual_share, "of the usual speed for this model width", state)
 
 
 def _graded(share: float, what: str, state: RunState) -> str:
@@ -395,7 +395,7 @@ def memory_words(state: RunState, beside_bytes: int = 0) -> str:
     if measured is not None:
         above = memory_above_plan(state, beside_bytes)
         return ", ".join(filter(None, (f"{format_bytes_of(measured, planned)} planned", above)))
-    process = f", process {format_bytes(state.last_step.peak_memory_bytes)}" if state.last_step else ""
+    process = f", {format_bytes(state.last_step.peak_memory_bytes)} used by the process" if state.last_step else ""
     return f"{format_bytes(planned)} planned{process}"
 
 

@@ -56,7 +56,7 @@ def submit(script: Path) -> str:
     done = _ask("sbatch", "--parsable", str(script))
     number = done.stdout.strip().partition(";")[0]
     if done.returncode or not number.isdigit():
-        raise RunError(f"sbatch refused it: {_words(done)}")
+        raise RunError(f"sbatch refused the job: {_words(done)}")
     return number
 
 
@@ -101,7 +101,7 @@ def _ask(*command: str) -> subprocess.CompletedProcess[str]:
             timeout=_PATIENCE_SECONDS,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        reason = system_reason(error) if isinstance(error, OSError) else "it does not respond"
+        reason = system_reason(error) if isinstance(error, OSError) else "no response"
         raise RunError(f"{command[0]}: {reason}") from None
 
 

@@ -627,10 +627,10 @@ class SlowestRank:
 
     @property
     def words(self) -> str:
-        """`slowest: rank 3, +14 % (12 ms/step), communication 6 %`."""
+        """`slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
         rest = self.step_seconds - self.lag_seconds
         lag_share = self.lag_seconds / rest if rest > 0 else 0.0
-        lag = f"+{100 * lag_share:.0f} % ({format_seconds(self.lag_seconds)}/step)"
+        lag = f"makes each step {100 * lag_share:.0f} % longer ({format_seconds(self.lag_seconds)})"
         share = min(self.communication_seconds / self.step_seconds, 1.0) if self.step_seconds > 0 else 0.0
         return f"slowest: rank {self.rank}, {lag}, communication {100 * share:.0f} %"
 

@@ -79,11 +79,11 @@ def time_words(state: RunState) -> str:
         words = f"about {format_seconds(plan.duration_seconds)} planned"
         return "; ".join(filter(None, (f"{words}: {plan.step_seconds_reason}".rstrip(": "), plan.busy_words)))
     is_over = state.finished is not None
-    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} estimated from its steps so far"
+    words = format_seconds(whole) if is_over else f"about {format_seconds(whole)} estimated from the steps so far"
     if plan.duration_seconds is not None and not (is_over and state.step < state.total_steps):
         words += f", {format_seconds(plan.duration_seconds)} planned"
         if plan.beginning_seconds:
-            words += f", {format_seconds(plan.beginning_seconds)} of it before the first step"
+            words += f", including {format_seconds(plan.beginning_seconds)} before the first step"
     return "; ".join(filter(None, (words, step_words(state), others_words(state))))
 
 

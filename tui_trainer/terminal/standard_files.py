@@ -133,7 +133,8 @@ class PatientStream(threading.Thread):
                 if not self._pending:
                     self._is_stalled = False
                 if self._lost_lines:
-                    words = f"lines skipped here, because the output was not read in time: {self._lost_lines:,}"
+                    subject = "1 line was" if self._lost_lines == 1 else f"{self._lost_lines:,} lines were"
+                    words = f"{subject} skipped here because the output was not read in time"
                     self._pending.append(f"tui-trainer: {words}\n")
                     self._lost_lines = 0
                 self._pending_characters = sum(map(len, self._pending))

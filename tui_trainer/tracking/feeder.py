@@ -126,10 +126,12 @@ class Feeder:
         reason = one_line(str(error), 200) or type(error).__name__
         later = f"`tui-trainer track {self.folder.name} --to {self.tracker.name}` uploads the data later"
         if self._failures == 1 < self.most_failures:
-            self.tell(f"{self.tracker.name} accepts no data: {reason}", "the upload is retried; training continues")
+            self.tell(
+                f"could not send data to {self.tracker.name}: {reason}", "the upload is retried; training continues"
+            )
         if self._failures >= self.most_failures:
             self.given_up = True
-            self.tell(f"{self.tracker.name} accepted no data: {reason}", later)
+            self.tell(f"gave up sending data to {self.tracker.name}: {reason}", later)
 
     def _noted(self) -> tuple[int, str]:
         with suppress(ValueError, LookupError, TypeError):

@@ -100,7 +100,9 @@ class TakenOut:
             if len(known) == len(_RANK_DIMENSION):
                 self._take_out(name)
         elif not known[which].equal(begun):
-            raise CheckpointError(f"the adapter on {name} was initialised differently from that of this checkpoint")
+            raise CheckpointError(
+                f"the adapter on {name} was initialised differently from the adapter in this checkpoint"
+            )
 
     def _take_out(self, name: str) -> None:
         """The same to the bit at the start of a run and when it goes on."""

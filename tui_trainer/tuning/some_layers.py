@@ -111,10 +111,10 @@ def _numbered(names: Sequence[str], end: str, count: int) -> set[str]:
     lists = sorted({where for where, _ in places.values()})
     if len(lists) != 1:
         hint = f"use a regular expression, such as {lists[0] if lists else 'layer'}"
-        raise _wrong(f"counts layers, but this model has {len(lists)} lists of layers", hint)
+        raise _wrong(f"cannot count layers, because this model has {len(lists)} lists of layers", hint)
     numbers = sorted({number for _, number in places.values()})
     if not 0 < count < len(numbers):
-        raise _wrong(f"names {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
+        raise _wrong(f"selects {count} of {len(numbers)} layers", f"choose 1 to {len(numbers) - 1}")
     chosen = {*(numbers[-count:] if end == "last" else numbers[:count])}
     return {name for name, (_, number) in places.items() if number in chosen}
 
@@ -156,7 +156,9 @@ def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str
     try:
         found = answers.ask(question)
     except WorkerFailed as failure:
-        raise _wrong(f"cannot be looked up in the model: {failure.reason or failure}", "leave it empty") from None
+        raise _wrong(
+            f"cannot be checked against the model: {failure.reason or failure}", "leave it empty to train all weights"
+        ) from None
     if "problem" in found:
         raise _wrong(found["problem"], found["hint"])
     return TrainedPart(**found)

@@ -439,10 +439,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_interrupt(self) -> None:
         if selected := self.screen.get_selected_text():
             self.copy_to_clipboard(selected)
-            self.bench.tell("copied, if your terminal supports it", "good")
+            self.bench.tell("copied, if your terminal lets programs copy (OSC 52)", "good")
             return
         self.bench.tell(
-            f"Ctrl+C does not stop anything here: {self.key_of('app.quit')} quits, and asks if a run is active", "warn"
+            f"Ctrl+C stops nothing here: {self.key_of('app.quit')} quits; if a run is active, you are asked first",
+            "warn",
         )
 
     def action_theme(self) -> None:
@@ -453,7 +454,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
     def action_bell(self) -> None:  # type: ignore[override]
         self.preferences.bell = not self.preferences.bell
         self.preferences.save()
-        self.bench.tell("bell on, for runs that end while you look elsewhere" if self.preferences.bell else "bell off")
+        self.bench.tell(
+            "bell on: it rings if a run ends while another window has the focus"
+            if self.preferences.bell
+            else "bell off"
+        )
 
     def action_redraw(self) -> None:
         self.refresh(layout=True)

@@ -46,7 +46,10 @@ def evaluate(bench: Workbench, folder: RunFolder, data: str = "") -> None:
 
     name, rows = one_line(folder.name, _NAME), f"the rows of {one_line(data, 60)}" if data else "its held-out rows"
     arguments = ["evaluate", str(folder.root), *(["--data", data] if data else []), *_card(bench)]
-    about = [f"Computes loss and scores of {name}, and of its base model if it has one, on {rows}.", _where(bench)]
+    about = [
+        f"Computes the loss and scores of {name} on {rows}, and those of the base model if there is one.",
+        _where(bench),
+    ]
     tool = Tool(bench, f"evaluating {name} on {rows}", arguments, done=lambda _: f"evaluated {name}")
     open_tool(bench, tool, f"Evaluate {name}", list(filter(None, about)), evaluation_lines)
 
@@ -152,7 +155,7 @@ def download(bench: Workbench, kind: str, name: str = "") -> None:
 def offer_download(bench: Workbench) -> None:
     kinds = (("m", "model"), ("d", "data set"))
     answers: list[Answer] = [(key, f"a {kind}", partial(download, bench, kind)) for key, kind in kinds]
-    bench.app.ask("Download", ["From the hub into the local cache."], answers)
+    bench.app.ask("Download", ["Downloads from the Hugging Face hub into the local cache."], answers)
 
 
 def install(bench: Workbench, names: Sequence[str]) -> None:
@@ -173,7 +176,7 @@ def offer_install(bench: Workbench) -> None:
 
     from tui_trainer.downloading.environment import extras
 
-    rows: list[Row] = [(f"Extras: {', '.join(extras())}; or a library by its name.", "dim"), ""]
+    rows: list[Row] = [(f"Enter an extra ({', '.join(extras())}) or the name of a library.", "dim"), ""]
     bench.app.open(TextDialog("Install", rows, "", begin))
 
 

@@ -135,7 +135,9 @@ class ExportDialog(FormatsDialog):
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
         if one.expected_seconds:
-            words.append(f"Takes about {round_seconds(one.expected_seconds)}, judging by earlier exports here.")
+            words.append(
+                f"Takes about {round_seconds(one.expected_seconds)}, estimated from earlier exports on this machine."
+            )
         if one.is_there:
             words.append("Replaces the existing export.")
         lines = [line for text in words for line in paragraph(text, width)]
@@ -174,7 +176,7 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
             return lines
         verdict: Span = (f"{glyphs.good} matches the trained model", "good")
         if not outcome.is_good:
-            verdict = (f"{glyphs.bad} differs from the trained model; kept in a folder with another name", "bad")
+            verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
         return [[verdict], *lines, *paragraph(outcome.folder, width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]

@@ -208,7 +208,7 @@ def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines:
 
     is_asked, printing = False, None
     if has_lines:
-        tell(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops")
+        tell(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops the run")
         printing = Printing(Follower(run.folder))
         printing.start()
     while run.alive:

@@ -178,7 +178,9 @@ class DataDialog(ChoiceOfPath):
     heading = "New run, 1 of 2: your data"
 
     def __init__(self, bench: Workbench) -> None:
-        words = "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts, a data set. Type to search or give a path."
+        words = (
+            "A table (CSV, JSONL, JSON, Parquet ...), a folder of texts or a data set. Type to search, or give a path."
+        )
         super().__init__(bench, DATA_KEY, words, data_here)
 
     def look(self, value: str) -> FirstRows:
@@ -186,7 +188,7 @@ class DataDialog(ChoiceOfPath):
 
     def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
         if not isinstance(known, FirstRows):
-            return [[("reading its first rows ...", "dim")]]
+            return [[("reading the first rows ...", "dim")]]
         if known.refusal:
             return paragraph(known.refusal, width, "bad")
         return [*paragraph(known.what, width, "dim"), *table_lines(known, width)][: max(height, 0)]
@@ -242,7 +244,9 @@ class ModelDialog(ChoiceOfPath):
         read = loaded.columns.values()
         if value == FROM_SCRATCH and columns and (others := [name for name in known.first.columns if name not in read]):
             key = self._bench.app.key_of("config.recipe")
-            columns.append(f"not used: {', '.join(others)}; {key} on Config has from-scratch recipes for other tasks")
+            columns.append(
+                f"unused columns: {', '.join(others)}; {key} on Config lists from-scratch recipes for other tasks"
+            )
         rows = [f"task {loaded.config.task.type}: {why}", *columns, *(offer_lines(known.plan) if known.plan else ())]
         lines += [line for row in rows for line in paragraph(one_line(row), width)]
         return [*lines, *table_lines(known.first, width, tuple(loaded.columns.values()))][:height]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
-BESIDE_A_RUN = "a run is training; it would distort the measurement and become slower"
+BESIDE_A_RUN = "a run is training; the run and the measurement would slow each other down"
 P = TypeVar("P", bound="CommandProcess")
 J = TypeVar("J", bound="JsonProcess")
 C = TypeVar("C", bound="ConfigProcess")

@@ -238,7 +238,7 @@ class Page(Screen[None], inherit_bindings=False):
 
     def copy_path(self, path: Path) -> None:
         self.app.copy_to_clipboard(str(path))
-        self.bench.tell(f"{path}  copied, if your terminal supports it", "good")
+        self.bench.tell(f"{path}  copied, if your terminal lets programs copy (OSC 52)", "good")
 
     def action_do(self, name: str) -> None:
         self.bench.app.carry_out(f"{self.place}.{name}")

@@ -261,7 +261,9 @@ class ProcessesDialog(Dialog):
             return "it runs outside this container and can only be ended there"
         if one.pid in ours:
             what = "this is tui-trainer itself" if one.pid == os.getpid() else "it is part of tui-trainer"
-            of_run = f"{stop} on Train saves and stops the run; " if self._bench.run_is_ours_and_alive else ""
+            of_run = (
+                f"{stop} on the Train screen saves and stops the run; " if self._bench.run_is_ours_and_alive else ""
+            )
             return f"{what}: {of_run}{leave} quits"
         if not one.is_own:
             return f"it belongs to {one_line(one.user or 'another user', 40)}: only that user or root can end it"
@@ -281,12 +283,17 @@ class ProcessesDialog(Dialog):
         rows.append((", ".join(words), "dim"))
         if run is not None:
             stop = self._bench.app.key_of("runs.stop")
-            rows.append((f"This is the run {one_line(run.name, 60)}: {stop} on Runs saves and stops it.", "warn"))
+            rows.append(
+                (f"This is the run {one_line(run.name, 60)}: {stop} on the Runs screen saves and stops it.", "warn")
+            )
         answers: list[Answer] = [("k", "end it (SIGTERM)", partial(self._end, one, run, signal.SIGTERM))]
         asked = self._asked.get(one.key)
         if asked is not None and monotonic() - asked >= PATIENCE_SECONDS:
             rows.append(
-                (f"The process was asked to end {format_seconds(monotonic() - asked)} ago, but still runs.", "warn")
+                (
+                    f"The process was asked to end {format_seconds(monotonic() - asked)} ago, but is still running.",
+                    "warn",
+                )
             )
             answers.append(("K", "kill it (SIGKILL)", partial(self._end, one, run, signal.SIGKILL)))
         self._bench.app.ask("Still running" if again else "End this process?", rows, answers)

@@ -145,7 +145,9 @@ class TryDialog(FieldDialog):
         is_scroll = event.key in ("up", "down", "pageup", "pagedown")
         if event.key == "tab" and self._has_base:
             self._with_base = not self._with_base
-            self._status = "base model first, then the trained model" if self._with_base else "trained model only"
+            self._status = (
+                "asks the base model, then the trained model" if self._with_base else "asks the trained model only"
+            )
             self.redraw()
             return True
         return (is_scroll and self.scrolls(event.key)) or super().take_key(event)
@@ -204,7 +206,7 @@ class TryDialog(FieldDialog):
         assert self._process is not None, "they were loaded"
         tuned, place = self._writers["tuned"], self._process.place.words
         moved = any(writer.moved for writer in self._writers.values())
-        return f"{one_line(tuned.source)}, {'on the CPU: the card had no room after all' if moved else place}"
+        return f"{one_line(tuned.source)}, {'on the CPU, because the GPU had too little memory' if moved else place}"
 
     def _load(self) -> None:
         """Load what is not there yet. Raises TuiTrainerError."""

@@ -103,7 +103,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     takes = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
-        ("steps", f"{takes['steps']} of {batch_of_plan(plan)}"),
+        ("steps", f"{takes['steps']}, each with {batch_of_plan(plan)}"),
         ("time", takes["time"]),
         ("memory", f"{takes['memory']} of {format_bytes(free_bytes)} free"),
         ("disk", f"{takes['disk']} in {one_line(plan.config.output.runs_dir)}"),
@@ -191,9 +191,10 @@ def offer_resume(bench: Workbench, folder: RunFolder | None = None) -> None:
     gpu = bench.chosen_gpu
     how = ", exactly as if it had never stopped"
     if gpu is not None:
-        how = f", on {'the CPU' if gpu == 'none' else f'GPU {gpu}'}; bit-identical if the run trained there before"
+        device = "the CPU" if gpu == "none" else f"GPU {gpu}"
+        how = f", on {device}; the result is bit-identical if the run used {device} before"
     answers = [("enter", "resume", lambda: _resume(bench, folder))]
-    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"from the latest checkpoint{how}"], answers)
+    bench.app.ask(f"Resume {one_line(folder.name)}?", [f"The run continues from the latest checkpoint{how}."], answers)
 
 
 def _resume(bench: Workbench, folder: RunFolder) -> None:
@@ -251,9 +252,9 @@ def offer_quit(bench: Workbench) -> None:
         return
     if bench.run_is_ours_and_alive:
         rows = ["A run is active in this process."]
-        words = "Detach: training continues in a background process; this terminal is free. Close the screens: "
+        words = "Detach: training continues in a background process, and this terminal is free. Close the screens: "
         words += (
-            "training continues here and prints lines; you may close the terminal. `tui-trainer attach` shows the run."
+            "training continues here and prints lines. You may close the terminal; `tui-trainer attach` shows the run."
         )
         rows.append((words, "dim"))
         answers: list[Answer] = [
@@ -270,8 +271,8 @@ def offer_quit(bench: Workbench) -> None:
     elif export := bench.exports.alive:
         rows = [f"The export of {one_line(export.run.name)} to {export.name} continues without the screens."]
         if waiting := len(bench.exports.waiting):
-            rows.append((f"{waiting} more in the queue will not be exported.", "warn"))
-        answers = [("q", "quit", bench.app.leave), ("c", "cancel it and quit", cancel_and_leave)]
+            rows.append((f"{waiting} more run{'s' * (waiting > 1)} in the queue will not be exported.", "warn"))
+        answers = [("q", "quit", bench.app.leave), ("c", "cancel the export and quit", cancel_and_leave)]
     elif going := [one.what for one in bench.tools.values() if one.alive]:
         rows = [f"{one_line(what)} is running and will end when you quit." for what in going]
         answers = [("q", "quit", bench.app.leave)]
@@ -292,7 +293,9 @@ def offer_to_watch(bench: Workbench, living: list[RunFolder]) -> None:
     rows: list[Row] = [[(one_line(newest.name), "bold"), (" is training on this machine.", "text")]]
     if len(living) > 1:
         key = bench.app.key_of("app.go_runs")
-        rows.append((f"{len(living) - 1} more: press {key} to list and open them", "dim"))
+        rows.append(
+            (f"{len(living) - 1} other active run{'s' * (len(living) > 2)}: press {key} for the list of runs", "dim")
+        )
     bench.app.ask("A run is active", rows, [("enter", "watch", lambda: bench.attach_to(newest))])
 
 
@@ -336,7 +339,7 @@ def detach(bench: Workbench, *, then_leave: bool = False) -> None:
             bench.tell(f"{folder.name} ended before it was detached", "warn")
         else:
             bench.detached = None
-            bench.tell(f"could not detach, the run continues here: {detached}", "bad")
+            bench.tell(f"could not detach the run, so it continues here: {detached}", "bad")
             _resume(bench, folder)
         bench.app.draw()
 
@@ -369,7 +372,7 @@ def take_settings_of(bench: Workbench, folder: RunFolder, patch: Patch | None = 
                 raise found
             document.take(found, f"the settings of {folder.name}", without=("output.name",), also=patch or {})
         except (OSError, ValueError, ConfigError) as error:
-            bench.tell(f"could not use its config.toml: {one_line(str(error))}", "bad")
+            bench.tell(f"could not use the config.toml of the run: {one_line(str(error))}", "bad")
             bench.app.draw()
             return
         remedied = f" with {one_line(settings_words(patch), 60)}" if patch else ""

@@ -211,7 +211,9 @@ class CurrentRun(WatchedRun):
         reason = self._journal.failing
         if reason and reason != self._told_failing:
             self._told_failing = reason
-            words = f"could not write the journal ({one_line(reason)}): training continues but is not shown"
+            words = (
+                f"could not write the journal ({one_line(reason)}): training continues, but its progress is not shown"
+            )
             self._add(words, "bad")
             self.news.append((words, "error"))
             return True

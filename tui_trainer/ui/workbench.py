@@ -298,7 +298,7 @@ class Workbench:
 
     def refuse_second_run(self) -> None:
         stop, detach = self.app.key_of("train.stop"), self.app.key_of("train.detach")
-        self.tell(f"a run is active already: on Train, {stop} stops it and {detach} detaches it", "warn")
+        self.tell(f"a run is already active: on the Train screen, {stop} stops it and {detach} detaches it", "warn")
 
     def take_refusals(self) -> tuple[Problem, ...]:
         """What was wrong with a run that was refused before its first step; such a run has left no folder."""
@@ -437,7 +437,7 @@ class Workbench:
             if run is self.run and action == "stop":
                 self._stop_unasked = bool(problem)
             leaves = self.leave_when_over and action == "stop"
-            done = "saving and stopping; the screens close when it is done" if leaves else f"requested: {action}"
+            done = "saving and stopping the run; the screens close afterwards" if leaves else f"requested: {action}"
             self.tell(problem or done, "bad" if problem else "warn" if leaves else "dim")
             self.app.soon()
             self.app.draw()

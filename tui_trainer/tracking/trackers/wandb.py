@@ -34,7 +34,7 @@ class WandbTracker:
         if mode != "offline":
             return ""
         send = f"wandb sync {run.folder}/wandb/offline-*"
-        return f"wandb data stays on this machine; once logged in and online, run {send}"
+        return f"wandb data stays on this machine; to upload it later, log in, go online and run {send}"
 
     def _begin(self, wandb: Any, run: TrackedRun, mode: str) -> Any:
         # Its own gauges would watch this process, not the one that trains.

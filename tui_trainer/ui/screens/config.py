@@ -332,12 +332,14 @@ class ConfigPage(ListPage):
     def action_changed_only(self) -> None:
         self.model.only_changed = not self.model.only_changed
         self.bench.tell(
-            "only what differs from the recipe" if self.model.only_changed else "unchanged settings as well"
+            "only settings that differ from the recipe"
+            if self.model.only_changed
+            else "also settings that do not differ from the recipe"
         )
 
     def action_show_all(self) -> None:
         self.model.show_all = not self.model.show_all
-        everyday = "the usual settings for this task and method, and all that were changed"
+        everyday = "the usual settings for this task and method, and all changed settings"
         self.bench.tell("all settings, including those that this run does not use" if self.model.show_all else everyday)
 
     def action_next_problem(self) -> None:
@@ -361,7 +363,7 @@ class ConfigPage(ListPage):
         if self.key:
             text = self.model.copied_text(self.key)
             self.app.copy_to_clipboard(text)
-            self.bench.tell(f"copied, if your terminal supports it: {one_line(text)}")
+            self.bench.tell(f"copied, if your terminal lets programs copy (OSC 52): {one_line(text)}")
 
     def action_download(self) -> None:
         """Of the data set where the cursor is on one, else of the model."""

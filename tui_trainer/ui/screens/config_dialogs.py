@@ -704,11 +704,11 @@ def _kept(
     """The user's own values that the recipe would set otherwise, and does not."""
     if not stays:
         return []
-    title = f"{settings_count(len(stays))} of yours that are kept"
+    title = f"Keeps {settings_count(len(stays))} that you changed"
     if names_only:
         names = ", ".join(all_settings()[change.key].name for change in stays)
         return [[(f"{title}: {names}", "dim")]]
-    head = ("setting", "yours", f"{one_line(chooser.recipe.name)} says")
+    head = ("setting", "yours", f"{one_line(chooser.recipe.name)} sets")
     return [title_rule(title, width, glyphs), *_table(head, stays, ("text", "bold", "dim"), width, glyphs)]
 
 

@@ -198,7 +198,7 @@ class ConfigModel:
         unread = sum(setting.key in self.unread for setting in folded)
         rare = len(folded) - unread
         parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
-        return f"{len(folded)} more: {', '.join(parts)}; + shows them"
+        return f"{len(folded)} more settings: {', '.join(parts)}; + shows them"
 
     @property
     def count(self) -> str:
@@ -468,7 +468,7 @@ def estimate_column(
 ) -> list[Line]:
     """One number a line, with that of the recipe beside it where it differs."""
     if plan is None:
-        return [[(f"planning {waits_for}".rstrip() if planning else _NO_PLAN, "dim")]]
+        return [[((f"planning: {waits_for}" if waits_for else "planning ...") if planning else _NO_PLAN, "dim")]]
     lines: list[Line] = []
     presets = dict((preset or plan).cells)
     for name, text in plan.cells:
@@ -552,7 +552,9 @@ class ConfigPanes:
         left: Line = [("recipe ", "dim"), (one_line(document.recipe_name) or "none", "bold"), between]
         left += [(f"{changed} changed", "bold" if changed else "dim"), between]
         if document.file is None:
-            left.append((f"no file yet, {unsaved} unsaved" if unsaved else "no file yet", "dim"))
+            left.append(
+                (f"no file yet, {unsaved} unsaved change{'s' * (unsaved > 1)}" if unsaved else "no file yet", "dim")
+            )
             return [beside(left, right, width)]
         saved: Span = (f" ({glyphs.changed} {unsaved} unsaved)", "accent") if unsaved else (" (saved)", "dim")
         taken = sum(cell_len(text) for text, _ in [*left, saved, *right])
@@ -717,5 +719,5 @@ def _last_part(setting: Setting, option: str) -> str:
 def _value_and_source(document: ConfigDocument, setting: Setting) -> str:
     key, where = setting.key, document.where(setting.key)
     source = {EDITED_HERE: "edited", "default": "default"}.get(where, f"from {where}")
-    preset = f"; was {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
+    preset = f"; recipe: {display_text(setting, document.preset_value(key))}" if document.is_changed(key) else ""
     return f"{value_text(setting, document.value(key))} ({source}{preset}{'; advanced' * setting.advanced})"

@@ -97,7 +97,9 @@ class Machine:
         trial = self.trial
         if trial is None:
             start: Line = [(pad("not run", LABEL), "dim"), (f"{self.try_key} ", "key")]
-            return self.titled("benchmarks", self.hanging(start, "tests computing, disks, libraries (seconds)", "dim"))
+            return self.titled(
+                "benchmarks", self.hanging(start, "tests speed, disks and libraries in a few seconds", "dim")
+            )
         lines = [line for label, text in trial_rows(trial, self.hardware) for line in self.row(label, one_line(text))]
         return self.titled("benchmarks: measured here", [*lines, *self._problem_lines(trial_problems(trial))])
 
@@ -140,7 +142,7 @@ class Machine:
         """The card that would be used; what has a section of its own beside it is left out."""
         rows = describe.gpu_rows(self.diagnosis, self.hardware)
         gpu = self.diagnosis.gpu
-        which = "chosen by you" if self.diagnosis.gpu_is_chosen else "would be used"
+        which = "chosen by you" if self.diagnosis.gpu_is_chosen else "chosen automatically"
         if self.wide and gpu:
             rows = rows[: len(rows) - len(describe.process_rows(gpu))]
         if self.wide and gpu and gpu.card:
@@ -168,7 +170,9 @@ class Machine:
     def users_section(self) -> list[Line]:
         """Who is on which card; in one column only on the others, where the card's own section says the rest."""
         if not self.wide:
-            return self.rows("on the other GPUs", describe.other_process_rows(self.hardware, self.diagnosis.gpu))
+            return self.rows(
+                "processes on the other GPUs", describe.other_process_rows(self.hardware, self.diagnosis.gpu)
+            )
         rows = [
             ("" if label == "" else f"GPU {gpu.index}", words)
             for gpu in self.hardware.gpus
@@ -389,7 +393,7 @@ class HardwarePage(ListPage):
         if chosen == self.bench.chosen_gpu:
             self._trial = trial
         count = len(trial["problems"])
-        self.bench.tell(f"benchmarks: {count or 'no'} problems found", "warn" if count else "good")
+        self.bench.tell(f"benchmarks: {count or 'no'} problem{'s' * (count != 1)} found", "warn" if count else "good")
         self.bench.app.draw()
 
     def action_look_again(self) -> None:

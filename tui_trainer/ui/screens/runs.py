@@ -65,7 +65,7 @@ def refusal(action: str, one: RunOverview, stop_key: str) -> str:
     if action in ("open", "resume", "stop", "mark", "new", "rename", "tags", "note") and not one.is_run:
         return f"{one.name} is {'not a run folder' if one.status == 'no run folder' else one.status}"
     if action == "stop" and not one.alive:
-        waits = "is waiting in the queue: open it to stop it"
+        waits = "is waiting in the queue: open the run to stop it"
         return f"{one.name} {waits if one.status == 'submitted' else 'is not running'}"
     if action in ("resume", "rename", "delete") and one.alive:
         return f"{one.name} is running; {stop_key} stops it"
@@ -209,7 +209,7 @@ class RunsPage(FilteredPage, ListPage):
         if not self.is_wide or one is None or not one.is_run:
             return []
         if chosen is None:
-            return [[("reading its journal ...", "dim")]]
+            return [[("reading the journal ...", "dim")]]
         if not chosen.before:
             return [[("no earlier run of this task to compare with", "dim")]]
         return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
@@ -423,7 +423,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_rename(self) -> None:
         path = self._chosen.path
-        rows: list[Row] = [("Its folder is renamed as well.", "dim"), ""]
+        rows: list[Row] = [("The run folder is renamed as well.", "dim"), ""]
         dialog = TextDialog(f"Rename {path.name}", rows, path.name, lambda name: self._rename(path, name, dialog))
         self.bench.app.open(dialog)
 

@@ -113,10 +113,10 @@ _MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
     "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
 }  # fmt: skip
 _EXPLANATIONS: Final = {
-    "half deleted": "Its deletion was interrupted: delete it again to remove the rest.",
+    "half deleted": "The deletion of this run was interrupted: delete the run again to remove the rest.",
     "no run folder": "This folder was not created by a run and is kept.",
-    "unreadable": "Its journal cannot be read, or is a link.",
-    "gone": "Its folder is gone: delete it to remove it from the list.",
+    "unreadable": "The journal of this run cannot be read, or is a link.",
+    "gone": "The folder of this run is gone: delete the run to remove it from the list.",
 }
 _MOST_DIFFERENCES: Final = 30
 

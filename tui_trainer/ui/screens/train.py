@@ -424,7 +424,9 @@ class TrainPage(FilteredPage):
         self._log_open = not self._log_open
         guard = self.bench.guard
         if self._log_open and (guard is None or guard.log_path is None):
-            self.bench.tell("no log: the state folder is not writable; set TUI_TRAINER_HOME to one that is", "warn")
+            self.bench.tell(
+                "no log: the state folder is not writable; set TUI_TRAINER_HOME to a writable folder", "warn"
+            )
 
     def action_table(self) -> None:
         self._table_open = not self._table_open

@@ -194,7 +194,7 @@ class TrainScene:
         return [[*line, *stack(shares, room)] if shares and room >= _SHORTEST_STACK else line]
 
     def ranks_line(self, width: int, _: int) -> list[Line]:
-        """`slowest: rank 3, +14 % (12 ms a step), communication 6 %`."""
+        """`slowest: rank 3, makes each step 14 % longer (12 ms), communication 6 %`."""
         found = slowest_rank(self.run)
         return [fit([(found.words, "text")], width, self.glyphs.ellipsis)] if found else []
 
@@ -291,7 +291,7 @@ class TrainScene:
 
     def log_rows(self, _: int, height: int) -> list[Line]:
         if not self.log_lines:
-            return [[("nothing has been written to standard output or error", "dim")]]
+            return [[("nothing has been written to standard output or standard error", "dim")]]
         found = [text for text in self.log_lines if has_words(text, self.words)] or ["no matches"]
         return [[(self.shown(text), "dim")] for text in (found[-height:] if height > 0 else [])]
 
@@ -549,7 +549,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"
         lines += scene.labelled(what, path, width, _STORY_LABEL)
         if state.plan is not None and is_adapter:
-            lines += scene.labelled("on", state.plan.base_model, width, _STORY_LABEL)
+            lines += scene.labelled("base", state.plan.base_model, width, _STORY_LABEL)
         does = "classify" if labels_rows(state.task) else "continue"
         words = f"  {does} a text that you type"
         lines.append([("try it".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
