@@ -69,7 +69,7 @@ def test_the_command_prints_the_cause_with_its_remedy_and_reason(waiting, capsys
     first, _, cause, evidence, remedy, do, why, *rest = out.splitlines()
     assert first == "waits: finished, step 200 of 200"
     assert cause.split(maxsplit=2) == ["59", "%", "Training waits for its data."]
-    assert evidence.strip() == "data 59 % of the time: 300 of 510 ms/step"
+    assert evidence.strip() == "59 % of the time, 300 of 510 ms/step"
     assert remedy.strip() == "set: dataloader.num_workers = 1" and do.strip().startswith("do: ")
     assert why.strip().startswith("why: A processor that waits")
     assert rest[-1].endswith("tui-trainer doctor waits --fix OUT.toml")
@@ -131,7 +131,7 @@ def test_the_lines_of_a_run_have_the_verdict_when_it_is_reached_and_at_the_end(t
     append(folder, events[4:])
     follower.show_new()
     said = [line for line in capsys.readouterr().out.splitlines() if "doctor" in line]
-    assert len(said) == 1 and said[0].startswith("step 200: doctor: Training waits for its data: data 59 %")
+    assert len(said) == 1 and said[0].startswith("step 200: doctor: Training waits for its data: 59 %")
     assert said[0].endswith("computes") and "next run: dataloader.num_workers = 1" in said[0]
     append(folder, [end])
     follower.end()

@@ -278,4 +278,4 @@ def test_what_a_hardware_profile_sets_is_kept_with_its_name(documents):
     found = {one.name: one for one in run_checks(gather(loaded, hardware=GTX_1080))}
     for name in ("precision", "gradient_checkpointing"):
         assert found[name].status == "pass"
-        assert found[name].verdict.evidence.endswith("because the hardware profile gtx-10xx-16xx sets it")
+        assert found[name].verdict.evidence.endswith("the setting is from hardware profile gtx-10xx-16xx")

@@ -143,7 +143,7 @@ def test_lr_scaling_scales_the_learning_rate_with_the_batch(subtests):
 
 def test_the_learning_rate_is_scaled_from_the_batch_it_was_chosen_for():
     assert rate("training.lr_scaling=sqrt").value == 0.003
-    assert "for 16 rows, so it is not scaled" in rate("training.lr_scaling=sqrt").reason
+    assert "the 16 rows that this rate is meant for, so it is not scaled" in rate("training.lr_scaling=sqrt").reason
     own = rate("training.lr_scaling=linear", "training.effective_batch_size=64", "training.learning_rate=0.001")
     assert own.value == 0.001 and "a rate that you set is not scaled" in own.reason
     # Both written: the effective batch is their product.

@@ -158,7 +158,7 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
         await screens.press("escape")
         await screens.ticks("measurement stopped; results so far are saved")
         await screens.press("M")
-        program.end("tui-trainer: chat is training on this machine: both would be slower", code=2)
+        program.end("tui-trainer: chat is training on this machine and would distort the measurement", code=2)
         await screens.ticks("could not measure: chat is training on this machine")
         assert [line.partition("--measure=")[2] for line in program.commands] == ["check 03", "all", "all"]
 

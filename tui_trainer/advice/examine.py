@@ -146,7 +146,7 @@ def _where_time_goes(view: RunView) -> str:
 def _too_early(view: RunView) -> str:
     done = view.sums.steps
     if view.is_over:
-        return f"too short to judge: {done} of at least {LEAST_STEPS} steps, not counting the first two"
+        return f"too short to judge: {done} steps after the first two, but at least {LEAST_STEPS} are needed"
     return f"too early to judge: {LEAST_STEPS} steps and {format_seconds(LEAST_SECONDS)} of training are needed"
 
 

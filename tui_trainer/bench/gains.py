@@ -147,7 +147,10 @@ def training_run() -> str:
 def refuse_beside_a_run(verb: str) -> None:
     """Raises InputError where a run trains on this machine."""
     if name := training_run():
-        raise InputError(f"{name} is training on this machine: both would be slower", hint=f"{verb} after it has ended")
+        raise InputError(
+            f"{name} is training on this machine and would distort the measurement",
+            hint=f"{verb} after the run has ended",
+        )
 
 
 def _names() -> list[str]:

@@ -425,6 +425,10 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
     if compiled and plainly:
         before, after = (1 / row["samples_per_second"] for row in (plainly, compiled))
         seconds = compiled["compile_seconds"]
-        repaid = f"repaid after {seconds / (before - after):,.0f} rows" if after < before else "never repaid here"
+        repaid = (
+            f"which pays off after {seconds / (before - after):,.0f} rows"
+            if after < before
+            else "which never pays off here"
+        )
         found.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
     return found

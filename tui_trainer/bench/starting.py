@@ -151,7 +151,7 @@ def trial_lines(found: Mapping[str, Any], width: int) -> list[str]:
         f"{taken}, {turns_words(found['rounds'])}",
         f"baseline: {found['batch']} padded rows in one micro-batch, fp32, plain attention, batches made between steps",
         *table_lines(cells, width, right=cells[0][1:]),
-        f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if found['whole'] else 'equal steps'}; "
+        f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if found['whole'] else 'these steps'}; "
         "+: together with all + lines above it",
         *([] if found["whole"] else [_SHORT]),
         "whole run: time of all steps of the requested run at the measured rate",

@@ -71,7 +71,9 @@ def _matched(
     try:
         pattern = re.compile(tuning.target_modules)
     except re.error as error:
-        return wrong(f"is not a valid regular expression: {error}", "as in peft, it must match full paths of layers")
+        return wrong(
+            f"is not a valid regular expression: {error}", "as in peft, the expression must match full paths of layers"
+        )
     hits = [path for path in modules if path and pattern.fullmatch(path)]
     output, towers = model.get_output_embeddings(), tuple(f"{path}." for path in tower_modules(model))
     inner = [path for path in layers if modules[path] is not output and not f"{path}.".startswith(towers or ("\n",))]
@@ -88,7 +90,7 @@ def _matched(
         return wrong(f"matches {one_line(both[0], 120)}, which is fully trained", hint)
     if not hits:
         message = f"matches no layer of the model: {one_line(tuning.target_modules, 120)}"
-        return wrong(message, f"it must match full paths, such as {_some(inner)}")
+        return wrong(message, f"the expression must match full paths, such as {_some(inner)}")
     return set(hits), []
 
 
@@ -150,7 +152,7 @@ def _found(adapted: Any, wanted: set[str] | None) -> dict[str, Any]:
         version, family = metadata.version("peft"), inner.config.model_type
         message = f"peft {version} would not adapt the layers of {family} that these names select"
         hint = f"peft renames the experts of older models; layers that differ: {_some(sorted(paths ^ wanted))}. "
-        hint += f'Use "all-linear" for all layers, {PARAMETERS_KEY} for tensors of experts'
+        hint += f'Use "all-linear" for all layers, and {PARAMETERS_KEY} for tensors of experts'
         raise ConfigError(Problem(message=message, key=MODULES_KEY, hint=hint))
     return {
         "linears": [asdict(replace(kind, count=count)) for kind, count in linears.items()],

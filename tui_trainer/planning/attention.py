@@ -196,7 +196,7 @@ def _against_cudnn(shape: ModelShape, rows: AttentionRows, machine: AttentionMac
 def _against_flash(shape: ModelShape, machine: AttentionMachine, masked: str) -> str:
     capability, facts = machine.capability, shape.attention
     if capability is None:
-        return "needs compute capability 8.0, and the GPU does not report its own"
+        return "needs compute capability 8.0, but the GPU does not report its capability"
     if capability < _FLASH_FROM:
         return f"needs compute capability {dotted(_FLASH_FROM)}, and this GPU has {dotted(capability)}"
     if machine.precision == "fp32":

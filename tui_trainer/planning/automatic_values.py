@@ -128,7 +128,7 @@ def _refusals(config: Config, hardware: Hardware, target: TrainingDevice) -> Ite
     if requested == "fp16" and on_cpu:
         yield MIXED, f"fp16 needs a GPU, {no_gpu}", f"set it to {'bf16, which this CPU supports' if native else 'auto'}"
     if requested == "bf16" and target.bf16 is False:
-        hint = "set it to auto: fp16 with a scaled loss, or fp32 for models that overflow in fp16"
+        hint = "set it to auto, which chooses fp16 with a scaled loss, or fp32 for models that overflow in fp16"
         yield MIXED, f"{target.reason} does not support bf16", hint
     if requested == "bf16" and on_cpu and hardware.cpu_flags and not native:
         message = "this CPU does not support bf16 (neither avx512_bf16 nor amx_bf16): emulation is slower than fp32"
@@ -159,16 +159,16 @@ def weights_dtype(loaded: LoadedConfig, chosen: Precision, shape: ModelShape) ->
     """What the model's own weights are kept in: fp32 where they train, else what matmuls take."""
     requested, trains = loaded.config.model.dtype, not loaded.config.tuning.has_adapter
     if requested != "auto":
-        masters = "; these are copies of the fp32 master weights that the optimizer updates"
+        masters = "; bf16 weights are copies of the fp32 master weights that the optimizer updates"
         return exact(requested, f"from {loaded.where(DTYPE)}{masters if trains and requested == 'bfloat16' else ''}")
     if trains:
         reason = "the weights are trained, and 16 bits would lose small updates"
         if shape.has_grouped_experts and chosen != "fp32":
-            reason += "; without FSDP2, experts are computed in fp32 as well, as autocast does not cover grouped_mm"
+            reason += "; without FSDP2, experts are computed in fp32 too, because autocast does not cover grouped_mm"
         return exact("float32", reason)
     by_precision: dict[Precision, Dtype] = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32"}
     if loaded.config.tuning.in_four_bits:
-        reason = "dtype of the weights that are not in 4 bits; 4-bit weights are unpacked to it"
+        reason = "dtype of the weights that are not in 4 bits; 4-bit weights are unpacked to this dtype"
         return exact(by_precision[chosen], reason)
     return exact(by_precision[chosen], "the weights are frozen, so matmuls use them without a cast")
 

@@ -203,7 +203,7 @@ PACKING, GROUP_BY_LENGTH = "data.packing", "data.group_by_length"
 SEES_OTHERS = {
     "opt": "OPT counts positions through the whole row",
     "bloom": "Bloom measures distances through the whole row",
-    "falcon": "Falcon's attention does not end at a document",
+    "falcon": "Falcon's attention crosses the boundaries of documents",
     "mamba": "Mamba carries its state through the whole row",
     "mamba2": "Mamba carries its state through the whole row",
     "mpt": "MPT measures distances through the whole row",

@@ -116,7 +116,7 @@ def _init_problems(loaded: LoadedConfig) -> list[Problem]:
     if init != "default" and not tuning.has_adapter:
         why, hint = f"tuning.method = {tuning.method} has no adapter", f"{hint}, or tuning.method to lora"
     elif tuning.mutates_weights and tuning.in_four_bits:
-        why = "4-bit weights cannot be decomposed: what remains of them would be rounded to 4 bits again, "
+        why = "4-bit weights cannot be decomposed: the remaining weights would be rounded to 4 bits again, "
         why += "and the saved adapter would not fit the original weights"
         hint += ", or tuning.method to lora"
     elif tuning.mutates_weights and tuning.use_dora:
@@ -201,7 +201,8 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
     tried = []
     if setup.lora_experts:
         names = ", ".join(dict.fromkeys(tensor.path for tensor in setup.lora_experts))
-        tried.append((f"adapters of experts ({one_line(names, 120)})", "name only linear layers"))
+        other = f"name only linear layers in {MODULES_KEY} and leave {PARAMETERS_KEY} empty"
+        tried.append((f"adapters of experts ({one_line(names, 120)})", other))
     if setup.router_logits:
         tried.append(("a router loss", f"set {ROUTERS} = 0"))
     settings: dict[str, tuple[object, object]] = {

@@ -267,8 +267,10 @@ def busy_words(load: float | None, cores: int, threads: int) -> str:
     if load is None or not is_busy(load, threads):
         return ""
     times = max(1.0, (threads + load) / cores)
-    longer = f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough remain for this run"
-    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not part of this time): {longer}"
+    longer = (
+        f"expect about {times:.1f} times as long while they run" if times > 1.05 else "enough cores remain for this run"
+    )
+    return f"other programs keep the cores busy (load {load:.1f} on {cores} cores, not included in this time): {longer}"
 
 
 def _on_cpu(flops: float, hidden_size: int, setup: TrainingSetup, device: str, starts: float) -> Planned[float | None]:
@@ -372,9 +374,8 @@ def _on_card(
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
     if setup.four_bits:
-        reason += (
-            f"; with unpacking of 4-bit weights about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
-        )
+        times = f"about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
+        reason += f"; unpacking 4-bit weights makes steps {times}"
     computing = flops / (rate * usual_share(hidden_size, setup))
     if starts > computing:
         reason = f"launch overhead takes longer than computing ({format_seconds(computing)}; {reason})"

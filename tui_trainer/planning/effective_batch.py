@@ -46,7 +46,7 @@ def with_rows_of_step(
     if rows < wanted:
         epochs = f"{training.num_train_epochs:g} epochs of {facts.rows:,} rows"
         fewer = f"more would leave fewer than {LEAST_STEPS} steps in {epochs}"
-        reason = f"auto: {rows}, because {fewer}; without this limit {reason}"
+        reason = f"auto: {rows}, because {fewer}; without this limit: {reason}"
     else:
         reason = f"auto: {reason}"
     return with_rows(loaded, rows, reason), facts.of_batch(rows)

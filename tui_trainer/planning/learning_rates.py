@@ -63,7 +63,7 @@ def _scaled(loaded: LoadedConfig, rate: Planned[float], parameters: int, now: in
         return rate.model_copy(update={"reason": f"{rate.reason}; a rate that you set is not scaled"})
     before, where = base_rows(loaded)
     if before == now:
-        unscaled = f"this rate is meant for {now} rows, so it is not scaled"
+        unscaled = f"a step has the {now} rows that this rate is meant for, so it is not scaled"
         return rate.model_copy(update={"reason": f"{rate.reason}; {unscaled}"})
     value, most = scaled(rate.value, scaling, before, now), ""
     highest = max(peak_rate(loaded.config, parameters).most, rate.value)

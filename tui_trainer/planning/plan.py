@@ -556,8 +556,8 @@ def _assemble(asked: LoadedConfig, hardware: Hardware, facts: DataFacts, made: D
         share += f"; adapters are initialised by {begins.how} of each of {begins.count:,} matrices before the first "
         share += f"step ({begins.operations:.1e} operations) and saved with rank {2 * tuning.r}"
     rate, ratio, floor = learning_rate(asked, whole, cut.effective), tuning.loraplus_lr_ratio, training.min_lr_rate
-    ratio_reason = f"{ratio:g} times the learning rate, tuning.loraplus_lr_ratio"
-    floor_reason = f"{floor:g} of the peak, training.min_lr_rate"
+    ratio_reason = f"{ratio:g} times the learning rate, from tuning.loraplus_lr_ratio"
+    floor_reason = f"{floor:g} of the peak rate, from training.min_lr_rate"
 
     # Steps and batches.
     effective_reason = cut.effective_reason

@@ -56,7 +56,9 @@ def small_batch(view: RunView) -> Cause | None:
         update = view.optimizer_seconds
         spared, words = update + (fixed or 0.0), f"the optimizer takes {percent(view.share(update))} of the time"
     if fixed:
-        start = f"{format_number(1000 * fixed)} ms of forward and backward do not depend on the number of rows"
+        start = (
+            f"{format_number(1000 * fixed)} ms of the forward and backward passes do not depend on the number of rows"
+        )
         words = ", ".join(filter(None, (words, start)))
     return Cause(
         cause="Batches are small, so the fixed cost of each step takes much of the time.",
@@ -82,7 +84,7 @@ class BatchSize(Rule):
         micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
         busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
         kind = "packed rows" if plan.packing.value else "rows"
-        sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step, {micro * tokens:,} tokens"
+        sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step ({micro * tokens:,} tokens)"
         is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
         if is_full or is_cut_freely(context.loaded):
             if larger := _larger_batch(context):
@@ -147,7 +149,7 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
 
     before, after = seconds(now), seconds(rows)
     times = 1.0 if not before or not after else before / now * rows / after
-    return rows, times, f"estimated for the {card.title}; `check --measure batch_size` measures it"
+    return rows, times, f"estimated for the {card.title}; `check --measure batch_size` measures the speed"
 
 
 class Accumulation(Rule):
@@ -175,7 +177,7 @@ class Accumulation(Rule):
             return passed(sentence, opposite=with_micro_batch(context, effective))
         better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
         return warned(
-            f"{sentence}, the last with only {last}: almost as slow as a full one",
+            f"{sentence}; the last one, of only {last}, takes almost as long as a full one",
             fix=with_micro_batch(context, better),
         )
 

@@ -37,7 +37,7 @@ class DataSize(Rule):
             return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
         left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
         limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
-        sentence = f"{limited} excludes {left_out:.0%} of {format_count(every)} tokens"
+        sentence = f"{left_out:.0%} of {format_count(every)} tokens are excluded by {limited}"
         if left_out <= _MOST_LEFT_OUT:
             return passed(sentence)
         step = context.step_seconds
@@ -180,7 +180,9 @@ class LabelBalance(Rule):
             f"the largest {rows[most]:,} ({_shown(most)})"
         )
         if context.config.task.class_weights == "balanced":
-            return passed(f"{sentence}; all classes have the same weight", switch="class weights: balanced")
+            return passed(
+                f"{sentence}; balanced weights make all classes count equally", switch="class weights: balanced"
+            )
         if rows[most] < _MOST_UNEVEN * rows[least]:
             return passed(sentence)
         share = rows[most] / sum(rows.values())

@@ -130,8 +130,8 @@ def overfitting(view: RunView) -> Cause | None:
         cause="The run is overfitting: the held-out loss rises while the training loss falls.",
         evidence=(
             f"held-out loss {best.loss:.4g} at step {best.step:,}, {after[-1].loss:.4g} at step {after[-1].step:,}; "
-            f"training loss {at_best[0]:.4g} then, {blocks[-1][1]:.4g} now; {percent(share)} of the steps came after "
-            "the best evaluation"
+            f"the training loss fell from {at_best[0]:.4g} to {blocks[-1][1]:.4g} meanwhile; "
+            f"{percent(share)} of the steps came after the best evaluation"
         ),
         share=share,
         fix={_PATIENCE_KEY: _PATIENCE},
@@ -210,7 +210,7 @@ def cache_emptied(view: RunView) -> Cause | None:
     often = _often(view.plan.empty_cache_steps if view.plan else None)
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"emptying the cache {percent(share)} of the time: {seconds}{often}",
+        evidence=f"{percent(share)} of the time, {seconds}{often}",
         share=share,
         fix={"training.empty_cache_steps": 0},
     )
@@ -226,7 +226,7 @@ def evaluations(view: RunView) -> Cause | None:
     every = view.plan.eval_every_steps if view.plan else None
     return Cause(
         cause="Evaluations take much of the time.",
-        evidence=f"evaluations {percent(share)} of the time: {format_seconds(each)} each{_often(every)}",
+        evidence=f"{percent(share)} of the time, {format_seconds(each)} each{_often(every)}",
         share=share,
         fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
         advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time',
@@ -244,7 +244,7 @@ def checkpoints(view: RunView) -> Cause | None:
     words = f"{format_seconds(each)} and {format_bytes(saves[-1].bytes)} each{_often(every)}"
     return Cause(
         cause="Saving checkpoints takes much of the time.",
-        evidence=f"checkpoints {percent(share)} of the time: {words}",
+        evidence=f"{percent(share)} of the time, {words}",
         share=share,
         fix={_SAVE: view.seldom(each, view.checkpoint_seconds)},
     )
@@ -259,7 +259,7 @@ def text_samples(view: RunView) -> Cause | None:
     every = view.plan.sample_every_steps if view.plan else None
     return Cause(
         cause="Generating samples takes much of the time.",
-        evidence=f"samples {percent(share)} of the time: {format_seconds(each)} each, every {every} steps",
+        evidence=f"{percent(share)} of the time, {format_seconds(each)} each, every {every} steps",
         share=share,
         fix={_SAMPLE: view.seldom(each, view.sample_seconds)},
     )
@@ -270,14 +270,14 @@ def journal_writes(view: RunView) -> Cause | None:
     """Each time that steps are written to the journal, training waits for the device and for the file."""
     group, busy = view.plan.logging_steps if view.plan else None, view.gpu_mean("utilization_share")
     share = view.share(view.journal_seconds)
-    evidence = f"journal {percent(share)} of the time: {view.of_whole(view.journal_seconds)}"
+    evidence = f"{percent(share)} of the time, {view.of_whole(view.journal_seconds)}"
     if group == 1 and busy is not None and busy < IDLE_GPU and view.share(view.data_seconds) < BAR_SHARE:
         # On a GPU each group waits once for the device, which then has nothing queued.
         evidence = f"each step waits for the device, which is busy {percent(busy)} of the time"
         share = max(share, (1 - busy) / 2)
     return Cause(
         cause="Writing steps to the journal slows training.",
-        evidence=evidence + (f", steps are written in groups of {group}" if group else ""),
+        evidence=evidence + (f"; steps are written in groups of {group}" if group else ""),
         share=share,
         fix={_LOG: 10 * group} if group else None,
     )
@@ -289,7 +289,7 @@ def between_steps(view: RunView) -> Cause | None:
     share = view.share(view.other_seconds)
     return Cause(
         cause="Time is lost between steps, outside of the parts that are timed.",
-        evidence=f"unaccounted {percent(share)} of the time: {view.of_whole(view.other_seconds)}",
+        evidence=f"{percent(share)} of the time is unaccounted for: {view.of_whole(view.other_seconds)}",
         share=share,
         advice="possible reasons: slow removal of old checkpoints, failed saves or samples, swapping; see the events",
     )
@@ -496,7 +496,9 @@ class QuantizedModel(Rule):
         smallest = min(earlier.exports, key=lambda export: export.bytes)
         sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
         times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
-        sentence = f"{smallest.format} of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+        sentence = (
+            f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+        )
         if smallest.faults:
             return warned(
                 f"{sentence}, but its results differ from the trained model: {smallest.faults}",

@@ -45,7 +45,10 @@ def compiles_again(view: RunView) -> Cause | None:
         return None
     return Cause(
         cause="Layers are recompiled long after the first steps.",
-        evidence=f"{len(long)} steps took {_TIMES_AS_LONG:g} times as long as the others: {percent(share)} of the time",
+        evidence=(
+            f"{len(long)} steps took over {_TIMES_AS_LONG:g} times as long as usual, "
+            f"which costs {percent(share)} of the time"
+        ),
         share=share,
         fix={COMPILE: False},
         advice="or use rows of equal length: packing, or documents truncated to data.max_length",
@@ -121,7 +124,9 @@ class FusedAttention(Rule):
         if attention.keeps_scores and basis.shape.attention_dropout:
             return _with_attention_dropout(context, fused)
         if attention.keeps_scores:
-            sentence = f"{attention.words}; it stores all scores: {_activations(context, basis.setup)} of activations"
+            sentence = (
+                f"{attention.words}; this kernel stores all scores: {_activations(context, basis.setup)} of activations"
+            )
             advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
             return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
         details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
@@ -208,7 +213,7 @@ def _without_kernels(context: Context, other_way: bool) -> Verdict:
 
 @symptom("Unsloth not in use", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
-    """Unsloth skips models that it does not support: the run then uses plain transformers, in older versions."""
+    """Unsloth skips models that it does not support: the run then uses plain transformers, in an older version."""
     told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
     if not told:
         return None
@@ -259,7 +264,7 @@ def _why_no_unsloth(context: Context) -> str:
     if context.config.is_from_scratch:
         return "Unsloth supports pretrained models only, and this model is trained from scratch"
     if not platform.startswith(unsloth.PLATFORM):
-        return f"Unsloth runs on Linux and in WSL with an NVIDIA GPU, and this is {platform}"
+        return f"Unsloth runs on Linux and in WSL with an NVIDIA GPU, but this machine runs {platform}"
     if gpu is None:
         return "Unsloth needs an NVIDIA GPU, and this run is on the CPU"
     if gpu.capability and gpu.capability < TENSOR_CORES_FROM:

@@ -217,7 +217,7 @@ def begins_high(view: RunView) -> Cause | None:
         evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {even:.3g}",
         share=1.0,
         is_fault=True,
-        advice="check that weights and tokenizer belong together, and what the model reads (tui-trainer preview)",
+        advice="check that weights and tokenizer belong together; `tui-trainer preview` shows what the model reads",
     )
 
 
@@ -267,15 +267,15 @@ def learning_rate_high(view: RunView) -> Cause | None:
     if not (has_risen or has_lost or (above and last - best > again)):
         return None
     rate = rate or max(view.state.lrs, default=0.0)
-    curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} now, at step {last_step:,}"
-    limit = f", and training tends to diverge above {most:g}" if above and most is not None else ""
+    curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} at step {last_step:,}"
+    limit = f"; training tends to diverge above {most:g}" if above and most is not None else ""
     return Cause(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
         share=1.0,
         is_fault=True,
         fix=_learning_rate(_lower(plan, rate)),
-        advice="or more training.warmup_steps",
+        advice="or raise training.warmup_steps",
     )
 
 
@@ -300,7 +300,8 @@ def not_finite(view: RunView) -> Cause | None:
         share=1.0,
         is_fault=True,
         fix={MIXED: "no"} if scaled else lower,
-        advice="more training.warmup_steps, a smaller training.max_grad_norm, bf16 instead of fp16; check the rows",
+        advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
+        "check the rows",
     )
 
 
@@ -318,10 +319,10 @@ def loss_flat(view: RunView) -> Cause | None:
     rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
     higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
-    rates = f"; learning rate {rate:g}" + (f", {usual:g} is usual for a model of this size" if usual else "")
+    rates = f"; learning rate {rate:g}" + (f" ({usual:g} is usual for a model of this size)" if usual else "")
     return Cause(
         cause="The loss is flat: the run learns nothing.",
-        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} now, at step {view.state.step:,}"
+        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} around step {view.state.step:,}"
         + (rates if rate else ""),
         share=1.0,
         is_fault=True,
@@ -347,7 +348,7 @@ def rate_could_rise(view: RunView) -> Cause | None:
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
-        evidence=f"loss {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
+        evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for a model of this size",
         share=0.0,
         fix=_learning_rate(higher),
@@ -423,7 +424,9 @@ class LrScaling(Rule):
         effective = context.planned.effective_batch_size.value
         if rate == "auto":
             now = context.planned.learning_rate.value
-            words = f"recipe {recipe.name} leaves the learning rate to auto: {now:g} for {effective} rows per step"
+            words = (
+                f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
+            )
             return not_applicable(words)
         if scaling_of(loaded) != "none":
             planned = context.planned.learning_rate
@@ -523,7 +526,9 @@ def loss_spikes(view: RunView) -> Cause | None:
         return None
     total = max(view.state.total_steps, 1)
     at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
-    evidence = f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at {at}"
+    evidence = (
+        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {at}"
+    )
     if rows := _rows_of(view, spikes):
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
         return Cause(

@@ -80,22 +80,21 @@ class GpuUsed(Rule):
         cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
         if device == "cuda" and gpu:
             others = [other for other in hardware.gpus if other is not gpu]
-            more = f"; a run uses one GPU, {len(others)} more available" if others else ""
+            more = f"; {len(others)} more on this machine" if others else ""
             return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
         if hardware.gpus and context.chosen_gpu == "none":
-            sentence = f"the GPU stays idle because of --gpu none: trains on the CPU ({cpu})"
+            sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
             return warned(sentence, advice="omit --gpu none")
         if hardware.gpus:
             return _idle(hardware, gpu, cpu)
         if hardware.driver and hardware.driver.problem:
-            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); trains on the CPU"
+            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
             return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
         if hardware.driver is None and hardware.nvidia_pci_devices:
-            sentence = (
-                f"{hardware.nvidia_pci_devices} NVIDIA GPUs on the PCI bus but no driver: trains on the CPU ({cpu})"
-            )
+            count = hardware.nvidia_pci_devices
+            sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
             return failed(sentence, advice="run tui-trainer diagnose to see what to install")
-        return not_applicable(f"no GPU on this machine: trains on the CPU ({cpu})")
+        return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
 
 
 def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
@@ -109,7 +108,7 @@ def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
     if all(not card.visible for card in hardware.gpus):
         sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; the run is on the CPU ({cpu})"
         return warned(sentence, *cards, advice=f"unset {VARIABLE}")
-    wrong = next((card.problem for card in hardware.gpus if card.problem), "none can be used now")
+    wrong = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
     sentence = f"{idle} ({shown}): {wrong}; the run is on the CPU ({cpu})"
     return failed(sentence, *cards, advice="run tui-trainer diagnose for details")
 
@@ -142,7 +141,9 @@ class LibrariesFit(Rule):
             return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
         built, served = hardware.torch_cuda, hardware.driver.cuda
         if built is None or served is None:
-            return not_applicable(f"the driver does not report its CUDA version, so {named} cannot be compared")
+            return not_applicable(
+                f"the driver does not report its CUDA version, so it is unknown whether {named} matches"
+            )
         newer = "; a newer build of the same major version works" if built > served else ""
         return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
@@ -201,7 +202,7 @@ class BusyMachine(Rule):
         sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
         cards = f", {len(guests)} processes on the GPUs" if guests else ""
         if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-            where = "see which programs are running: the Hardware screen, or top"
+            where = "the Hardware screen and `top` show which programs are running"
             return warned(f"{sentence}{cards}", *guests, advice=where)
         return passed(sentence)
 
@@ -300,8 +301,8 @@ def one_thread(view: RunView) -> Cause | None:
     return Cause(
         cause="The run computes with one thread, and the other cores are idle.",
         evidence=(
-            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle during "
-            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}; more threads can shorten only this part"
+            f"1 thread on {cores:g} usable cores, {percent(idle)} of them idle; computing takes "
+            f"{view.of_whole(view.compute_seconds + view.optimizer_seconds)}, and more threads can shorten only that"
         ),
         share=idle * view.share(view.compute_seconds + view.optimizer_seconds),
         fix={THREADS: "auto"},
@@ -389,9 +390,9 @@ class Throughput(Rule):
         rows = min(plan.effective_batch_size.value, plan.train_rows.value)
         rate = rows / seconds
         tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
-        sentence = f"{format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')} planned"
+        sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
         if plan.step_grade == StepGrade.MEASURED:
-            return _against_the_last(context, seconds, f"{sentence}, {source}")
+            return _against_the_last(context, seconds, f"{sentence} ({source})")
         return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
 
 
@@ -444,7 +445,7 @@ def launch_bound(view: RunView) -> Cause | None:
         evidence=f"GPU {percent(busy)} busy; data and overhead take {percent(max(explained, 0.0))} of the time",
         share=share,
         fix={MICRO: 2 * rows} if rows and cut else {COMPILE: True},
-        advice="a larger effective batch, or longer rows" if not cut else "",
+        advice="or use a larger effective batch, or longer rows" if not cut else "",
     )
 
 

@@ -158,13 +158,13 @@ class GradientCheckpointing(Rule):
         other = context.basis.changed({CHECKPOINTING: not is_on}).setup
         now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
         sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
-        sentence += "without it" if is_on else "with it"
+        sentence += "without checkpointing" if is_on else "with checkpointing"
         if is_on:
             return _checkpointing_on(context, other, sentence)
         if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and with it steps take {_cost_words(context)}"
+            sentence += f"; memory is short, and checkpointing makes steps {_cost_words(context)}"
             return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        sentence += f"; steps would take {_cost_words(context)}"
+        sentence += f", which would make steps {_cost_words(context)}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -178,10 +178,10 @@ def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -
     """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
     rows = _rows_without(context, without)
     if rows == 0:
-        sentence += f"; the run needs it to fit, and steps take {_cost_words(context)}"
+        sentence += f"; the run needs checkpointing to fit, and steps take {_cost_words(context)}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
     fits = f"a micro-batch of {rows} fits without it"
-    sentence += f"; {fits}, and with it steps take {_cost_words(context)}"
+    sentence += f"; {fits}, and checkpointing makes steps {_cost_words(context)}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
@@ -385,7 +385,7 @@ def _host_shortage(context: Context) -> str:
 def _what_fits(context: Context) -> str:
     if with_library := way_to_fit(context, as_if_installed=True):
         settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
-        return f"with bitsandbytes it would fit: uv pip install bitsandbytes, then set {settings}"
+        return f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
     return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
 
 
@@ -413,9 +413,9 @@ class SplitModel(Rule):
         sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
         if room.budget_bytes is None:
             return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
-        sentence += f" of {format_bytes(room.budget_bytes)}"
+        sentence += f" (usable: {format_bytes(room.budget_bytes)})"
         if needed > room.budget_bytes:
             return passed(sentence, switch=switch)
         is_written = context.config.distributed.strategy != "auto"
         fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
-        return warned(f"{sentence}: not needed here", fix=fix, switch=switch)
+        return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)

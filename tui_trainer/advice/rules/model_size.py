@@ -312,7 +312,9 @@ class LoraAlpha(Rule):
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
         fix = {"tuning.lora_alpha": float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:
-            return warned(f"{sentence}; above {_MOST_SCALE:g} it acts like a higher learning rate", fix=fix)
+            return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
         if factor < _LEAST_SCALE:
-            return warned(f"{sentence}; below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
+            return warned(
+                f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix
+            )
         return passed(sentence)

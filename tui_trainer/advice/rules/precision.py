@@ -168,7 +168,7 @@ class Tf32(Rule):
         if can is None or gpu.capability is None:
             return not_applicable("the GPU does not report whether it supports TF32", switch=switch(": not reported"))
         if not can.tf32:
-            sentence = f"compute capability {dotted(gpu.capability)} has no TF32; it requires 8.0"
+            sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
             return not_applicable(sentence, switch=switch(": not on this GPU"))
         rest = (
             "for all matmuls, which are in fp32"
@@ -179,12 +179,12 @@ class Tf32(Rule):
             return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
         if precision == "fp32":
             return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
-        sentence = f"off; matmuls are in {precision}, so it would change little"
+        sentence = f"off; matmuls are in {precision}, so TF32 would change little"
         return passed(sentence, switch=switch(": off"), opposite={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:
     """Return why this program never lets cuDNN try out kernels (`torch.backends.cudnn.benchmark`) for such a model."""
     if model_type in _CONVOLVING:
-        return "off, as it would benchmark again for each of many row lengths"
+        return "off, because cuDNN would benchmark each of many row lengths"
     return "n/a, as it tunes convolutions and this model has none"

@@ -54,13 +54,13 @@ class SequenceLength(Rule):
             ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
             return _of_documents(facts, length, "longer texts are split into windows" if task.gives_windows else ends)
         rows, tokens = plan.train_rows.value, plan.train_tokens.value
-        sentence = f"{rows:,} rows of {length:,} tokens, from {tokens:,} tokens"
+        sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
         power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
         fit = max(_SHORTEST_TOKENS, power_of_two)
         if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
             return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
         if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-            sentence += f": context too short, use {_SHORTEST_TOKENS} or more"
+            sentence += f": the context is too short, use {_SHORTEST_TOKENS} tokens or more"
             return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
         return passed(sentence)
 
@@ -76,7 +76,9 @@ def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
     """Each document is a row of its own; `ends` says what becomes of a longer one."""
     sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
     if length < _SHORTEST_TOKENS and facts.longest_row >= length:
-        return warned(f"{sentence}: context too short, use {_SHORTEST_TOKENS} or more", fix={LENGTH: _FIX_TOKENS})
+        return warned(
+            f"{sentence}: the context is too short, use {_SHORTEST_TOKENS} tokens or more", fix={LENGTH: _FIX_TOKENS}
+        )
     if facts.longest_row >= length:
         return passed(f"{sentence}; {ends}")
     longest = "the longest" if facts.exact else "the longest sampled row"
@@ -140,7 +142,9 @@ class Truncation(Rule):
         if share <= _MOST_CUT:
             if answers <= _MOST_CUT * rows:
                 return passed(sentence)
-            return warned(sentence, advice="run tui-trainer preview to see which limit truncates answers; raise it")
+            return warned(
+                sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
+            )
         wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
         limit = context.basis.shape.max_position_embeddings
         possible = wanted if limit is None else min(wanted, limit)
@@ -186,7 +190,7 @@ def padding(view: RunView) -> Cause | None:
         evidence=f"{percent(padded)} padding: {tokens:,.0f} tokens in {positions:,.0f} positions per step",
         share=share,
         fix={GROUP_BY_LENGTH: True} if is_grouped is False else None,
-        advice='data.packing = "auto": documents can share rows' if can_pack and not is_packed else "",
+        advice='data.packing = "auto" lets documents share rows' if can_pack and not is_packed else "",
     )
 
 
@@ -227,7 +231,7 @@ class Padding(Rule):
         if packing.value:
             times = _times_of_packing(context, facts)
             if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
-                sentence = f"packed rows with a mask compute {times:.1f} times as much as unpacked, unpadded rows"
+                sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked, unpadded rows"
                 return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
             return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
         if facts.packed_rows is None:
@@ -271,7 +275,8 @@ def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
     rounding = find_task(plan.config.task.type).width_rounding(model_type, size_costs=size_costs)
     shares = facts.padding(min(plan.effective_batch_size.value, facts.rows), pass_rows, rounding)
     sentence += f"; {shares.padded:.0%} padding in random batches, {shares.grouped:.0%} in batches grouped by length"
-    how = ", as here" if grouping.value else "; a micro-batch of one row needs little padding" if pass_rows == 1 else ""
+    of_one_row = "; a micro-batch of one row needs little padding" if pass_rows == 1 else ""
+    how = ", which this run uses" if grouping.value else of_one_row
     if grouping.value or pass_rows == 1 or not spares_padding(shares):
         other = None if pass_rows == 1 and not grouping.value else {GROUP_BY_LENGTH: not grouping.value}
         return passed(sentence + how, switch="packing: off, little to save", opposite=other)

@@ -44,7 +44,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     allocated = sum(part.bytes for part in parts)
     return (
         *parts,
-        MemoryPart("pieces", int(PIECES_SHARE * allocated), "3 % that the allocator cannot use"),
+        MemoryPart("pieces", int(PIECES_SHARE * allocated), "3 % of the memory, which the allocator cannot use"),
         MemoryPart("context", CONTEXT_BYTES, "CUDA's context and kernels, 0.5 to 0.9 GiB"),
     )
 

@@ -20,7 +20,7 @@ def zero_lasting(static: Static) -> Moment:
     setup, trained = static.setup, static.trained
     own = static.shape.parameters * static.weight_size + (FLOAT * trained if setup.has_adapter else 0)
     copies = 0 if setup.cpu_offload else -(-FLOAT * trained // setup.shards)
-    words = " of its shard" if setup.zero_stage == 2 else ""
+    words = " of the process's shard" if setup.zero_stage == 2 else ""
     formula = f"{static.weight_size} bytes x parameters, and a 4-byte copy{words}"
     if setup.zero_stage == 3:
         own = 0 if setup.cpu_offload else -(-own // setup.shards)

@@ -199,7 +199,7 @@ class TrainScene:
         return [fit([(found.words, "text")], width, self.glyphs.ellipsis)] if found else []
 
     def doctor_line(self, width: int, _: int) -> list[Line]:
-        """`doctor  Waiting for data: data 61 % of the time: 0.42 of 1.69 s a step  d more`."""
+        """`doctor  Waiting for data: 61 % of the time, 0.42 of 1.69 s/step  d more`."""
         verdict = self.verdict
         if verdict is None:
             return []
