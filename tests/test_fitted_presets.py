@@ -234,7 +234,7 @@ def test_recipe_that_does_not_fit_names_its_reason(tmp_path):
         "tweet-sentiment": "",
         "chat-scratch": "BertForMaskedLM is a masked language model, which does not continue a text",
         "t5-summarisation": "bert has no sequence-to-sequence head",
-        "ner": "the row has 2 words and 1 tag",
+        "ner": "the row has 2 words but 1 tag",
         "python-questions": "no column holds the question",
     }
     assert {name: misfit(fitted(document.with_recipe(name))[0]) for name in reasons} == reasons

@@ -79,7 +79,7 @@ BROKEN = {
     "no parquet": ("a.parquet", b"text\nnot parquet at all", "a.parquet: not a valid Parquet file"),
     "empty parquet": ("a.parquet", b"", "a.parquet: not a valid Parquet file"),
     "no arrow": ("a.arrow", b"text\nnot arrow at all", "a.arrow: not a valid Arrow file"),
-    "old feather": ("a.feather", b"FEA1 and more", "a Feather file of version 1; convert it to Parquet"),
+    "old feather": ("a.feather", b"FEA1 and more", "version 1 are not supported; convert the file to Parquet"),
 }  # fmt: skip
 
 

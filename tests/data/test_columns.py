@@ -105,7 +105,9 @@ def test_files_with_the_same_columns_use_the_same_column(tmp_path):
     write(tmp_path / "a.jsonl", {"title": "q", "notes": LONG})
     write(tmp_path / "b.jsonl", {"notes": "short", "title": LONG})
     assert [document.text for document in open_source(str(tmp_path)).documents()] == [LONG, "short"]
-    assert notes_of(tmp_path) == ("the text is in the column 'notes' of a.jsonl and 1 more (other candidates: title)",)
+    assert notes_of(tmp_path) == (
+        "the text is in the column 'notes' of a.jsonl and 1 more file (other candidates: title)",
+    )
 
 
 def test_the_column_of_the_first_file_is_used_in_files_with_more_columns(tmp_path):

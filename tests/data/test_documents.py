@@ -187,7 +187,7 @@ def test_repeated_and_leaked_documents_are_counted_and_removed_with_dedup(tmp_pa
     assert rows_of(without.eval_path) == [[15, 16, END], [19, 19, END]]
     assert (without.counts.repeated_rows, without.counts.leaked_rows) == (2, 1)
     same = write(tmp_path / "same.jsonl", ["5 6", "5 6"])
-    with pytest.raises(DataError, match="no row is left to train on: 2 are duplicates, 1 are also held out"):
+    with pytest.raises(DataError, match=r"no row is left to train on \(duplicates: 2; also held out: 1\)"):
         prepared(same, held_out, dedup=True)
 
 

@@ -69,7 +69,7 @@ BAD_LABELS = [
     (SINGLE, [{"a": "b"}], "the label is an object, not a name"),
     (SINGLE, ["x", ["y"]], "line 2: the labels are a list, but earlier labels are names"),
     (MULTI, [{"a": 0.5}], "the label 'a' is 0.5 instead of 0 or 1"),
-    (SINGLE, ["a" * 201], "the label has 201 characters; if this is the text"),
+    (SINGLE, ["a" * 201], "the label is too long: 201 characters; if this is the text"),
     (SINGLE, ["\ud800"], "half a character"),
     (MULTI, [[0, 1, 0]], "the label '0' is listed twice; list the names"),
     (MULTI, ["x", ["x"]], "line 2: the labels are a list, but earlier labels are names"),
@@ -97,7 +97,7 @@ def test_a_bad_label_is_reported_in_one_sentence(subtests):
             reader.names(*rows(value))
     # Minus one is not a label.
     reader = LabelReader(["label"], SINGLE, [0, 1])
-    with pytest.raises(DataError, match="the label is -1, which means that there is no label"):
+    with pytest.raises(DataError, match="the label is -1, which stands for a missing label"):
         reader.names(*rows(-1))
 
 

@@ -133,7 +133,7 @@ def test_white_space_and_printed_lists_become_lists():
 
 
 BAD_ROWS = [
-    (["a", "b"], ["O"], "the row has 2 words and 1 tag"),
+    (["a", "b"], ["O"], "the row has 2 words but 1 tag"),
     ([], [], "the row has no words"),
     (["a", ""], ["O", "O"], "word 2 is empty"),
     (["a", None], ["O", "O"], "word 2 is null, not a string"),

@@ -246,7 +246,7 @@ def test_a_refused_download_says_why_and_fetches_nothing(downloads, subtests):
     for name, words in {
         "images": "org/images has no data that can be read: only 1 .png",
         "absent": "the Hub has no dataset org/none",
-        "no part": "org/one has no data in 'nowhere'; it has rows.jsonl",
+        "no part": "org/one has no data in 'nowhere'; files found: rows.jsonl",
         "no owner": "the Hub has no dataset imdb",
         "no name": "expected hub:owner/name",
         "outside": "points outside its dataset",
@@ -278,7 +278,9 @@ def test_a_downloaded_part_is_not_taken_for_the_whole_data_set(hub, environment)
     assert len(open_source("hub:org/splits/data/train-*").entries) == 2
     with pytest.raises(DataError, match=r"1 of the 3 files of hub:org/splits/data are not on .* --data hub:org/splits"):
         open_source("hub:org/splits/data")
-    with pytest.raises(DataError, match=r"has no data in 'dat'; it has data/test-00000-of-00001.parquet; data/train-"):
+    with pytest.raises(
+        DataError, match=r"has no data in 'dat'; files found: data/test-00000-of-00001.parquet; data/train-"
+    ):
         open_source("hub:org/splits/dat")
 
 

@@ -318,7 +318,7 @@ METHODS = (
     _of("axolotl", _PLACE, peft_init_lora_weights="loftq", adapter="lora"),
     _of("axolotl", "the trained parts of a row", datasets=[{"path": "a.jsonl", "type": "input_output"}]),
     _of("llama_factory", _REWARDS, stage="dpo", pref_beta=0.1),
-    _of("llama_factory", "the template qwen2_vl is not that of this model", template="qwen2_vl"),
+    _of("llama_factory", "the template qwen2_vl does not match this model", template="qwen2_vl"),
     _of("llama_factory", _LEARNT, image_max_pixels=262144),
     _of("llama_factory", "the loss is always cross entropy", use_eaft_loss=True),
     _of("llama_factory", "the loss is always cross entropy", use_dft_loss=True),
@@ -331,7 +331,7 @@ METHODS = (
     WildConfig(
         name="peft with a pattern among names of target_modules",
         content={"peft_type": "LORA", "base_model_name_or_path": "org/m", "target_modules": ["k_proj", ".*v_proj"]},
-        refused=("target_modules: ", "give a regular expression as a single text"),
+        refused=("target_modules: ", "give a regular expression as a single string"),
     ),
     _of("training_script", "set the layers to train with tuning.trainable_layers", freeze_layers=6),
     _of("training_script", "the loss is always cross entropy", loss_fn="focal"),
@@ -457,7 +457,7 @@ resume_from_checkpoint: null
             "training.lr_scheduler_type": "cosine", "training.warmup_steps": 0.1, "training.mixed_precision": "bf16",
         },
         defaults="llama_factory",
-        told=("(from dataset_info.json)", "(per device; --processes N multiplies it"),
+        told=("(from dataset_info.json)", "(per device; --processes N multiplies this number"),
     ),
     WildConfig(
         name="LLaMA-Factory: all weights on conversations, split by ZeRO 3 over 8 devices",
@@ -471,7 +471,8 @@ resume_from_checkpoint: null
                 "evaluation.eval_steps": 200, "evaluation.per_device_eval_batch_size": 1,
                 "checkpoint.save_total_limit": 3, "training.warmup_steps": 20},
         defaults="llama_factory",
-        told=("times 8 devices", "its file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
+        told=("multiplied here by 8 devices",
+              "the DeepSpeed file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     ),
     WildConfig(
         name="LLaMA-Factory: ZeRO 3 whose file is near, and tags of other names that mean the same",
@@ -608,8 +609,8 @@ warmup_steps: 0
             "training.warmup_steps": 0,
         },
         defaults="llama_factory",
-        told=("dataset: sheep, more (not supported: it is a name in a dataset_info.json that was not found",
-              "template: qwen3 (always so here: it is the model's own chat template, which is used",
+        told=("dataset: sheep, more (not supported: the dataset_info.json that lists this data set was not found",
+              "template: qwen3 (always so here: this is the model's own chat template, which is used",
               "not in the file: the training data; set data.path"),
     ),
     WildConfig(
@@ -644,13 +645,13 @@ warmup_steps: 0
         )
         for name, keys, entry, words in (
             ("two kinds of rows", {}, _SHAREGPT | {"columns": {"messages": "talk"}},
-             ("dataset: ", "its data sets differ in columns, splits or number of rows")),
+             ("dataset: ", "the data sets differ in columns, splits or number of rows")),
             ("preferences in its list", {}, {"ranking": True}, ("goats in dataset_info.json: its rows are pref",)),
             ("images in its list", {}, {"columns": {"images": "images"}}, ("its rows have images",)),
             ("a name that its list does not have", {"dataset": "sheap"}, {},
              ("dataset_info.json has no data set 'sheap'", "sheep")),
             ("sources mixed by chance", {"mix_strategy": "interleave_under", "interleave_probs": "0.7,0.3"}, {},
-             ("its data sets are mixed randomly",)),
+             ("random mixing is not supported",)),
             ("rows in their own order", {"disable_shuffling": True}, {}, ("disable_shuffling: true", "shuffled")),
             ("a system message of the run", {"default_system": "You are a sheep."}, {}, ("default_system: ",)),
             ("weights in 8 bits", {"quantization_bit": 8}, {}, ("quantization_bit: 8", "training on quantised")),
@@ -661,7 +662,7 @@ warmup_steps: 0
             ("a template that is not here", {"template": "default"}, {},
              ("template: default cannot be trained here", "--without template")),
             ("the template of another model", {"template": "qwen", "model_name_or_path": "Qwen/Qwen2-7B-Instruct"}, {},
-             ("the template qwen is not that of this model",)),
+             ("the template qwen does not match this model",)),
             ("thoughts that are not learnt",
              {"template": "qwen3", "model_name_or_path": "Qwen/Qwen3-8B", "enable_thinking": False}, {},
              ("enable_thinking: false",)),
@@ -669,7 +670,8 @@ warmup_steps: 0
              ("freeze_trainable_modules: mlp", "tuning.trainable_layers")),
             ("OFT", {"finetuning_type": "oft", "oft_block_size": 32}, {}, ("finetuning_type: oft",)),
             ("FP8", {"fp8": True, "fp8_backend": "torchao"}, {}, ("fp8: true", "no FP8")),
-            ("a number of rows held out", {"val_size": 200}, {}, ("val_size: 200", "it counts rows of all data sets")),
+            ("a number of rows held out", {"val_size": 200}, {},
+             ("val_size: 200", "the number counts rows of all data sets")),
             ("both kinds of what is learnt", {"mask_history": True, "train_on_prompt": True}, {}, ("mask_history: ",)),
             ("tensor parallelism", {"tensor_model_parallel_size": 2}, {}, ("tensor_model_parallel_size: 2",)),
         )
@@ -720,8 +722,8 @@ max_new_tokens: 128
                 "tuning.lora_dropout": 0.05, "data.path": "hub:org/talks", "data.max_rows": 500,
                 "training.effective_batch_size": 8, "training.mixed_precision": "no"},
         defaults="llama_factory_v1",
-        told=("4 bits by default", "the first rows, LLaMA-Factory takes random ones",
-              "a conversation is one row here, but one row per answer in LLaMA-Factory"),
+        told=("4 bits by default", "the first rows are used, but LLaMA-Factory takes random ones",
+              "a conversation is one row here, but LLaMA-Factory makes one row per answer"),
     ),
     WildConfig(
         name="LLaMA-Factory v1: DeepSpeed, whose file is near",
@@ -859,7 +861,7 @@ special_tokens:
                 "task.type": "chat", "task.loss_on": "all", "data.path": "hub:org/talks",
                 "training.optim": "adamw_torch_fused", "data.max_length": 1024,
                 "training.gradient_checkpointing": True, "distributed.strategy": "fsdp"},
-        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: it is the model's own",),
+        defaults="axolotl", told=("chat_template: tokenizer_default (always so here: this is the model's own",),
     ),
     WildConfig(
         name="axolotl: FSDP 1, whose parts stay on the host",
@@ -880,7 +882,7 @@ special_tokens:
         values={**_LORA_VALUES, "task.type": "causal_lm", "data.path": "a.jsonl",
                 "distributed.strategy": "deepspeed-3", "training.effective_batch_size": 16,
                 "training.warmup_steps": 0.1},
-        defaults="axolotl", told=("(zero3.json: zero_optimization", "times 4 devices"),
+        defaults="axolotl", told=("(zero3.json: zero_optimization", "multiplied here by 4 devices"),
     ),
     WildConfig(
         name="axolotl: a stream of texts",
@@ -1011,7 +1013,7 @@ PUBLIC = (
         content={**_MIXTRAL, "bf16": "auto", "fp16": False, "deepspeed": "zero3.json"},
         beside={"zero3.json": json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}})},
         values={**_MIXTRAL_VALUES, "training.mixed_precision": "bf16", "distributed.strategy": "deepspeed-3"},
-        defaults="axolotl", told=("bf16: auto (not needed: it is set to auto, and another key sets a value)",),
+        defaults="axolotl", told=("bf16: auto (not needed: this key is auto, and another key sets a value)",),
     ),
     WildConfig(
         name="axolotl: an adapter that trains further",
@@ -1084,7 +1086,7 @@ PUBLIC = (
     WildConfig(
         name="axolotl: a number of rows is held out of several data sets",
         content={**_LORA, "datasets": [_TALKS, {**_TALKS, "path": "org/more"}], "val_set_size": 64},
-        refused=("val_set_size: 64 does not fit: it counts rows of all data sets; set data.split = train[64:]",),
+        refused=("val_set_size: 64 does not fit: the number counts rows of all data sets; set data.split",),
     ),
     WildConfig(
         name="axolotl: the order of the data, which is drawn anew anyway",
@@ -1152,7 +1154,7 @@ PUBLIC = (
         content={**_LORA, "datasets": [_TALKS], "chat_template": "jinja", "chat_template_jinja": _TEMPLATE},
         values={**_LORA_VALUES, "task.type": "chat", "data.path": "hub:org/talks",
                 "task.chat_template": "imported.jinja"},
-        defaults="axolotl", told=("its text, in a file next to this one",),
+        defaults="axolotl", told=("the template text, in a file next to the config",),
     ),
     WildConfig(
         name="alignment-handbook zephyr-7b-beta: two splits of one data set, of which 1,000 rows are held out",
@@ -1172,7 +1174,7 @@ PUBLIC = (
                  "eos_token": "<|im_end|>", "packing": True, "packing_strategy": "ffd"},
         values={**_HANDBOOK_VALUES, "data.path": "hub:org/a, hub:org/b", "data.weights": "0.5, 1",
                 "data.eval_fraction": 0.1, "data.packing": True},
-        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes it",), planned=False,
+        defaults="trl", told=("eos_token: <|im_end|> (always so here: the chat template writes this",), planned=False,
     ),
     WildConfig(
         name="alignment-handbook of 2023: shares by name",
@@ -1276,7 +1278,7 @@ per_device_train_batch_size: 2
                 "tuning.lora_alpha": 16, "tuning.lora_dropout": 0.1, "tuning.target_modules": "all-linear",
                 "tuning.use_rslora": True, "data.packing": True, "data.max_length": 4096,
                 "training.effective_batch_size": 2, "task.loss_on": "all"},
-        defaults="trl", told=("it counts documents here, but packed rows of several documents in the other tool",),
+        defaults="trl", told=("the batch size counts documents here, but packed rows of several documents in",),
     ),
     WildConfig(
         name="TRL: adapters whose layers are not named",
@@ -1388,7 +1390,7 @@ gradient_accumulation_steps: 2
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.packing": False,
                 "distributed.strategy": "deepspeed-3", "distributed.processes": 2, "training.effective_batch_size": 16,
                 "tuning.method": "full", "task.loss_on": "all"},
-        defaults="trl", told=("per device, times 2 devices",),
+        defaults="trl", told=("per device in the file, multiplied here by 2 devices",),
     ),
     WildConfig(
         name="TRL: a launch file beside it",
@@ -1402,13 +1404,13 @@ gradient_accumulation_steps: 2
     _of("trl", "the start of a long row is kept", truncation_mode="keep_end"),
     _of("trl", "texts end with the tokenizer's own", eos_token="<|im_end|>"),
     _of("trl", "only cosine_with_min_lr and warmup_stable_decay take arguments", lr_scheduler_kwargs={"num_cycles": 2}),
-    _of("trl", "optimizers only take the arguments", optim_args="betas=0.9"),
+    _of("trl", "the only supported optimizer arguments", optim_args="betas=0.9"),
     _of("trl", "one optimizer updates all", optim_target_modules=["attn"]),
     _of("trl", "adapters are trained on 16-bit", load_in_8bit=True),
     _of("trl", "on 4-bit weights, only adapters", load_in_4bit=True, use_peft=False),
     _of("trl", "TRL trains all weights unless use_peft", lora_r=8, use_peft=None),
     _of("trl", "rows are packed by best fit here", packing_strategy="wrapped", packing=True),
-    _of("trl", "it does not say where its data is", datasets=[{"path": "imdb"}]),
+    _of("trl", "the entry does not say where its data is", datasets=[{"path": "imdb"}]),
     _of("trl", "a run has one configuration and the same splits",
         dataset_mixture={"datasets": [{"id": "org/a", "config": "en"}, {"id": "org/b", "split": "sft"}]}),
     _of("trl", "unsupported keys: chat_template_kwargs",
@@ -1422,7 +1424,7 @@ gradient_accumulation_steps: 2
     WildConfig(
         name="TRL: the template of another model",
         content={"model_name_or_path": "org/m", "dataset_name": "org/d", "chat_template_path": "org/other"},
-        refused=("chat_template_path: org/other does not fit: it is the template of another tokenizer",),
+        refused=("chat_template_path: org/other does not fit: a template cannot be read from another tokenizer",),
     ),
 )  # fmt: skip
 
@@ -1530,7 +1532,7 @@ same_network: true
 """,
         values={"distributed.strategy": "ddp", "distributed.processes": 2, "distributed.nodes": 2,
                 "distributed.rendezvous": "10.0.0.1:29500", "training.mixed_precision": "bf16"},
-        told=("tui-trainer is started on each machine",),
+        told=("set on each further machine with `tui-trainer join --node-rank`",),
     ),
     WildConfig(
         name="accelerate: numbers of 8 bits",
@@ -1573,7 +1575,7 @@ ARGUMENTS = (
         values={"model.model_name_or_path": "org/m", "data.path": "a.txt", "data.eval_path": "b.txt",
                 "data.max_length": 128, "data.packing": True, "output.runs_dir": "out",
                 "training.effective_batch_size": 2, "training.num_train_epochs": 1, "tuning.method": "full"},
-        defaults="transformers", told=("tokenizer_name: org/m (not needed", "it counts documents here"),
+        defaults="transformers", told=("tokenizer_name: org/m (not needed", "the batch size counts documents here"),
     ),
     WildConfig(
         name="run_clm: the tokenizer of another model",

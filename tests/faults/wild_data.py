@@ -425,12 +425,12 @@ LABEL_FORMS = (
              refused=("a different text in each row", "set data.text_column and data.label_column")),
     labelled("an id a row", *range(1001, 1011), refused=("10 different labels in 10 rows", "data.label_column")),
     labelled("a test split without labels", -1, -1, refused=("1 label: '-1'", "choose another split")),
-    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which means that there is no label",),
+    labelled("a row without a label among ids", 0, 1, 2, -1, refused=("-1, which stands for a missing label",),
              where="line 4"),
     labelled("classes of signs", -1, 0, 1, learnt=("-1", "0", "1"), notes=("-1 is used as a class",)),
     labelled("a label that is null", "x", "y", None, refused=("the label is missing",), where="line 3"),
     labelled("a label that is not a number", 0.0, 1.0, float("nan"), refused=("the label is missing",), settings=ONE),
-    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("means that there is no label",),
+    labelled("nan as pandas writes it", "x", "y", "nan", file="rows.csv", refused=("stands for a missing label",),
              where="line 4"),
     labelled("classes with a point in a CSV", "0.0", "1.0", file="rows.csv", learnt=("0", "1")),
     labelled("labels in two cases", "Positive", "positive ", "negative", file="rows.csv",
@@ -677,7 +677,7 @@ WORD_TABLES = (
     ),
     not_tagged(
         "a sentence that begins again", "sentence_id,words,labels\n1,Ann,B-PER\n1,sleeps,O\n2,Bo,B-PER\n1,eats,O\n",
-        "rows.csv", "the sentence '1' has appeared before", "sort the rows",
+        "rows.csv", "the sentence '1' already ended in an earlier row", "sort the rows",
         where="rows.csv, line 5",
     ),
     not_tagged(
@@ -840,7 +840,7 @@ TAGGED_ROWS = (
         "spans that overlap", [{**SPAN_TEXT, "entities": [[0, 3, "PER"], [0, 10, "S"]]}], "rows.jsonl", "overlap"
     ),
     not_tagged(
-        "more words than tags", [{"tokens": ["Ann", "naps"], "ner_tags": ["O"]}], "rows.jsonl", "2 words and 1 tag"
+        "more words than tags", [{"tokens": ["Ann", "naps"], "ner_tags": ["O"]}], "rows.jsonl", "2 words but 1 tag"
     ),
     not_tagged(
         "a word that is empty", [{"tokens": ["Ann", ""], "ner_tags": ["O", "O"]}], "rows.jsonl", "word 2 is empty"
@@ -973,7 +973,7 @@ SEPARATED_FILES = (
     not_read("names in single quotes", "'text','label'\n'good, hay','pos'\n", "rows.csv", "single quotes"),
     not_read("UTF-16", "text\nsheep\n".encode("utf-16"), "rows.csv", "UTF-16", "iconv"),
     not_read("Latin-1", "text\ncaf\xe9\n".encode("latin-1"), "rows.csv", "Latin-1", "iconv", where="rows.csv, line 2"),
-    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel file", "save it as CSV"),
+    not_read("Excel under the name .csv", b"PK\x03\x04 and more", "rows.csv", "an Excel or a ZIP", "save it as CSV"),
     not_read("a web page under the name .csv", "<!DOCTYPE html>\n<html>\n", "rows.csv", "a web page"),
     not_read(
         "a pointer of Git LFS", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 9\n", "rows.csv",
@@ -1869,11 +1869,11 @@ UNREADABLE_CONVERSATIONS = (
     ),
     Wild(
         name="numpy's list in a CSV", file="rows.csv", content=_csv("messages", f"[{USER}\n {ANSWER}]"),
-        refused=("a list as numpy prints it, without commas", "json.dumps"), where="rows.csv, line 2",
+        refused=("a list that numpy printed without commas", "json.dumps"), where="rows.csv, line 2",
     ),
     Wild(
         name="numpy's list as a prompt", file="rows.csv",
-        refused=("as numpy prints it",), where="rows.csv, line 2",
+        refused=("that numpy printed",), where="rows.csv, line 2",
         content=f'prompt,completion\n"[{USER}\n {USER}]",None.\n',
     ),
     Wild(
@@ -2384,7 +2384,7 @@ FILES_AND_VALUES = (
     ),
     Wild(
         name="more tags than words, in a row that is shown in part", model="encoder",
-        content=[{"tokens": ["a", "b"], "ner_tags": ["O"] * 5}] * 2, refused=("2 words and 5 tags", '"O", "\u2026"]'),
+        content=[{"tokens": ["a", "b"], "ner_tags": ["O"] * 5}] * 2, refused=("2 words but 5 tags", '"O", "\u2026"]'),
     ),
     Wild(
         name="the ignored index as a label", content=[{"text": "A sheep.", "label": label} for label in (-100, 0, 1)],
@@ -2427,7 +2427,7 @@ FILES_AND_FOLDERS = (
     Wild(
         name="a target of unknown characters", model="text to text of T5's kind",
         content=[{"source": "the sheep", "target": "{}[]"}] * 3,
-        refused=("3 of 6 (50.00%) tokens to train on are unknown to the tokenizer: {, }, [, ]", "model.add_tokens"),
+        refused=("3 of 6 tokens to train on (50.00%) are unknown to the tokenizer: {, }, [, ]", "model.add_tokens"),
     ),
     Wild(
         name="a target with unknown characters, and an input", model="text to text of T5's kind",
@@ -2435,7 +2435,7 @@ FILES_AND_FOLDERS = (
             {"source": "the {sheep}", "target": "the sheep agreed said ["}, {"source": "the", "target": "the hen"},
         ],
         task="seq2seq", learnt=("the sheep -> the sheep agreed said", "the -> the hen"),
-        notes=("1 of ", "tokens to train on and 2 of ", "input tokens are unknown to the tokenizer: {, }, [",),
+        notes=("1 of ", "tokens to train on (", ") and 2 of ", "are unknown to the tokenizer: {, }, [",),
     ),
     # What is not read as rows.
     Wild(
@@ -2466,12 +2466,12 @@ FILES_AND_FOLDERS = (
     Wild(
         name="numbered words with two levels of entities", file="train.tsv", model="encoder",
         content="#\thttp://a [1]\n1\tAnn\tB-PER\tO\n2\tsings\tO\tO\n\n#\tb\n1\tPaul\tB-PER\tB-OTH\n2\tsings\tO\tO\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read, as is column 4",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("is not read, nor is column 4",),
     ),
     Wild(
         name="numbered words with parts of speech", file="a.conll", model="encoder",
         content="1 Ann NN B-PER\n2 sings VB O\n\n1 Paul NN B-PER\n2 sings VB O\n",
-        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("as is column 3",),
+        task="token_classification", learnt=(ANN_SINGS, PAUL_SINGS), notes=("nor is column 3",),
     ),
     Wild(
         name="a word with a blank", file="a.conll", model="encoder", content="Ann B-PER\nsings O\nNew York B-LOC\n",
@@ -2495,7 +2495,7 @@ FILES_AND_FOLDERS = (
             ("a.sqlite", b"SQLite format 3\0" + bytes(100), "an SQLite database", "CSV"),
             ("a.pkl", b"\x80\x04\x95a\0", "a Python pickle", "never opened"),
             ("a.spacy", b"x\x9cabc\0", "spaCy's", "JSONL"),
-            ("a.txt", b"PK\x03\x04\0", "an Excel file or a zip", "CSV"),
+            ("a.txt", b"PK\x03\x04\0", "an Excel or a ZIP file", "CSV"),
             ("a.xml", "<?xml version='1.0'?><a/>", "this is XML without columns"),
             ("a.yaml", "---\na: 1\n", "this is YAML without columns"),
         )
@@ -2551,13 +2551,13 @@ FILES_AND_FOLDERS = (
     Wild(
         name="questions beyond the length", content=[{"messages": LONG_ASKED}] * 3,
         settings={"data.max_length": 64},
-        refused=("3 training rows has a label", "the shortest prompt has", "with 256, 3 of 3 rows are kept"),
+        refused=("3 training rows has a label", "the shortest prompt has", "with 256 tokens, 3 of 3 rows are kept"),
     ),
     Wild(
         name="one question beyond the length, and one turn without weight",
         content=[{"messages": LONG_ASKED}, {"messages": [TURNS[0], TURNS[1] | {"weight": 0}]}, {"messages": TURNS}],
         task="chat", learnt=("None.",),
-        notes=("1 row is skipped: no token to train on within the first 128", "with 256, 1 of 1 rows are kept",
+        notes=("1 row is skipped: no token to train on within the first 128 tokens", "with 256 tokens, 1 of 1 rows",
                "1 row is skipped: no token to train on"),
     ),
 )  # fmt: skip

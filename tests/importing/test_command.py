@@ -29,7 +29,7 @@ def test_the_config_goes_to_standard_output_and_the_report_to_standard_error(cap
     }
     assert "warmup_ratio: 0.1 -> training.warmup_steps = 0.1 (a share of all steps)\n" in shown.err
     assert 'lr_scheduler_type: cosine -> training.lr_scheduler_type = "cosine"\n' in shown.err
-    assert "(transformers): read as trl, training_script" in " ".join(shown.err.split())
+    assert "(transformers): also fits trl, training_script" in " ".join(shown.err.split())
 
 
 def test_to_writes_the_file_and_names_the_next_command(capsys, tmp_path):
@@ -69,7 +69,7 @@ def test_template_of_a_file_is_written_beside_the_config(capsys, tmp_path):
     given = {"model_name_or_path": "m", "max_length": 64, "chat_template": template}
     (tmp_path / "sft.yaml").write_text(json.dumps(given))
     assert main(["import", "sft.yaml", "--as", "trl"]) == 2
-    assert "--to OUT.toml writes it next to OUT.toml" in capsys.readouterr().err
+    assert "--to OUT.toml writes this file next to OUT.toml" in capsys.readouterr().err
     assert main(["import", "sft.yaml", "--as", "trl", "--to", str(out)]) == 0
     config = load(Request(config_file=out), lambda name: (None, "")).config
     beside = out.with_suffix(".jinja")
@@ -144,7 +144,7 @@ NOT_TRAINABLE = [
     ("adapter: llama-adapter", "axolotl", ("adapter: llama-adapter", "full, lora and qlora")),
     ("datasets: [{path: a.jsonl, type: house}]", "axolotl", ("the type house", "nearest: chat_template")),
     ("datasets: [{path: a.jsonl, type: alpaca}, {path: b.jsonl, type: completion}]", "axolotl",
-     ("a run has one task, but the types are alpaca, completion",)),
+     ("a run has one task, but its data sets have the types alpaca, completion",)),
     ("beta: 0.1", "trl", ("beta: 0.1", "not on preferences or rewards")),
     ("use_lora: perhaps", "training_script", ("use_lora: perhaps", "full, lora and qlora")),
 ]  # fmt: skip

@@ -276,7 +276,7 @@ def test_other_trackers_are_left_out(read, subtests):
 def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
     for given, effective, reason in (
         ({"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8}, 16, "per device"),
-        ({"per_device_train_batch_size": 6}, 6, "--processes N multiplies it"),
+        ({"per_device_train_batch_size": 6}, 6, "--processes N multiplies this number"),
         ({"gradient_accumulation_steps": 4}, 32, "8 x 4, with the default of"),
     ):
         with subtests.test(given=given):
@@ -285,7 +285,7 @@ def test_the_effective_batch_is_the_product_of_its_parts(read, subtests):
             assert reason in rewrite.reason
     assert read({"model_name_or_path": "org/m"}, "trl", devices=4).values[BATCH] == 32
     given = {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "packing": True}
-    assert any("it counts documents here" in rewrite.reason for rewrite in read(given, "trl").rewrites)
+    assert any("the batch size counts documents here" in rewrite.reason for rewrite in read(given, "trl").rewrites)
 
 
 def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
@@ -298,7 +298,7 @@ def test_values_that_do_not_fit_are_refused_with_the_range(read, tmp_path):
     assert first == f"{where}: lora_r: 100000 does not fit: tuning.r must be {expected}"
     assert f"{where}: learning_rate: fast does not fit: training.learning_rate must be" in second
     assert "--without lora_r,learning_rate imports the rest" in second
-    with pytest.raises(ConfigError, match="max_length: null does not fit: TRL truncates no rows then"):
+    with pytest.raises(ConfigError, match="max_length: null does not fit: with null, TRL truncates no rows"):
         read({"model_name_or_path": "a/b", "max_length": None}, "trl").refuse_other_runs()
 
 
@@ -382,21 +382,21 @@ def test_schedules_are_imported_with_their_arguments(read, subtests):
 
 # All but one are files of transformers.
 WRONG_ARGUMENTS = [
-    ({**FLOOR}, None, "needs min_lr_rate or min_lr, not both"),
+    ({**FLOOR}, None, "must contain min_lr_rate or min_lr, not both"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "min_lr": 1e-5}, "not both"),
     ({**FLOOR}, {"min_lr": 1e-5}, "min_lr becomes a share of learning_rate"),
     ({**FLOOR}, {"min_lr_rate": 0.1, "num_cycles": 2}, "num_cycles; supported values: num_cycles = 0.5"),
     ({**FLOOR}, {"min_lr_rate": 1.5}, "training.min_lr_rate must be"),
     ({**FLOOR}, [0.1], "lr_scheduler_kwargs must be a table"),
     ({**FLOOR}, "min_lr_rate", "lr_scheduler_kwargs must be a table"),
-    ({**DECAY}, None, "needs num_decay_steps, a whole number"),
+    ({**DECAY}, None, "must contain num_decay_steps, a whole number"),
     ({**DECAY}, {"num_decay_steps": 0.1}, "a whole number"),
     ({**DECAY}, {"num_decay_steps": 9, "decay_type": "log"}, "training.decay_type must be"),
     ({**DECAY}, {"num_decay_steps": 9, "warmup_type": "cosine"}, "0.5, warmup_type = linear"),
     ({**DECAY, "max_steps": 90}, {"num_decay_steps": 9, "num_stable_steps": 9}, "must add up to max_steps"),
     ({**DECAY, "max_steps": 18, "warmup_steps": 0, "warmup_ratio": 0.1}, {"num_decay_steps": 9, "num_stable_steps": 9},
      "must add up to max_steps"),
-    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "by default a third"),
+    ({**DECAY, "stage": "sft"}, {"num_decay_steps": 9}, "default: a third"),
     ({"lr_scheduler_type": "cosine"}, {"min_lr_rate": 0.1}, "only cosine_with_min_lr and warmup_stable_decay take"),
 ]  # fmt: skip
 

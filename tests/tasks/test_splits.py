@@ -459,7 +459,7 @@ def test_a_file_of_a_declared_test_split_is_not_trained_on(tmp_path):
     [every] = ResolvedData(paths=folder, split="train+test").sources
     assert len(every.files) == 2 and all("test.jsonl" not in use.words() for use in every.splits)
     readme(tmp_path / "d", train="test.jsonl", validation="test.jsonl", test="test.jsonl")
-    with pytest.raises(DataError, match=r"\(test.jsonl belongs to train and to another split\)"):
+    with pytest.raises(DataError, match=r"\(train and another split have the same files: test.jsonl\)"):
         open_source(str(tmp_path / "d"))
     both = ResolvedData(paths=folder, split="train[:1]", eval_split="train[1:]")
     assert all(not use.left_alone for use in both.splits)
@@ -469,7 +469,7 @@ def test_a_lone_test_split_is_trained_on_only_if_it_is_named(at_home):
     write(at_home / "corpus/test.jsonl", rows("test"))
     write(snapshot("org/one", at_home / "hf") / "data/test-00000-of-00001.jsonl", rows("test"))
     for path in ("corpus", "org/one", "hub:org/one/data"):
-        with pytest.raises(DataError, match=r"has only test: .*; set data.split to test"):
+        with pytest.raises(DataError, match=r"has only the split test: .*; set data.split to test"):
             open_source(path)
         assert len(list(open_source(path, choice=DataChoice(split="test")).documents())) == 3
     for path in ("corpus/test.jsonl", "corpus/*.jsonl", "hub:org/one/data/test-*"):
@@ -487,9 +487,11 @@ def test_a_declared_split_without_its_files_is_refused(at_home):
         for choice in (DataChoice(), DataChoice(split="train[:1]")):
             with pytest.raises(DataError, match="train is declared, but its files are missing"):
                 open_source(path, choice=choice)
+    with pytest.raises(DataError, match=r"files are missing; found: .*; copy or download the dataset again; or set"):
+        open_source("saved")
     saved_dict(at_home / "other")
     (at_home / "other/dataset_dict.json").write_text('{"splits": ["train", "train_more", "validation", "test"]}')
-    assert open_source("other").remark == "train_more: declared, but its files are missing"
+    assert open_source("other").remark == "declared, but without files: train_more"
 
 
 @pytest.mark.full
@@ -502,7 +504,7 @@ def test_missing_shards_are_named(at_home):
         write(folder / "test-00001-of-00002.jsonl", rows("test"))
     readme(at_home / "declared", train="train-*")
     write(at_home / "declared/train-00000-of-00003.jsonl", rows("train"))
-    named = r"missing are train-00001-of-00003.jsonl, train-00002-of-00003.jsonl; copy"
+    named = r"incomplete; missing: train-00001-of-00003.jsonl, train-00002-of-00003.jsonl; copy"
     for path in ("corpus", "org/one", "corpus/*.jsonl", "declared"):
         with pytest.raises(DataError, match=named):
             open_source(path)
@@ -513,7 +515,7 @@ def test_missing_shards_are_named(at_home):
     assert len(open_source("corpus").files) == 3  # a shard of test is missing, and nobody reads it
     Dataset.from_list(rows("train")).save_to_disk(at_home / "saved", num_shards=4)
     (at_home / "saved/data-00002-of-00004.arrow").unlink()
-    with pytest.raises(DataError, match=r"missing is data-00002-of-00004.arrow"):
+    with pytest.raises(DataError, match=r"incomplete; missing: data-00002-of-00004.arrow"):
         open_source("saved")
     Dataset.from_list(rows("train")).select([]).save_to_disk(at_home / "empty")
     with pytest.raises(DataError, match="no usable file in 'empty': nothing was found"):
@@ -551,7 +553,7 @@ def test_the_commit_of_main_is_read_from_the_cache_of_datasets(at_home):
     for made in ("default/0.0.0/aa", "default/0.0.0/bb", "default-0123456789abcdef/0.0.0/cc"):
         write(place / made / "x-train.arrow", rows("train"))
         (place / made / "dataset_info.json").write_text("{}")
-    with pytest.raises(DataError, match=r"org/stored has several commits in the cache of datasets: aa, bb; set data"):
+    with pytest.raises(DataError, match=r"several commits in the cache of the datasets library: aa, bb; set data"):
         open_source("org/stored")
     for revision in ("aa", "bb"):
         assert open_source("org/stored", choice=DataChoice(revision=revision)).files[0].parent.name == revision

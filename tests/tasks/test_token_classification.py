@@ -402,7 +402,7 @@ def row(tokens, tags):
 
 
 BAD = {
-    "tags and tokens of different length": ([row(["a"], [])], (), "line 2: the row has 1 word and 0 tags"),
+    "tags and tokens of different length": ([row(["a"], [])], (), "line 2: the row has 1 word but 0 tags"),
     "no words": ([row([], [])], (), "line 2: the row has no words"),
     "empty word": ([row([""], ["O"])], (), "line 2: word 1 is empty"),
     "null word": ([row([None], ["O"])], (), "line 2: word 1 is null"),

@@ -55,7 +55,7 @@ def text_lines_of(content: BinaryIO, label: str) -> Iterator[tuple[int, str]]:
     """(line number, the line) of each line of a text. Raises DataError for one that is no UTF-8, or holds a NUL."""
     for line, raw_line, offset in lines_of(content, label):
         if b"\0" in raw_line:
-            what = f"NUL byte at offset {offset + raw_line.index(0):,}, which text cannot contain"
+            what = f"a NUL byte at offset {offset + raw_line.index(0):,}, which a text cannot contain"
             raise DataError(what, where=f"{label}, line {line}", hint="remove it: tr -d '\\000'")
         yield line, decoded(raw_line, label, line=line, offset=offset)
 

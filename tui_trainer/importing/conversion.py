@@ -15,9 +15,9 @@ from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, e
 from tui_trainer.models.chat_rendering import TEMPLATE_KEY
 from tui_trainer.terminal.safe_text import one_line
 
-_OFF = "off in the file"
-_NOT_READ = "its value is not understood"
-_SAYS_MORE = "it is set to auto, and another key sets a value"
+_OFF = "turned off in the file"
+_NOT_READ = "this value is not understood"
+_SAYS_MORE = "this key is auto, and another key sets a value"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -276,9 +276,11 @@ def write_template(
         done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
     elif template in own and own[template].fullmatch(Path(model).name.lower()):
         more = f"; {reason}" if reason else ""
-        done.leave(Why.ALWAYS, f"it is the model's own chat template, which is used{more}", key)
+        done.leave(Why.ALWAYS, f"this is the model's own chat template, which is used{more}", key)
     else:
-        why = "is not that of this model" if template in own else "is not available, and may not be the model's own"
+        why = (
+            "does not match this model" if template in own else "is not available, and may differ from the model's own"
+        )
         hint = f"use --without {key} for the model's own template, or set {TEMPLATE_KEY}"
         done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
 
@@ -286,7 +288,9 @@ def write_template(
 def write_text(done: Conversion, text: str, *names: str) -> None:
     """Write a template that stands in the file itself into a file beside the result."""
     if done.beside is None:
-        done.leave(Why.REFUSED, "its text needs a separate file: --to OUT.toml writes it next to OUT.toml", *names)
+        done.leave(
+            Why.REFUSED, "the template needs a file of its own; --to OUT.toml writes this file next to OUT.toml", *names
+        )
     else:
         done.text = text
-        done.write(TEMPLATE_KEY, str(done.beside), *names, reason="its text, in a file next to this one")
+        done.write(TEMPLATE_KEY, str(done.beside), *names, reason="the template text, in a file next to the config")

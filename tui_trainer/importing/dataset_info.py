@@ -69,7 +69,7 @@ def _place(entry: Mapping[str, Any], folder: Path) -> str:
         return str(HubPath(str(hub), str(entry.get("revision") or MAIN), inside))
     name = entry.get("file_name") or (entry.get("path") if entry.get("source") == "local" else None)
     if not name:
-        raise ValueError("it is neither a file nor a data set of the Hub; set data.path to its file")
+        raise ValueError("the entry names neither a file nor a data set of the Hub; set data.path to the file")
     # In v1 the list lies in the folder of the data or beside it.
     steps = (folder / str(entry.get("dataset_dir") or ""), folder, folder.parent)
     return next((str(step / str(name)) for step in steps if (step / str(name)).exists()), str(steps[0] / str(name)))
@@ -120,4 +120,6 @@ def _conversation(columns: Mapping[str, Any], tags: Mapping[str, Any]) -> Iterat
     for tag, (usual_tag, role) in _ROLE_TAGS.items():
         value = str(tags.get(tag) or usual_tag)
         if ROLES.get(value.lower()) != role:
-            raise ValueError(f"{tag} {one_line(value, 40)} is not read as {role} here; rename it in the data")
+            raise ValueError(
+                f"{tag} {one_line(value, 40)} is not a known name of the role {role}; rename it in the data"
+            )

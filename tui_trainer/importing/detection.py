@@ -196,7 +196,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
         unknown = [name for name in given[first.name] if not first.counts(name)]
         known = f"the nearest supported tool, {first.name}, knows {best[0]} of {len(given[first.name])} keys"
         message = f"is from an unsupported tool: {known}, but not {_listed(unknown)}"
-        hint = f"use --as {first.name} to read the keys that it knows; kinds: {all_kinds}"
+        hint = f"use --as {first.name} to read the keys that {first.name} knows; kinds: {all_kinds}"
         raise ConfigError(message, where=where, hint=hint)
     if not others:
         own = ", ".join(first.spoken_for(given[first.name])[:_SHOWN_KEYS])
@@ -205,7 +205,7 @@ def detect(raw: Mapping[str, Any], where: str) -> tuple[Importer, str]:
     values = Conversion(first, given[first.name]).values
     names = ", ".join(other.name for other in others)
     if all(Conversion(other, given[other.name]).values == values for other in others):
-        return first, f"read as {names}, it would give the same result"
+        return first, f"also fits {names}, with the same result"
     hint = f"choose the kind with --as: {all_kinds}"
     raise ConfigError(f"fits several tools, which read it differently: {first.name}, {names}", where=where, hint=hint)
 

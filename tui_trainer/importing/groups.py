@@ -81,8 +81,8 @@ def batch(
 def per_device(devices: int | None) -> str:
     """Return how the batch size of one device became the effective batch size."""
     if devices is None:
-        return "per device; --processes N multiplies it by N"
-    return f"per device, times {devices} devices"
+        return "per device; --processes N multiplies this number by N"
+    return f"per device in the file, multiplied here by {devices} devices"
 
 
 def switches(done: Conversion, *names: str) -> tuple[list[str], list[str], list[Any]]:
@@ -104,7 +104,7 @@ def switched(switch: str, *numbers: str) -> KeyGroup:
     def read(done: Conversion) -> None:
         found, number = done.first(switch), done.first(*numbers)
         if found and number and isinstance(found[1], bool):
-            reason = f"{number[0]} sets it" if found[1] else "off in the file"
+            reason = f"set by {number[0]}" if found[1] else "turned off in the file"
             done.leave(Why.NOT_NEEDED, reason, switch, *(() if found[1] else number[:1]))
 
     return KeyGroup((switch,), read)
@@ -120,7 +120,7 @@ def _precision(done: Conversion) -> None:
     elif others:
         done.leave(Why.DOES_NOT_FIT, "must be true, false or auto", *names)
     elif names:
-        done.write(key, "no", *names, reason="no 16-bit format is on")
+        done.write(key, "no", *names, reason="neither bf16 nor fp16 is on")
 
 
 def _warmup(done: Conversion) -> None:
@@ -181,7 +181,7 @@ def _cosine_floor(done: Conversion, arguments: dict[str, Any]) -> dict[str, Any]
     """Raises ValueError where the floor is not said once, or something else is said."""
     share, rate = arguments.pop("min_lr_rate", None), arguments.pop("min_lr", None)
     if (share is None) == (rate is None):
-        raise ValueError(f"needs min_lr_rate or min_lr, not both, in {_SCHEDULE_ARGUMENTS}")
+        raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain min_lr_rate or min_lr, not both")
     if share is None:
         floor, peak = number(rate), number(done.given.get("learning_rate"))
         if floor is None or not peak:
@@ -195,10 +195,10 @@ def _decay(has_stable_default: bool, done: Conversion, arguments: dict[str, Any]
     """Raises ValueError where the decay is not at the end of the run, or something else is said."""
     decay, stable = whole(arguments.pop("num_decay_steps", None)), arguments.pop("num_stable_steps", None)
     if decay is None:
-        raise ValueError(f"needs num_decay_steps, a whole number, in {_SCHEDULE_ARGUMENTS}")
+        raise ValueError(f"{_SCHEDULE_ARGUMENTS} must contain num_decay_steps, a whole number")
     if stable is None and has_stable_default:
         raise ValueError(
-            "set num_stable_steps (by default a third of what follows the warm-up) so that the decay ends at max_steps"
+            "set num_stable_steps so that the decay ends at max_steps (default: a third of the steps after warm-up)"
         )
     if stable is not None:
         warmup, share = done.given.get("warmup_steps"), done.given.get("warmup_ratio")
@@ -275,7 +275,7 @@ def own_files(*names: str) -> KeyGroup:
         model = next((done.given[name] for name in _MODELS if done.has(name)), None)
         for name in names:
             if (found := done.first(name)) and same(found[1], model):
-                done.leave(Why.NOT_NEEDED, "it is the same as the model", name)
+                done.leave(Why.NOT_NEEDED, "the same path as that of the model", name)
             elif found:
                 reason = "the tokenizer and config.json must be in the model's folder"
                 done.leave(Why.REFUSED, reason, name)
@@ -288,7 +288,8 @@ def usual_layers(*names: str) -> KeyGroup:
 
     def read(done: Conversion) -> None:
         if done.values.get(METHOD_KEY) in ("lora", "qlora") and done.has(*_MODELS) and not done.has(*names):
-            reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; other models have other names"
+            reason = "PEFT's default for Llama, Qwen, Mistral, Gemma, OPT and similar; "
+            reason += "the layers of other models have other names"
             done.write("tuning.target_modules", "q_proj, v_proj", reason=reason)
 
     return KeyGroup((), read)
@@ -315,7 +316,7 @@ def start_adapter(names: str, models: str, folder: str = "", merge: str = "") ->
             done.leave(Why.REFUSED, "a run starts from one adapter; merge the others into the model first", name)
             return
         place = str(Path(paths[0]) / str(inside[1])) if inside else paths[0]
-        reason = "an adapter, which names its base model"
+        reason = "the adapter names its base model"
         done.write(MODEL_KEY, place, name, *(inside[:1] if inside else ()), reason=reason)
         if base:
             done.leave(Why.NOT_NEEDED, "the adapter's adapter_config.json names its base model", base[0])
@@ -391,8 +392,9 @@ def hold_out(done: Conversion, name: str, given: Any) -> None:
         first, *more = str(done.values.get(_SPLIT, "train")).split("+")
         places = listed(done.values.get("data.path") or [])
         if len(places) != 1 or "," in places[0] or "[" in first:
-            why = f"it counts rows of all data sets; set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}]"
-            done.leave(Why.DOES_NOT_FIT, f"{why} for rows of one data set, or data.eval_fraction for a share", name)
+            why = "the number counts rows of all data sets; "
+            why += f"set {_SPLIT} = train[{rows}:] and data.eval_split = train[:{rows}] for rows of one data set, "
+            done.leave(Why.DOES_NOT_FIT, f"{why}or data.eval_fraction for a share", name)
             return
         done.write("data.eval_split", f"{first}[:{rows}]", name, reason="the first rows, not random ones")
         done.change(_SPLIT, "+".join([f"{first}[{rows}:]", *more]), name, "without the held-out rows")
@@ -416,14 +418,14 @@ def write_places(done: Conversion, name: str, key: str, why: Why = Why.NOT_SUPPO
     # axolotl takes a data set's name in place of its table.
     entries = [{"path": one} if isinstance(one, str) else one for one in (listed(found[1]) if found else [])]
     if not all(isinstance(one, dict) for one in entries):
-        done.leave(why, "not every entry says where its data is; set data.path to the files", name)
+        done.leave(why, f"not every entry says where its data is; set {key} to the files", name)
         return []
     by_entry = [listed_places(one) for one in entries]
     if entries and all(by_entry):
         places = [place for some in by_entry for place in some]
         done.write(key, places if len(places) > 1 else places[0], name)
     elif entries:
-        which = "it does" if len(entries) == 1 else "one of its entries does"
+        which = "the entry does" if len(entries) == 1 else "one of the entries does"
         done.leave(why, f"{which} not say where its data is; set {key} to a file or hub:owner/name", name)
     return entries
 
@@ -532,7 +534,7 @@ def cadence(
         elif same(value, "steps"):
             done.leave(Why.ALWAYS, f"the file does not say how many steps; set {key}", name)
         else:
-            done.leave(Why.NOT_SUPPORTED, "only a number of steps or once per epoch is supported", name)
+            done.leave(Why.NOT_SUPPORTED, "the supported values are no, steps and epoch", name)
 
     def share(done: Conversion, name: str, times: float | None) -> None:
         total = number(done.given.get(epochs)) or epochs_default
@@ -543,7 +545,9 @@ def cadence(
                 name,
             )
         else:
-            _write_share(done, key, name, times, total, f"{times:g} per epoch, {total:g} epochs" if times else "")
+            _write_share(
+                done, key, name, times, total, f"{times:g} per epoch, {total:g} epochs in total" if times else ""
+            )
 
     return KeyGroup((*strategies, steps, *((per_epoch,) if per_epoch else ())), read)
 
@@ -557,7 +561,7 @@ def every_epochs(key: str, names: tuple[str, ...], epochs: tuple[str, ...], epoc
         every = number(found[1])
         said = next((count for name in epochs if (count := number(done.given.get(name)))), None)
         total = said or epochs_default
-        what = f"every {every or 0:g} of {total:g} epochs{'' if said else ' (of the recipe)'}"
+        what = f"every {every or 0:g} epochs, {total:g} in total{'' if said else ' (from the recipe)'}"
         times = every if every is None or not every > 0 else 1 / every
         _write_share(done, key, found[0], times if total > 0 else None, total, what)
 
@@ -601,7 +605,7 @@ def method(
         if wanted:
             done.write(METHOD_KEY, wanted, *names)
         elif done.has(*lora) and adapter not in done.given:
-            done.write(METHOD_KEY, "lora", reason=f"the file has {next(name for name in lora if done.has(name))}")
+            done.write(METHOD_KEY, "lora", reason=f"implied by {next(name for name in lora if done.has(name))}")
         elif otherwise and done.has(*model):
             done.write(METHOD_KEY, otherwise, reason=f"the default of {done.tool}")
 

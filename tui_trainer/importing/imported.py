@@ -129,7 +129,7 @@ class Imported:
         where = str(self.path)
         if refused := [one for one in self.left_out if one.why in REFUSALS]:
             names = shlex.quote(",".join(dict.fromkeys(one.key for one in refused)))
-            hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, but that is a different run"
+            hint = f"--without {one_line(names, _TARGET_WIDTH)} imports the rest, but the result is a different run"
             lines = (f"{_given(one)} {one.why}: {one.reason}" for one in refused)
             *problems, last = (Problem(message=line, where=where) for line in lines)
             raise ConfigError([*problems, replace(last, hint=hint)])
@@ -197,7 +197,7 @@ def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
     """The batch of packed rows with what differs: a step is so many documents here, so many filled rows there."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
-    more = "it counts documents here, but packed rows of several documents in the other tool"
+    more = "the batch size counts documents here, but packed rows of several documents in the other tool"
     if length := values.get("data.max_length"):
         tokens = f"{rewrite.value * length:,}"
         more += f"; for the same {tokens} tokens per step, set it to {tokens} / tokens per document (see the plan)"

@@ -87,7 +87,7 @@ MISSING = (
         },
     ),
     Missing(
-        "'no answer' is compared with the 20 best answers of each window, without a threshold",
+        "'no answer' competes with the 20 best answers of a question, and no threshold can be set",
         {_ARGUMENTS: "null_score_diff_threshold n_best_size!=20"},
     ),
     # The loss.
@@ -170,7 +170,7 @@ MISSING = (
         },
     ),
     Missing(
-        "set new tokens with model.add_tokens; the text, the id and the row of existing tokens cannot be changed",
+        "set new tokens with model.add_tokens; existing tokens keep their text, id and embedding row",
         {
             "axolotl": "added_tokens_overrides shrink_embeddings tokenizer_use_mistral_common",
             "llama_factory": "new_special_tokens_config",

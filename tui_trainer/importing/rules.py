@@ -221,7 +221,7 @@ def module_names(value: Any) -> Any:
     """Names of layers as one text, or a regular expression; `all` as `all-linear`."""
     names = listed(value)
     if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
-        raise ValueError("a list must contain layer names; give a regular expression as a single text")
+        raise ValueError("a list must contain layer names; give a regular expression as a single string")
     return "all-linear" if value == "all" or names in (["all"], ["all-linear"]) else value
 
 

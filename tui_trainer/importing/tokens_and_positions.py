@@ -97,7 +97,7 @@ def rope_by_length(done: Conversion) -> None:
         config = {}
     before = own_parameters(config).get("original_max_position_embeddings") or ConfigFields(config).optional(POSITIONS)
     if not before or length is None:
-        why = "its factor is cutoff_len / the positions of the model, which is not on this machine"
+        why = "the factor is cutoff_len / the positions of the model, but the model is not on this machine"
         done.leave(Why.REFUSED, f"{why}; set {KEY} yourself", name)
     elif length <= before:
         done.leave(Why.NOT_NEEDED, f"rows of {length:,} tokens fit into the {before:,} positions of the model", name)

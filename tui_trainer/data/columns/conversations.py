@@ -316,7 +316,7 @@ def _parsed(text: str, what: str, where: str) -> Any:
         turns = [{"role": ROLES[who], "content": one_line(words, 30)} for who, words in said[:2]]
         hint = f'write {{"messages": {json.dumps(turns, ensure_ascii=False)}}}'
         raise DataError(f"{what} is a single text with names of speakers", where=where, hint=hint)
-    kind = "a list as numpy prints it, without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
+    kind = "a list that numpy printed without commas" if _NO_COMMA.search(text) else "a string that is not valid JSON"
     hint = "write it with json.dumps, or save the table as JSONL or Parquet"
     raise DataError(f"{what} is {kind}", where=where, hint=hint)
 

@@ -154,8 +154,8 @@ def refuse_texts(values: Sequence[object], where: str, column: str) -> None:
     words = sum(len(text.split()) for text in texts)
     if 1 < len(texts) == len(known) == len(set(texts)) and words >= _WORDS_OF_TEXT * len(texts):
         shown = one_line(column, 40)
-        hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown}"; if it is the '
-        hint += f"input and another column has the labels, set data.text_column and {_LABEL_KEY}"
+        hint = f'to generate this text, set task.type = "seq2seq" and data.target_column = "{shown}"; if the text '
+        hint += f"is the input and another column has the labels, set data.text_column and {_LABEL_KEY}"
         raise DataError(f"the column '{shown}' holds a different text in each row, not classes", where=where, hint=hint)
 
 
@@ -284,7 +284,7 @@ class LabelReader:
             return self._checked(value.strip(), where)
         if value == IGNORE or (value == -1 and not self._has_negatives):
             hint = "remove the row, or rename the class"
-            raise DataError(f"the label is {value:g}, which means that there is no label", where=where, hint=hint)
+            raise DataError(f"the label is {value:g}, which stands for a missing label", where=where, hint=hint)
         if isinstance(value, float):
             if math.isnan(value):
                 raise DataError("the label is missing", where=where)
@@ -301,10 +301,10 @@ class LabelReader:
             raise DataError("the label is empty", where=where)
         if name in (*_NO_LABEL, str(IGNORE)) or (name == "-1" and not self._has_negatives):
             hint = "remove the row, or rename the class"
-            raise DataError(f"the label is '{name}', which means that there is no label", where=where, hint=hint)
+            raise DataError(f"the label is '{name}', which stands for a missing label", where=where, hint=hint)
         if len(name) > LONGEST_NAME:
             hint = f"if this is the text, set {_LABEL_KEY} to the column of labels"
-            raise DataError(f"the label has {len(name):,} characters", where=where, hint=hint)
+            raise DataError(f"the label is too long: {len(name):,} characters", where=where, hint=hint)
         refuse_surrogates(name, where)
         number = _as_number(name) if self._reads_numbers and self._are_whole and "." in name else None
         return str(int(number)) if number is not None and number.is_integer() else name

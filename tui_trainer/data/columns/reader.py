@@ -115,7 +115,7 @@ class Reader(Protocol):
             for setting, column in self.found_columns.items():
                 if column != before[setting] and setting not in self.late_columns:
                     shown = one_line(column, 40)
-                    hint = f"add that column to the first row as well, or set data.{setting} to the column to read"
+                    hint = f"add this column to the first row as well, or set data.{setting} to the column to read"
                     raise DataError(f"from this row on, data.{setting} would be '{shown}'", where=row.where, hint=hint)
         except DataError:
             self.begin(head)

@@ -179,7 +179,7 @@ def refuse_rejected(row: Row) -> None:
     """Raises DataError for a row that an annotator did not accept, as Prodigy writes it."""
     if row.values.get("answer") in ("reject", "ignore"):
         raise DataError(
-            "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove it"
+            "the column 'answer' says that the annotator did not accept the row", where=row.where, hint="remove the row"
         )
 
 
@@ -284,8 +284,10 @@ class LateColumns:
                 self._refused[new] = error
         if new in self._refused:
             problem = self._refused[new].problems[0]
-            noun, causes = ("column", "it causes") if len(new) == 1 else ("columns", "they cause")
-            message = f"no earlier row has the {noun} {listed(sorted(new))}; {causes} this problem: {problem.message}"
+            noun, causes = ("column", "causes") if len(new) == 1 else ("columns", "cause")
+            message = (
+                f"no earlier row has the {noun} {listed(sorted(new))}, which {causes} this problem: {problem.message}"
+            )
             raise DataError(message, where=row.where, hint=problem.hint)
 
 

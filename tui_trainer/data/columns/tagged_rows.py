@@ -539,7 +539,7 @@ def _strings(row: Row, column: str, noun: str, words: int | None = None) -> list
     if not isinstance(found, list | tuple):
         raise DataError(f"the column '{_name(column)}' is {kind_of_value(value)}, not a list of {noun}s", where=where)
     if words is not None and len(found) != words:
-        raise DataError(f"the row has {_count(words, 'word')} and {_count(len(found), noun)}", where=where)
+        raise DataError(f"the row has {_count(words, 'word')} but {_count(len(found), noun)}", where=where)
     for number, one in enumerate(found, start=1):
         if words is not None and type(one) is int:
             raise DataError(f"{noun} {number:,} is the number {one}, which has no name", where=where, hint=_NUMBERS)

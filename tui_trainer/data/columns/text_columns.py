@@ -258,7 +258,8 @@ def _by_length(texts: Mapping[str, float]) -> str:
 
 
 def _sentence(column: str, others: Sequence[str], files: Sequence[str], pair: str) -> str:
-    place = files[0] if len(files) == 1 else f"{files[0]} and {len(files) - 1:,} more"
+    more = len(files) - 1
+    place = f"{files[0]} and {more:,} more file{'' if more == 1 else 's'}" if more else files[0]
     also = f" (other candidates: {listed(others)})" if others else ""
     shown = [f"'{one_line(name, 40)}'" for name in (column, pair) if name]
     are = "the text is in the column" if not pair else "the two texts are in the columns"

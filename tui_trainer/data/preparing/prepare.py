@@ -217,13 +217,13 @@ def notes_of_counts(counts: Counts, cut: Cut, longer: str = "") -> Iterator[str]
         yield f"{counts.truncated_rows:,} of {rows:,} rows are longer than {cut.max_length:,} tokens and are truncated"
     if counts.truncated_answers:
         who = "1 answer does" if counts.truncated_answers == 1 else f"{counts.truncated_answers:,} answers do"
-        what = "generated answers are cut at task.max_target_length; "
-        what += "a question whose answer is marked in its text counts as one without an answer"
+        what = "a generated answer is truncated to task.max_target_length; "
+        what += "a marked answer that is cut off counts as no answer"
         yield f"{who} not fit: {what}"
     if long := counts.untrained_long_rows:
         which = "1 row is" if long == 1 else f"{long:,} rows are"
         more = f"; {longer}" if longer else ""
-        yield f"{which} skipped: no token to train on within the first {cut.max_length:,}{more}"
+        yield f"{which} skipped: no token to train on within the first {cut.max_length:,} tokens{more}"
     if never := counts.untrained_rows - counts.untrained_long_rows:
         yield f"{'1 row is' if never == 1 else f'{never:,} rows are'} skipped: no token to train on"
     if counts.cut_documents:
@@ -248,7 +248,7 @@ def _longer_words(needs: Sequence[int], rows: int) -> str:
     wanted = 1 << (most - 1).bit_length()
     kept = rows - sum(one > wanted for one in needs)
     shortest = f"the shortest prompt has {least - 1:,} tokens, so data.max_length must be at least {least:,}"
-    return f"{shortest}; with {wanted:,}, {kept:,} of {rows:,} rows are kept"
+    return f"{shortest}; with {wanted:,} tokens, {kept:,} of {rows:,} rows are kept"
 
 
 def prepare(
@@ -372,9 +372,7 @@ class _Preparation:
         self._refuse_empty(surveys)
         choice = choose(surveys, self._cut, [part.description for part in self._sources[0].parts])
         if self._cut.dedup and not choice.trained.any():
-            what = (
-                f"no row is left to train on: {choice.repeated:,} are duplicates, {choice.leaked:,} are also held out"
-            )
+            what = f"no row is left to train on (duplicates: {choice.repeated:,}; also held out: {choice.leaked:,})"
             raise DataError(what, where=self._sources[0].description, hint="set data.dedup to false, or add rows")
         used = source_rows(self._sources[0], surveys[0].counts, choice.trained, self._cut.weights)
         self._reader.settle()

@@ -390,7 +390,7 @@ class Surveyor:
             used += 1
             yield example
         limit = (
-            f"data.max_chars: the first {characters:,} characters are used, {used:,} documents, the last one truncated"
+            f"data.max_chars: the first {characters:,} characters are used ({used:,} documents, the last one truncated)"
         )
         has_limit = cut.max_chars and characters >= cut.max_chars
         survey.notes += [*choices.notes(), *([limit] if has_limit else []), *_blank_notes(survey.blank - before)]

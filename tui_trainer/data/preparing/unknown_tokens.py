@@ -78,9 +78,9 @@ def unknown_words(counts: Counts, details: Mapping[str, Any]) -> str:
     read = counts.train_tokens + counts.eval_tokens
     parts = []
     if counts.unknown_labels:
-        parts.append(f"{_of(counts.unknown_labels, counts.text_labels)} tokens to train on")
+        parts.append(_of(counts.unknown_labels, counts.text_labels, "tokens to train on"))
     if counts.unknown_tokens:
-        parts.append(f"{_of(counts.unknown_tokens, read)} input tokens")
+        parts.append(_of(counts.unknown_tokens, read, "input tokens"))
     if not parts:
         return ""
     shown = list(map(str, details.get(SHOWN, ())))
@@ -99,5 +99,5 @@ def way_out(*, trained_here: bool) -> str:
     return "add them with model.add_tokens, choose a model whose tokenizer has them, or remove them from the text"
 
 
-def _of(some: int, every: int) -> str:
-    return f"{some:,} of {every:,} ({some / max(every, 1):.2%})"
+def _of(some: int, every: int, noun: str) -> str:
+    return f"{some:,} of {every:,} {noun} ({some / max(every, 1):.2%})"

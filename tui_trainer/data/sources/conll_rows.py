@@ -152,7 +152,7 @@ def _layout(head: Sequence[Sentence], label: str, choices: ColumnChoices) -> _La
         if place == 0 and columns > 2:
             tag = _tags_behind_number(lines)
             more = [str(at + 1) for at in range(2, columns) if at != tag]
-            also = f", as {'is column' if len(more) == 1 else 'are columns'} {', '.join(more)}" if more else ""
+            also = f", nor {'is column' if len(more) == 1 else 'are columns'} {', '.join(more)}" if more else ""
             choices.remark(f"{label}: the first column numbers the words and is not read{also}")
             of_entities = all(ENTITY_TAG.fullmatch(fields[tag]) for fields in lines)
             return _Layout(columns, {WORDS: 1, TAGS: tag}, of_entities)
@@ -231,7 +231,7 @@ def with_words_joined(rows: Iterator[Row], problems: ProblemList, choices: Colum
         if not sentence:
             number = hash(repr(values))
             if number in seen:
-                what = f"the sentence '{one_line(str(values[-1]), 40)}' has appeared before, further up"
+                what = f"the sentence '{one_line(str(values[-1]), 40)}' already ended in an earlier row"
                 raise DataError(what, where=row.where, hint=f"sort the rows by '{one_line(column, 40)}'")
             seen.add(number)
             current = values

@@ -148,7 +148,7 @@ def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
     found = chosen_names([*names], "")
     shown = "; ".join(one_line(name, 80) for name in found[:_MOST_SHOWN])
     what = f"{wanted.name} has no data in '{one_line(wanted.inside, 120)}'"
-    return DataError(what, hint=f"it has {shown}" if shown else "it has no file of a supported format")
+    return DataError(what, hint=f"files found: {shown}" if shown else "the dataset has no file of a supported format")
 
 
 def remedies(wanted: HubPath) -> str:

@@ -269,13 +269,15 @@ def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]
         if text.peek() != "[":
             plain[name] = text.value()
         elif found:
-            text.broken(f"a second list, '{one_line(name, 40)}', after '{one_line(found, 40)}'", LIST_HINT)
+            text.broken(
+                f"the object has a second list, '{one_line(name, 40)}', after '{one_line(found, 40)}'", LIST_HINT
+            )
         else:
             text.take("[")
             first: tuple[Any, ...] = (text.value(),) if text.peek() == "{" else ()
             if first and not any(parts <= first[0].keys() for parts in _PARTS_OF_ROWS):
                 if other := next((other for other, value in plain.items() if isinstance(value, list)), ""):
-                    what = f"a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
+                    what = f"the object has a second list, '{one_line(name, 40)}', after '{one_line(other, 40)}'"
                     text.broken(what, LIST_HINT)
                 found = name
                 yield from _items(text, label, problems, first)

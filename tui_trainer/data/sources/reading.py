@@ -132,7 +132,7 @@ def _rows_as_written(
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":
-            choices.remark(f"not read: {label}, because it is outside the class folders")
+            choices.remark(f"{label} is not read, because it is outside the class folders")
         case _ if file.label_of_folder:
             yield Row(label, {"text": read_text(content, label), "label": file.label_of_folder})
         case _:
@@ -145,7 +145,7 @@ def _no_rows(content: BinaryIO, file: SourceFile) -> DataError:
     start = content.read(SNIFFED_BYTES).removeprefix(b"\xef\xbb\xbf").lstrip()
     kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
     hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
-    hint += "plain text trains a decoder (task.type = causal_lm)"
+    hint += "to train a decoder on plain text, set task.type = causal_lm"
     if len(beside := _parallel(file)) > 1:
         texts, names = [one.name for one in beside[:2]], [one.suffix.lstrip(".") for one in beside[:2]]
         joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, texts))})"

@@ -520,7 +520,7 @@ def _choose(
     if missing:
         more = f" and {len(missing) - _MOST_SHOWN:,} more" if len(missing) > _MOST_SHOWN else ""
         listed = one_line(", ".join(missing[:_MOST_SHOWN]), 240) + more
-        what = f"{asked.name} is incomplete: missing {'is' if len(missing) == 1 else 'are'} {listed}"
+        what = f"{asked.name} is incomplete; missing: {listed}"
         raise DataError(what, hint="copy or download the rest, or list the files in data.path, separated by commas")
     for file in chosen.files:
         refuse_unsupported(file)
@@ -529,7 +529,7 @@ def _choose(
         files = {one.label: one.files for one in chosen.several}
         chosen, is_split = replace(chosen, files=slices_of(files, choice.split, choice.split_setting)), True
     is_gone = splits.gone and splits.parts and not choice.splits
-    gone = f"{', '.join(splits.gone)}: declared, but its files are missing" if is_gone else ""
+    gone = f"declared, but without files: {', '.join(splits.gone)}" if is_gone else ""
     source = _source_of(asked.path, asked.text_column, chosen, is_split=is_split)
     return replace(
         source,
@@ -606,13 +606,14 @@ def _several_parts(asked: _Asked, named: Mapping[str, SourceFile], splits: Named
     short = next((way for way in ways if len(way) == 1), ways[0])
     setting = "data.eval_path" if asked.choice.measured else "data.path"
     hint += f"set {setting} to one of them, such as {one_line(', '.join(map(asked.written, short)), 160)}"
-    hint += ", and data.eval_path to another; files listed in data.path with commas are read together"
+    hint += "" if asked.choice.measured else ", and data.eval_path to another"
+    hint += "; paths separated by commas are read together"
     if configurations := _configurations(named):
         hint = f"set data.name to one of {one_line(', '.join(configurations), 160)}; or {hint}"
-    if splits.gone and doubt.startswith(splits.gone):
+    if splits.gone_train and not (asked.choice.measured or asked.choice.splits):
         return DataError(f"{asked.name}: {one_line(doubt, 160)}; found: {listed}", hint=f"{_FETCH_AGAIN}; or {hint}")
     if len(ordered) == 1:
-        return DataError(f"{asked.name} has only {ordered[0][0].label}: {listed}", hint=hint)
+        return DataError(f"{asked.name} has only the split {ordered[0][0].label}: {listed}", hint=hint)
     why = f" ({one_line(doubt, 160)})" if doubt else ""
     return DataError(f"{asked.name} has several splits or configurations: {listed}{why}", hint=hint)
 
@@ -666,7 +667,7 @@ def _usable(paths: Iterable[Path], asked: _Asked, *, whole_paths: bool = False) 
     if not files:
         endings = Counter(PurePosixPath(name).suffix.lower() or "without an extension" for name in beside)
         shown = ", ".join(f"{count} {one_line(ending, 20)}" for ending, count in endings.most_common(6))
-        reasons = [*unreadable[:_MOST_SHOWN], *([f"found only {shown}"] if shown else [])]
+        reasons = [*unreadable[:_MOST_SHOWN], *([f"found only other files ({shown})"] if shown else [])]
         found = "; ".join(reasons) or "nothing was found"
         raise DataError(f"no usable file in '{one_line(asked.text, 200)}': {found}", hint=SUPPORTED)
     files = _labelled_by_folder(files)

@@ -67,7 +67,7 @@ _AS_ROWS = "convert its texts or rows to JSONL"
 _LFS_POINTER, _LFS_BYTES = b"version https://git-lfs", 1024
 # What a file begins with that is another form than its name says.
 _BEGINNINGS = (
-    (b"PK\x03\x04", "an Excel file or a zip", "save it as CSV"),
+    (b"PK\x03\x04", "an Excel or a ZIP file", "save it as CSV"),
     (b"\xd0\xcf\x11\xe0", "an old Excel file", "save it as CSV"),
     (b"%PDF", "a PDF", "extract its text into a text file"),
     (b"\x1f\x8b", "a gzip file", "rename it to .gz"),
@@ -88,8 +88,8 @@ _BEGINNINGS = (
 )  # fmt: skip
 # What texts may begin with as well.
 _WEB_PAGES = (
-    (b"<!doctype", "a web page, as failed downloads leave behind", "download it again"),
-    (b"<html", "a web page, as failed downloads leave behind", "download it again"),
+    (b"<!doctype", "a web page, which often comes from a failed download", "download it again"),
+    (b"<html", "a web page, which often comes from a failed download", "download it again"),
 )
 
 

@@ -122,16 +122,22 @@ class NamedSplits:
             return f"splits are in several places: {_some([place or '.' for place in places])}"
         return ""
 
+    @property
+    def gone_train(self) -> str:
+        """The training split that is declared without any file; empty where there is none, or another one."""
+        gone = next((split for split in self.gone if split_in(split) == "train"), "")
+        return "" if any(part.label == "train" for part in self.parts) else gone
+
     def trained(self) -> SplitPart | str:
         """The part to train on, or why it cannot be said which that is."""
-        gone = next((split for split in self.gone if split_in(split) == "train"), "")
-        if gone and not any(part.label == "train" for part in self.parts):
-            return f"the split {gone} is declared, but its files are missing"
+        if self.gone_train:
+            return f"the split {self.gone_train} is declared, but its files are missing"
         if len(self.parts) == 1 and not next(iter(self.parts)).split:
             return next(iter(self.parts))
         found = self.doubt or _only(self.of("train"), "train")
         if isinstance(found, SplitPart) and (held_out := self.held_out_files) >= {*self.parts[found]}:
-            return f"{_some(sorted(held_out & {*self.parts[found]}))} belongs to {found.label} and to another split"
+            shared = sorted(held_out & {*self.parts[found]})
+            return f"{found.label} and another split have the same files: {_some(shared)}"
         return found
 
     def measured(self) -> SplitPart | str:
@@ -254,7 +260,7 @@ def _of_texts(documents: Sequence[str]) -> NamedSplits:
     named = [name for part, names in parts.items() if part.split not in (None, "train") for name in names]
     if not named:
         return NamedSplits()
-    rule = "a folder of texts has splits only if every file names its split, and one of them is train"
+    rule = "a folder of texts has splits only if every file names its split, and one split is train"
     return NamedSplits(
         remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read as documents, like the other texts: {rule}"
     )
@@ -364,7 +370,9 @@ def cached_data_set(repo_id: str, name: str, revision: str) -> Path | None:
     folders = [folder for folder in folders if folder.parts[-3] == wanted]
     commits = sorted({folder.name for folder in folders})
     if len(commits) > 1 and commit not in commits:
-        what = f"{repo_id} has several commits in the cache of datasets: {one_line(', '.join(commits), 200)}"
+        what = (
+            f"{repo_id} has several commits in the cache of the datasets library: {one_line(', '.join(commits), 200)}"
+        )
         raise DataError(what, hint="set data.revision to one of them")
     return next((folder for folder in reversed(folders) if len(commits) == 1 or folder.name == commit), None)
 

@@ -133,7 +133,7 @@ def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
     if not start:
         return None, lambda _: iter(())
     if start.startswith(FEATHER_1):
-        raise DataError("a Feather file of version 1", where=label, hint="convert it to Parquet")
+        raise DataError("Feather files of version 1 are not supported", where=label, hint="convert the file to Parquet")
 
     def reader(fields: list[int]) -> Any:
         content.seek(0)

@@ -61,7 +61,7 @@ def _strategy(done: Conversion) -> None:
         return
     name, kind = found[0], str(found[1]).upper()
     if kind in ("NO", "FALSE"):
-        done.leave(Why.NOT_NEEDED, "one process has the whole model", name)
+        done.leave(Why.NOT_NEEDED, "one process trains the whole model", name)
     elif kind == "FSDP":
         _fsdp(done, name)
     elif kind == "DEEPSPEED":
@@ -108,13 +108,13 @@ IMPORTER = Importer(
         {
             "distributed_type": Refused("set distributed.strategy instead"),
             "num_processes": "distributed.processes",
-            "num_machines": Same((1,), "one machine", "set by num_processes for all machines"),
+            "num_machines": Same((1,), "one machine", "set num_processes, the number of processes on all machines"),
             "mixed_precision": To(
                 "training.mixed_precision", values={**_NO, "fp8": Refused("8-bit training is not supported")}
             ),
             "fp16": To("training.mixed_precision", values={True: "fp16", False: "no"}),
-            " ".join(_ADDRESS): NotNeeded("it is only needed on several machines"),
-            "machine_rank": NotNeeded("tui-trainer is started on each machine"),
+            " ".join(_ADDRESS): NotNeeded("only needed with several machines"),
+            "machine_rank": NotNeeded("set on each further machine with `tui-trainer join --node-rank`"),
             "rdzv_backend same_network main_training_function mpirun_config mpirun_config.*": NotNeeded(
                 "tui-trainer starts its processes itself"
             ),
@@ -133,13 +133,13 @@ IMPORTER = Importer(
                 values={"max-autotune": "max-autotune-no-cudagraphs"},
             ),
             "dynamo_config.*": Automatic("the inductor backend is used"),
-            hf.OFFLOADS: To("distributed.cpu_offload", values={False: NotNeeded("off in the file")}),
+            hf.OFFLOADS: To("distributed.cpu_offload", values={False: NotNeeded("turned off in the file")}),
             " ".join(hf.RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
             " ".join(_SHARDING): Automatic("set by distributed.strategy"),
             "fsdp_* fsdp_config.*": Automatic("each layer is split together with its gradients and optimizer state"),
             _ZERO: NotNeeded("DeepSpeed is off in distributed_type"),
             " ".join(_OFFLOAD_DEVICES): Same(
-                ("none", "cpu"), "it follows from the ZeRO stage", "offloading to disk is not supported"
+                ("none", "cpu"), "read together with zero_stage", "offloading to disk is not supported"
             ),
             "deepspeed_config.gradient_accumulation_steps deepspeed_config.gradient_clipping": _SCRIPT,
             f"gradient_accumulation_steps gradient_clipping {_ZERO_FILE}": _SCRIPT,

@@ -69,7 +69,7 @@ _KERNEL = Automatic("the kernel is chosen automatically")
 _KERNELS = {"xformers": _KERNEL, "sage": _KERNEL, "fp8": Refused("8-bit attention is not supported in training")}
 _MEASURED = Off("evaluations measure the held-out loss instead")
 _OFF = NotNeeded("off")
-_OF_ANOTHER = NotNeeded("it belongs to a method that is not enabled")
+_OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 _OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy = fsdp splits the weights"
 # Not its alpaca, which has no sentence before the first instruction, nor those of mistral, which put spaces elsewhere.
 _TEMPLATES = {
@@ -161,7 +161,7 @@ def _task(done: Conversion, name: str, entries: list[dict[str, Any]], read: set[
         other = [form for form in forms if form != "completion" and not _is_conversation(form)]
         shown = one_line(", ".join("a custom type" if form.startswith("{") else form for form in other or forms), 60)
         why = f"the type {shown} is not supported; nearest: chat_template (chat) and completion (causal_lm)"
-        done.leave(Why.REFUSED, why if other else f"a run has one task, but the types are {shown}", name)
+        done.leave(Why.REFUSED, why if other else f"a run has one task, but its data sets have the types {shown}", name)
         read |= {"type"}
     unread = (key for one in entries for key, value in one.items() if key not in read and not off(value))
     if rest := list(dict.fromkeys(unread)):
@@ -245,7 +245,7 @@ def _tokens(done: Conversion) -> None:
         added = named.pop("additional_special_tokens", None)
         if named:
             others = one_line(", ".join(named), 60)
-            why = f"the tokenizer's {others} cannot be changed; remove from the file the tokens that it already has"
+            why = f"the tokenizer's {others} cannot be changed; remove the entries that the tokenizer already has"
             done.leave(Why.REFUSED, why, found[0])
         elif added:
             given[found[0]] = added
@@ -337,7 +337,7 @@ def _floor(done: Conversion) -> None:
             else:
                 done.write("training.min_lr_rate", found[1], found[0])
         else:
-            done.leave(Why.NOT_NEEDED, "it only applies to the cosine schedule", found[0])
+            done.leave(Why.NOT_NEEDED, "only applies to the cosine schedule", found[0])
 
 
 def _cadence(key: str, strategies: tuple[str, ...], steps: str, per_epoch: str) -> KeyGroup:
@@ -403,7 +403,7 @@ IMPORTER = Importer(
             "bnb_config_kwargs.bnb_4bit_compute_dtype": hf.FOUR_BITS["bnb_4bit_compute_dtype"],
             "bnb_config_kwargs.bnb_4bit_quant_storage": Automatic("4-bit weights are stored as bytes"),
             "bnb_config_kwargs.llm_int8_*": _OF_ANOTHER,
-            "merge_lora merge_method": NotNeeded("adapters are merged by exporting"),
+            "merge_lora merge_method": NotNeeded("adapters are merged when they are exported"),
             "qlora_sharded_model_loading": NotNeeded("it only changes how weights are loaded"),
             "loraplus_lr_embedding relora_cpu_offload relora_prune_method": _OF_ANOTHER,
             "jagged_restart_warmup_steps jagged_restart_anneal_steps": _OF_ANOTHER,
@@ -412,10 +412,10 @@ IMPORTER = Importer(
             "eval_batch_size": "evaluation.per_device_eval_batch_size",
             "num_epochs": "training.num_train_epochs",
             "optimizer": hf.OPTIMIZER,
-            "optim_args": Refused("optimizers only take the arguments in [training]"),
+            "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
             "lr_scheduler": hf.SCHEDULER,
             "cosine_constant_lr_ratio lr_div_factor lr_quadratic_warmup": Refused(
-                "cosine_min_lr_ratio is the only argument of a schedule"
+                "the only supported argument of a schedule is cosine_min_lr_ratio"
             ),
             "embedding_lr embedding_lr_scale lr_groups": Refused("all weights have one learning rate"),
             "adam_epsilon2 adam_beta3 torchdistx_path dion_* qgalore_*": _OF_ANOTHER,
@@ -482,9 +482,9 @@ IMPORTER = Importer(
             "plugins": Automatic("these plugins change how axolotl computes or reports, not what is trained"),
             "scaling_softmax_factor scaling_softmax_bias eaft_alpha eaft_k": _OF_ANOTHER,
             "fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
-            "quantization": NotNeeded("it applies to a finished model"),
+            "quantization": NotNeeded("only used after training"),
             "kd_beta kd_normalize_topk kd_online_*": _OF_ANOTHER,
-            "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("off in the file")}),
+            "gc_steps": To("training.empty_cache_steps", values={-1: NotNeeded("turned off in the file")}),
             "gc_collect_steps": Automatic("garbage is collected when memory is low"),
             "max_memory gpu_memory_limit": Automatic("the plan determines what fits"),
             # Several devices.
@@ -498,7 +498,7 @@ IMPORTER = Importer(
             "auto_resume_from_checkpoints": hf.RESUMED,
             "save_first_step dynamic_checkpoint": Off("save at any time with `tui-trainer ask RUN save`"),
             "loss_watchdog_threshold": Off("a NaN or infinite loss is reported, but does not stop the run"),
-            "loss_watchdog_patience": NotNeeded("it belongs to loss_watchdog_threshold"),
+            "loss_watchdog_patience": NotNeeded("only used with loss_watchdog_threshold"),
             "do_causal_lm_eval eval_causal_lm_metrics do_bench_eval bench_dataset bench_split": _MEASURED,
             "eval_table_size eval_max_new_tokens lm_eval_*": _MEASURED,
             """generate_samples num_generation_samples generation_max_new_tokens generation_temperature generation_top_p

@@ -11,12 +11,12 @@ _DATA: Table = {
     "num_workers": THREADS,
     "prefetch_factor pin_memory": "dataloader.*",
     "persistent_workers": LIVING_THREADS,
-    "dataset": NotNeeded("it names no file; set data.path to a text file"),
+    "dataset": NotNeeded("this key does not name a file; set data.path to a text file"),
 }
 
 
 def _start_from_recipe(done: Conversion) -> None:
-    done.write("profile", "char-lm", reason="the recipe for this trainer; it provides what the file does not set")
+    done.write("profile", "char-lm", reason="the recipe for this trainer, which provides what the file does not set")
 
 
 IMPORTER = Importer(

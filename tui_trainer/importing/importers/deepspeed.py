@@ -13,7 +13,7 @@ from tui_trainer.importing.rules import OPTIMIZERS, Automatic, NotNeeded, Off, R
 _OF_THE_SCRIPT = Automatic("set by the training script")
 _OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
 _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
-_DECAY, _BIAS = "weight decay is decoupled from gradients", "the bias of the first steps is corrected"
+_DECAY, _BIAS = "weight decay is decoupled from gradients", "bias correction is always used"
 _MOST_LOGGING_STEPS = 10**6
 _SIZES = NotNeeded("communication sizes are computed from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
@@ -27,7 +27,7 @@ def _precision(done: Conversion) -> None:
     elif "auto" in others:
         done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
     elif names:
-        done.write("training.mixed_precision", "no", *names, reason="no 16-bit format is on")
+        done.write("training.mixed_precision", "no", *names, reason="neither bf16 nor fp16 is on")
 
 
 def _offload(done: Conversion) -> None:
@@ -35,7 +35,7 @@ def _offload(done: Conversion) -> None:
     found = {name: value for name in _OFFLOADS if isinstance(value := done.given.get(name), dict)}
     on = [name for name, value in found.items() if value.get("device", "none") == "cpu"]
     off = [name for name, value in found.items() if value.get("device", "none") == "none"]
-    done.leave(Why.NOT_NEEDED, "off in the file", *off)
+    done.leave(Why.NOT_NEEDED, "turned off in the file", *off)
     if not on:
         return
     if stage in (2, 3):
@@ -94,11 +94,11 @@ IMPORTER = Importer(
             "optimizer.params.torch_adam optimizer.params.fused": OTHER_TOOL,
             "optimizer.params.adam_w_mode": Same((True,), _DECAY, f"{_DECAY} here", Why.REFUSED),
             "optimizer.params.bias_correction": Same((True,), _BIAS, f"{_BIAS} here", Why.REFUSED),
-            "optimizer.params.*": Refused("optimizers only take the arguments in [training]"),
+            "optimizer.params.*": Refused("the only supported optimizer arguments are those in [training]"),
             "optimizer.*": OTHER_TOOL,
             "scheduler.type": To(
                 "training.lr_scheduler_type",
-                "linear warm-up; DeepSpeed's is logarithmic unless it is set to linear",
+                "the warm-up is linear; in DeepSpeed it is logarithmic by default",
                 values=_SCHEDULES,
             ),
             "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),

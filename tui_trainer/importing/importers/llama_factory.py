@@ -38,10 +38,10 @@ from tui_trainer.importing.tokens_and_positions import rope_by_length, tokens
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
-_NAMES_IN_ITS_LIST = "it is a name in a dataset_info.json that was not found"
+_NAMES_IN_ITS_LIST = "the dataset_info.json that lists this data set was not found"
 _OFF = NotNeeded("off")
 TRIED = NotNeeded("try a model with `tui-trainer generate RUN`")
-_OF_ANOTHER = NotNeeded("it belongs to a method that is not enabled")
+_OF_ANOTHER = NotNeeded("only used by a method that is not enabled")
 OWN_ROWS = "each process computes whole layers on its own rows; distributed.strategy splits the weights"
 # The same text, whatever the rows are. Not its zephyr, which has a system message of its own, nor its mistral, which
 # has no space before [/INST]. Its alpaca and vicuna are these without the token that begins a text.
@@ -170,7 +170,7 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
         settings = dict(found[0].settings)
         if any(one.settings != settings for one in found):
             raise ValueError(
-                "its data sets differ in columns, splits or number of rows, but a run uses the same for all"
+                "the data sets differ in columns, splits or number of rows, but a run uses the same ones for all"
             )
         if not trained and set(settings) - {"data.split"}:
             done.leave(
@@ -189,7 +189,7 @@ def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[
     for setting, value in settings.items():
         names_read, reason = [key], path.name
         if setting == "data.max_rows":
-            reason = f"{path.name}; the first rows, LLaMA-Factory takes random ones"
+            reason = f"{path.name}; the first rows are used, but LLaMA-Factory takes random ones"
             limit = done.first("max_samples")
             if limit and whole(limit[1]) and whole(value):
                 value, names_read = min(whole(limit[1]) or 0, whole(value) or 0), [key, "max_samples"]
@@ -201,7 +201,7 @@ def _mixing(done: Conversion) -> None:
     """Sources that are drawn from by chance end at other rows than all of each."""
     found = done.first("mix_strategy")
     if found and found[1] != "concat":
-        reason = "its data sets are mixed randomly; set data.weights to how often the rows of each are used"
+        reason = "random mixing is not supported; set data.weights to how often the rows of each data set are used"
         done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
 
 
@@ -238,13 +238,18 @@ IMPORTER = Importer(
             "compute_accuracy": Off("evaluations measure the held-out loss instead"),
             "plot_loss": Always("the loss curve is always shown"),
             "use_mca use_megatron_bridge use_hyper_parallel": Off(hf.SEVERAL_PROCESSES),
-            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused("it belongs to another trainer"),
+            "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused(
+                "only used by a trainer that is not supported"
+            ),
             "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
             "use_swanlab swanlab_*": hf.NOT_SENT,
             # The model: hparams/model_args.py.
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
             "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "the fast tokenizer is used here"),
-            "split_special_tokens": Refused("special tokens in a text are always read as special tokens"),
+            "split_special_tokens": Refused(
+                "set this in tokenizer_config.json for plain texts; in chats, only the special tokens of the template "
+                "stay whole"
+            ),
             "init_special_tokens": Same(
                 ("noise_init",), "new embedding rows start at the mean of the existing ones, without noise",
                 "new embedding rows start at the mean of the existing ones, not from descriptions", Why.REFUSED,
@@ -273,7 +278,7 @@ IMPORTER = Importer(
             """image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
             video_fps video_maxlen audio_sampling_rate""": NotNeeded("models are trained on text"),
             "offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_*": TRIED,
-            "export_*": NotNeeded("it applies to a finished model"),
+            "export_*": NotNeeded("only used after training"),
             "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
             "print_param_status": hf.OTHER_TOOL,
             # The data: hparams/data_args.py.

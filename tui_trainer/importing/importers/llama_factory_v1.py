@@ -54,7 +54,7 @@ def _data(done: Conversion) -> None:
 def _answers(done: Conversion) -> None:
     """The command sft is not in the file."""
     if done.has("model"):
-        reason = "the sft command; a conversation is one row here, but one row per answer in LLaMA-Factory"
+        reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
 
 
@@ -114,10 +114,10 @@ IMPORTER = Importer(
             "peft_config.use_rslora": "tuning.use_rslora",
             "peft_config.use_dora": "tuning.use_dora",
             "peft_config.modules_to_save": hf.WHOLE_LAYERS,
-            "peft_config.export_* peft_config.infer_dtype": NotNeeded("it applies to a finished model"),
+            "peft_config.export_* peft_config.infer_dtype": NotNeeded("only used after training"),
             """peft_config.freeze_trainable_layers peft_config.freeze_trainable_modules
             peft_config.freeze_extra_modules peft_config.cast_trainable_params_to_fp32""": NotNeeded(
-                "it belongs to a method that is not enabled"
+                "only used by a method that is not enabled"
             ),
             "quant_config.name": Same(
                 ("bnb", "auto"), *("4-bit weights use bitsandbytes",) * 2, Why.REFUSED
@@ -128,7 +128,7 @@ IMPORTER = Importer(
             "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
             # config/data_args.py, config/training_args.py.
             "train_dataset": NotSupported("this list of data sets was not found; set data.path to the data file"),
-            "eval_dataset": NotSupported("LLaMA-Factory v1 does not read it either; set data.eval_path"),
+            "eval_dataset": NotSupported("LLaMA-Factory v1 ignores this key; set data.eval_path for held-out rows"),
             "output_dir": hf.ARGUMENTS["output_dir"],
             "cutoff_len": To("data.max_length", "longer rows are truncated"),
             "learning_rate num_train_epochs max_grad_norm seed": "training.*",
@@ -149,8 +149,8 @@ IMPORTER = Importer(
             "pref_loss pref_beta pref_ftx simpo_gamma dpo_label_smoothing ld_alpha": _ONLY_SUPERVISED,
             # Several devices.
             "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
-            "dist_config.config_file dist_config.dcp_path": NotNeeded("it belongs to dist_config.name"),
-            "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("off in the file")}),
+            "dist_config.config_file dist_config.dcp_path": NotNeeded("only used with dist_config.name"),
+            "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("turned off in the file")}),
             "dist_config.mixed_precision": "training.mixed_precision",
             "dist_config.*": Off(hf.SEVERAL_PROCESSES),
             "cp_size": Same((1,), hf.SEVERAL_PROCESSES, v0.OWN_ROWS, Why.REFUSED),

@@ -144,7 +144,7 @@ MODEL: Table = {
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
 INIT = To("tuning.init_lora_weights", values={True: "default"})
-OFF = NotNeeded("off in the file")
+OFF = NotNeeded("turned off in the file")
 
 
 def _last_layers(count: Any) -> str:
@@ -186,7 +186,7 @@ SCRIPT_DATA: Table = {
     "streaming": "data.streaming",
     "keep_linebreaks": Same((True,), "line breaks are kept", "line breaks are kept here", Why.REFUSED),
     "test_file max_predict_samples": NotNeeded("evaluate on other data with `tui-trainer evaluate RUN`"),
-    "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to its task"),
+    "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to the name of the task"),
     "val_max_target_length num_beams": NotSupported("evaluations generate answers without this setting"),
     "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
     "label_all_tokens": Same((False,), *("only the first token of a word is labelled",) * 2, Why.REFUSED),
@@ -218,7 +218,7 @@ ARGUMENTS: Table = {
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
     "optim": OPTIMIZER,
-    "optim_args": Refused("optimizers only take the arguments in [training]"),
+    "optim_args": Refused("the only supported optimizer arguments are those in [training]"),
     "optim_target_modules": Refused("one optimizer updates all trainable weights"),
     "data_seed": Automatic("training.seed also sets the order of the rows"),
     "full_determinism": "training.deterministic",
@@ -272,7 +272,7 @@ ARGUMENTS: Table = {
     "do_eval": NotNeeded("held-out rows are always evaluated"),
     "do_predict": Off("try a model with `tui-trainer generate RUN`"),
     # Saving and logging.
-    "output_dir": To("output.runs_dir", "each run has its own folder in it"),
+    "output_dir": To("output.runs_dir", "each run has its own folder inside"),
     "run_name": "output.name",
     "overwrite_output_dir": NotNeeded("each run has its own folder"),
     "resume_from_checkpoint": RESUMED,
@@ -285,17 +285,17 @@ ARGUMENTS: Table = {
     "logging_nan_inf_filter": Always("a NaN or infinite loss is shown unchanged"),
     "logging_dir": NotNeeded("the journal is in the run's folder"),
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
-    "deepspeed": Off("its file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
+    "deepspeed": Off("the DeepSpeed file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     "fsdp": To("distributed.strategy", LAYER_BY_LAYER, convert=_strategy),
     f"{OFFLOADS} use_cpu_offload": To(
-        "distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("off in the file")}
+        "distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("turned off in the file")}
     ),
     " ".join(RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
     "fsdp_*": Automatic("each layer is split together with its gradients and optimizer state"),
-    "local_rank ddp_*": NotNeeded("torchrun sets it for each process"),
+    "local_rank ddp_*": NotNeeded("torchrun sets this for each process"),
     "project trackio_*": NOT_SENT,
     "push_to_hub hub_*": Off(NOT_SENT.reason),
-    "debug": Off("not available"),
+    "debug": Off("there is no debug mode"),
     "tpu_*": NotNeeded("training runs on an NVIDIA GPU or a CPU"),
     "split_batches accelerator_config.split_batches": Refused("the batch size must be per device, not for all devices"),
     # What only matters to the library itself.

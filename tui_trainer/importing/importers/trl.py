@@ -65,7 +65,7 @@ _LAUNCHED_PROCESSES = 8
 
 def _template_file(value: Any) -> Any:
     if not str(value).endswith(".jinja"):
-        raise ValueError("it is the template of another tokenizer; save it as a .jinja file")
+        raise ValueError("a template cannot be read from another tokenizer; save the template as a .jinja file")
     return value
 
 
@@ -79,10 +79,13 @@ def _launch(done: Conversion) -> None:
             done.write(STRATEGY, strategy, "accelerate_config", reason="from TRL's config of this name")
             if not count:
                 done.write(
-                    PROCESSES, _LAUNCHED_PROCESSES, "accelerate_config", reason="the number of processes in that config"
+                    PROCESSES,
+                    _LAUNCHED_PROCESSES,
+                    "accelerate_config",
+                    reason="the number of processes in TRL's config of this name",
                 )
         else:
-            done.leave(Why.NOT_NEEDED, "one process has the whole model", "accelerate_config")
+            done.leave(Why.NOT_NEEDED, "one process trains the whole model", "accelerate_config")
     if count and done.devices and done.devices != whole(count[1]):
         done.leave(Why.AS_ASKED, "set by --processes", "num_processes")
     elif count:
@@ -93,7 +96,11 @@ def _launch(done: Conversion) -> None:
 
 def _no_cut(done: Conversion) -> None:
     if done.given.get("max_length", 0) is None:
-        done.leave(Why.DOES_NOT_FIT, "TRL truncates no rows then; set data.max_length to the longest row", "max_length")
+        done.leave(
+            Why.DOES_NOT_FIT,
+            "with null, TRL truncates no rows; set data.max_length to the length of the longest row",
+            "max_length",
+        )
 
 
 def _mixture(done: Conversion) -> None:
@@ -149,7 +156,7 @@ def _handbook(done: Conversion) -> None:
     if unread:
         done.leave(Why.REFUSED, f"unsupported keys: {one_line(', '.join(unread), 60)}", *names)
     elif len(configurations) != 1 or shared or any(some != first for some in parts.values()):
-        why = "a run has one configuration and the same splits for all data sets, but these have several"
+        why = "a run has one configuration and the same splits for all data sets, but this list has several"
         done.leave(Why.REFUSED, f"{why}; nearest: one file with all rows as data.path", *names)
     else:
         done.write("data.path", [f"{HUB_PREFIX}{place}" for place in parts], *names)
@@ -177,7 +184,7 @@ def _held_out(done: Conversion) -> None:
     measures = any(not off(done.given.get(name)) for name in ("eval_strategy", "evaluation_strategy"))
     if not measures or done.has("datasets"):
         if split:
-            done.leave(Why.NOT_NEEDED, "TRL does not evaluate on it", split[0])
+            done.leave(Why.NOT_NEEDED, "TRL does not evaluate on this split", split[0])
     elif split:
         done.write("data.eval_split", split[1], split[0])
     elif done.has("dataset_name"):
@@ -195,11 +202,11 @@ def _learnt(done: Conversion) -> None:
     elif names or done.has("model_name_or_path"):
         columns = _columns_near(done)
         if columns >= _PAIR:
-            reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats them"
+            reason = "TRL trains only on the completion of rows with a prompt; here a chat template formats these rows"
             done.write("task.loss_on", "completion", *names, reason=reason)
             done.write("task.type", "chat", reason="rows have a prompt and a completion")
         else:
-            reason = 'TRL trains on whole conversations; set "completion" for rows with a prompt and a completion'
+            reason = 'TRL trains on whole conversations; set task.loss_on = "completion" for rows with a prompt'
             done.write("task.loss_on", "all", *names, reason="TRL trains on whole conversations" if columns else reason)
 
 
@@ -219,7 +226,7 @@ def _framed_by_template(done: Conversion) -> None:
         if found := done.first(f"dataset_kwargs.{name}"):
             done.leave(Why.ALWAYS, "a conversation only has the tokens of its template", found[0])
     if (end := done.first("eos_token")) and str(end[1]) in template:
-        done.leave(Why.ALWAYS, "the chat template writes it at the end of an answer", end[0])
+        done.leave(Why.ALWAYS, "the chat template writes this token at the end of an answer", end[0])
 
 
 def _routers(done: Conversion) -> None:
@@ -295,7 +302,7 @@ IMPORTER = Importer(
             "dataset_streaming streaming": "data.streaming",
             "datasets": Refused("set data.path to files, folders or data sets of the Hub"),
             "dataset_mixture dataset_mixer": Refused("the list names no data sets"),
-            "dataset_splits": NotNeeded("it belongs to dataset_mixer"),
+            "dataset_splits": NotNeeded("only used with dataset_mixer"),
             "test_split_size": "data.eval_fraction",
             "chat_template_path": To("task.chat_template", convert=_template_file),
             "eos_token": Same(
@@ -310,7 +317,7 @@ IMPORTER = Importer(
             "env*": NotNeeded("set environment variables in the shell"),
             "ignore_bias_buffers": hf.OTHER_TOOL,
             "model_init_kwargs.use_kernels": hf.LIGER,
-            "accelerate_config": Refused("its file was not found; set distributed.strategy instead"),
+            "accelerate_config": Refused("the accelerate file was not found; set distributed.strategy instead"),
             "use_bnb_nested_quant": "quantization.bnb_4bit_use_double_quant",
             "gradient_checkpointing_use_reentrant": Automatic("checkpointing is always non-reentrant"),
         },
