@@ -184,13 +184,13 @@ CASES = [
     Case("no tensors", write("model.safetensors", b"\2" + b"\0" * 7 + b"{}"), ("contain no tensors",)),
     Case("garbage as .bin", lambda f: (remove("model.safetensors")(f), write("pytorch_model.bin", b"x" * 99)(f)),
          ("pytorch_model.bin is damaged", "copy the model again")),
-    Case("larger tokenizer", enlarge_tokenizer, ("the tokenizer has 387 tokens but the embedding 384 rows",)),
+    Case("larger tokenizer", enlarge_tokenizer, ("the tokenizer has 387 tokens, but the embedding has 384 rows",)),
     Case("no tokenizer", remove("tokenizer.json"), ("the folder has no tokenizer", "copy tokenizer.json")),
     Case("damaged tokenizer", write("tokenizer.json", b"{}"), ("tokenizer.json is damaged; copy it again",)),
     Case("damaged config", write("config.json", b"{"), ("config.json cannot be read as JSON",)),
     Case("hostile config", configure(model_type="\x1b[0m", architectures=["\x1b[31mForMaskedLM"]), ("is a masked",)),
     Case("encoder", configure(model_type="bert", architectures=["BertForMaskedLM"]),
-         ("BertForMaskedLM is a masked language model", "does not continue a text; choose a decoder")),
+         ("BertForMaskedLM is a masked language model", "cannot be trained to continue text; choose a decoder")),
     Case("seq2seq", configure(model_type="t5", is_encoder_decoder=True, architectures=["T5ForConditionalGeneration"]),
          ("an encoder-decoder model", "choose a decoder")),
     Case("classifier", configure(architectures=["LlamaForSequenceClassification"]), ("is a text classifier",)),
@@ -366,8 +366,8 @@ def test_pickle_that_calls_a_function_is_refused_without_loading_it(copied, plac
             as_bin(folder, old_form=old_form, extra=_Payload(canary))
             message = refused(capsys, train(folder))
             assert "pytorch_model.bin contains more than tensors (posix.system) and is not loaded" in message
-            assert "use the version with .safetensors files" in message
-            assert "convert this file, which runs its code: python" in message
+            assert "use the version of the model with .safetensors files" in message
+            assert "convert it, which runs the code in the file with all your permissions: python" in message
             assert not canary.exists()
             torch.load(folder / "pytorch_model.bin", weights_only=False)
             assert canary.exists(), "the payload works"
@@ -379,7 +379,7 @@ def test_command_of_the_refusal_converts_a_pickle(old_form, copied, capsys, barr
     folder = copied()
     as_bin(folder, old_form=old_form, came_from=Path("somewhere"))
     message = refused(capsys, train(folder))
-    command = message.rpartition("which runs its code: python ")[2].strip()
+    command = message.rpartition("with all your permissions: python ")[2].strip()
     subprocess.run(f"{shlex.quote(sys.executable)} {command}", shell=True, check=True, capture_output=True)
     assert main(["plan", "--model", str(folder), *words(SETTINGS)]) == 0
 

@@ -40,7 +40,7 @@ NO_RUNS = ("../x", "/etc", "/", "../../../../etc/passwd", "", HOSTILE, "nobody",
 def without_model(run: RunFolder) -> str:
     shutil.rmtree(run.model)
     shutil.rmtree(run.checkpoints)
-    return "its checkpoints are gone as well, so the model cannot be written again"
+    return "the checkpoints are gone as well, so the model cannot be written again"
 
 
 def of_another_version(run: RunFolder) -> str:

@@ -41,7 +41,7 @@ CASES = [
     ("llama", ALPACA, "chat", "the rows are pairs of input and answer"),
     ("llama", {"prompt": "Sheep?", "completion": " None."}, "chat", "the rows are pairs of input and answer"),
     ("llama", {"tokens": ["Ann"], "ner_tags": ["B-PER"]}, "token_classification", "the rows are words with their tags"),
-    ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, which does not continue a text"),
+    ("bert", LABELLED, "sequence_classification", "BertModel is an encoder, which cannot be trained to continue text"),
     ("bert", {"tokens": ["Ann"], "labels": ["B-PER"]}, "token_classification", "BertModel is an encoder"),
     ("bert", SPANS, "token_classification", "BertModel is an encoder"),
     ("bert", ASKED, "question_answering", "BertModel is an encoder"),
@@ -162,7 +162,7 @@ def test_named_task_or_recipe_stays_whatever_the_data_is(tmp_path):
         document.set(key, value)
     refitted(document)
     assert document.recipe_name == "quickstart" and document.value("task.type") == "char_lm"
-    with pytest.raises(ConfigError, match="is an encoder, which does not continue a text"):
+    with pytest.raises(ConfigError, match="is an encoder, which cannot be trained to continue text"):
         find_task("char_lm").problems(document.loaded.config)
     document = opened(Request())
     document.set("task.type", "token_classification")
@@ -232,7 +232,7 @@ def test_recipe_that_does_not_fit_names_its_reason(tmp_path):
     reasons = {
         "finetune": "",
         "tweet-sentiment": "",
-        "chat-scratch": "BertForMaskedLM is a masked language model, which does not continue a text",
+        "chat-scratch": "BertForMaskedLM is a masked language model, which cannot be trained to continue text",
         "t5-summarisation": "bert has no sequence-to-sequence head",
         "ner": "the row has 2 words but 1 tag",
         "python-questions": "no column holds the question",

@@ -107,7 +107,7 @@ def test_labels_and_answers_are_printed():
         "\n".join("".join(p for p, _ in line) for line in sample_lines(one, 1, 2, UNICODE_SIGNS, 80)) for one in rows
     ]
     assert "2 tokens, labelled, +0 padding\n" in text[0] and text[0].endswith("label: joy\u241b")
-    assert "3 tokens, 2 trained (67%), +0 padding, +1 in the answer" in text[1]
+    assert "3 tokens, 2 trained (67%), +0 padding, +1 padding in the answer" in text[1]
     assert text[1].endswith("answer:\n    \u27e6out\u27e8<eos>\u27e9\u27e7")
 
 

@@ -53,7 +53,7 @@ def test_paths_of_this_machine_are_removed_and_reported(trained):
     card = files["README.md"].decode()
     assert card == "Trained on ~/texts/mine.jsonl in a, and on /data/shared/x.txt by https://a.b/data/y."
     assert "adapter_config.json: /secret/place/llama is replaced by llama" in notes
-    assert [note for note in notes if "contains" in note] == ["README.md contains /data/shared/x.txt"]
+    assert [note for note in notes if "contains" in note] == ["README.md contains the path /data/shared/x.txt"]
     assert files["model.safetensors"] == (trained.model / "model.safetensors").read_bytes()
     assert str(trained.root) in (trained.model / "README.md").read_text(), "the run's own files stay as they are"
 
@@ -161,7 +161,10 @@ def test_upload_is_shown_and_sent_as_one_private_commit(trained, tmp_path):
         asked = run(*arguments, environment=environment)
         assert asked.returncode == 2 and "add --yes" in asked.stderr and not hub.created and not hub.received
         assert "you and people you give access to (private)" in asked.stdout and "adapter_config.json" in asked.stdout
-        assert "licence  unknown" in asked.stdout and "note     README.md contains /data/shared/x.txt" in asked.stdout
+        assert (
+            "licence  unknown" in asked.stdout
+            and "note     README.md contains the path /data/shared/x.txt" in asked.stdout
+        )
         wrong = run(*arguments, "--yes", environment=environment | {"HF_TOKEN": "wrong"})
         assert wrong.returncode == 2 and "this account has no write access to me/model" in wrong.stderr
         done = run(*arguments, "--yes", environment=environment)

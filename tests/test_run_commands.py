@@ -95,7 +95,7 @@ def test_impossible_comparison_is_refused(pair, capsys):
 
 def test_run_is_renamed(pair, capsys):
     assert main(["rename", "first", "better"]) == 0
-    assert "first is now better" in capsys.readouterr().out
+    assert "first is now called better; its folder is" in capsys.readouterr().out
     assert [run.name for run in known_runs()] == ["better", "second"]
     assert main(["rename", "better", "second"]) == 2
     assert main(["rename", "better", "a/b"]) == 2

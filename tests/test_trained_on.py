@@ -152,9 +152,9 @@ def test_changed_model_is_refused_with_the_file_and_the_way_out(finished, tmp_pa
             for command, *options in (["generate", "The"], ["export", "--to", "merged"], ["resume", "--no-ui"]):
                 assert main([command, run.name, *options]) == 2
                 message = capsys.readouterr().err
-                assert f"its folder `model` has changed since the run: {file}" in message
+                assert f"the folder `model` has changed since the run wrote it: {file}" in message
                 assert (
-                    f"move {run.model} out of the way: `tui-trainer resume {run.name}` writes the model again"
+                    f"move {run.model} to another place: `tui-trainer resume {run.name}` writes the model again"
                     in message
                 )
 

@@ -56,10 +56,7 @@ def test_resume_writes_a_missing_model_again_from_the_last_checkpoint(run, capsy
     for command in (["export", "mine", "--to", "merged"], ["publish", "mine", "--to", "me/model", "--yes"]):
         assert main(command) == 2
         message = capsys.readouterr().err
-        assert (
-            "its folder `model` is gone; `tui-trainer resume mine` writes the model again from the checkpoints"
-            in message
-        )
+        assert "the folder `model` of this run is gone; `tui-trainer resume mine` writes the model again" in message
     assert main(["resume", "mine", "--no-ui"]) == 0
     assert contents(run.model) == before
     words = "the run is finished, but its folder `model` is gone. The model is written again from step-10 (last step)"
@@ -121,8 +118,7 @@ def test_missing_model_without_checkpoints_is_refused(run, capsys):
         assert main(command) == 2, command
         message = capsys.readouterr().err
         assert (
-            "its folder `model` is gone; its checkpoints are gone as well, so the model cannot be written again"
-            in message
+            "the folder `model` of this run is gone; the checkpoints are gone as well, so the model cannot" in message
         )
     assert run.journal.read_bytes() == before and not run.model.exists()
 
@@ -191,7 +187,7 @@ def test_resume_without_a_plan_is_refused_if_no_checkpoint_has_a_copy(spoil, run
     before = contents(run.root)
     with pytest.raises(FolderError) as refused:
         open_again(run)
-    assert fault in str(refused.value) and "step-10, written by an earlier version, has no copy" in str(refused.value)
+    assert fault in str(refused.value) and "step-10, which an earlier version wrote, has no copy" in str(refused.value)
     assert "a new plan from config.toml might differ" in str(refused.value)
     assert f"tui-trainer {run.config} --set output.name=mine-anew" in str(refused.value)
     assert {**contents(run.root), "run.lock": b""} == {**before, "run.lock": b""}

@@ -130,9 +130,9 @@ PLANTED = {
 NOTES = {
     "packed_with_mask": (
         {"told": [RunProblem(
-            step=0, kind=PACKED_WITH_MASK, message="variable-length attention is not used because torch")],
+            step=0, kind=PACKED_WITH_MASK, message="variable-length attention is not used (torch")],
          "plan": {"packing": True}},
-        ["is not used because torch"], {"data.packing": False, "data.group_by_length": True},
+        ["is not used (torch"], {"data.packing": False, "data.group_by_length": True},
     ),
     "unsloth_missing": (
         {"told": [RunProblem(step=0, kind=NOT_IN_THE_MODEL, message="Unsloth computes 0 of the 90 modules")]},

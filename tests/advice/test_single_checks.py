@@ -64,7 +64,7 @@ TORCH_BUILDS = [
     ((12, 4), (13, 2), card(9, 0), TORCH, "warn", "cu126"),
     ((13, 0), None, card(9, 0), TORCH, "warn", "cu130"),
     ((11, 8), (12, 6), card(9, 0), TORCH, "warn", "newer NVIDIA driver"),
-    ((13, 2), (12, 6), card(10, 0), TORCH, "warn", "need CUDA 12.8"),
+    ((13, 2), (12, 6), card(10, 0), TORCH, "warn", "needs CUDA 12.8"),
     ((12, 8), None, card(10, 0), TORCH, "warn", "cu128"),
     ((13, 2), (13, 0), card(7, 0), TORCH, "warn", "cu126"),
     ((13, 2), (12, 6), card(3, 7), TORCH, "warn", "too old"),
@@ -156,7 +156,7 @@ def test_an_earlier_run_counts_only_for_its_task_model_and_device(tiny_run, tiny
     assert newest_measured(plan.model_copy(update={"config": elsewhere})) == replace(found, save_bytes_per_second=None)
     rows = plan.model_copy(update={"shape_key": str(replace(key, cut="1of1x1"))})
     assert newest_measured(rows) == replace(found, step_seconds=None)
-    probed = "variable-length attention is not used because torch: gradients differ"
+    probed = "variable-length attention is not used (torch: gradients differ"
     for kind, message, changes in (
         ("attention changed", probed, {"attention": probed}),
         (NOT_IN_THE_MODEL, "0 of 90", {"unsloth": "0 of 90"}),
@@ -178,7 +178,7 @@ def test_what_an_earlier_run_measured_replaces_what_was_assumed(quickstart):
     assert "not measured here yet" in details("cadence", None) and "measured in run r" in details("cadence", slow)
     measured = verdict_of("cadence", replace(quickstart, earlier=slow))
     assert measured.status == "warn" and measured.fix and "checkpoint.save_steps" in measured.fix
-    probed = "variable-length attention is not used because torch: it leaks"
+    probed = "variable-length attention is not used (torch: it leaks"
     assert f"run r: {probed}" in details("attention", replace(slow, attention=probed))
     assert "run r" not in details("attention", slow)
 

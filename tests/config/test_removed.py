@@ -26,7 +26,12 @@ NO_DEADLINE = "is ignored: runs no longer have a deadline; `tui-trainer plan` sh
 DROPPED = [
     ("targets.deadline", "'3h'", None, f"targets.deadline = '3h' {NO_DEADLINE}"),
     ("model.kernels", "'hub'", "auto", "'auto' is used instead: kernels from the hub are no longer supported"),
-    ("training.torch_compile_mode", "'max-autotune'", "max-autotune-no-cudagraphs", "it searches for the same kernels"),
+    (
+        "training.torch_compile_mode",
+        "'max-autotune'",
+        "max-autotune-no-cudagraphs",
+        "the replacement searches",
+    ),
 ]
 REFUSED = [
     ("distributed.strategy", "'tp'", STRATEGY),
@@ -91,7 +96,7 @@ def test_the_config_of_a_finished_run_is_never_refused():
     }  # fmt: skip
     assert notes == [
         "task.source_language = 'x' is ignored: the language of the texts is no longer a setting",
-        "distributed.strategy = 'tp' is ignored, 'fsdp' is used instead: tensor parallelism was removed",
+        "distributed.strategy = 'tp' is ignored, and 'fsdp' is used instead: tensor parallelism was removed",
     ]
     assert not problems
 

@@ -120,7 +120,7 @@ def test_a_node_that_cannot_take_part_ends_the_run_with_its_reason(tiny_config, 
     run = open_new(tiny_config("third", NODES))
     with ThreadPoolExecutor(2) as pool:
         carried, joined = pool.submit(carry_out, run), pool.submit(join, run.folder, 2, lambda *_: None, Event())
-        with pytest.raises(InputError, match="there is no node 2 of 2, counted from 0"):
+        with pytest.raises(InputError, match="node 2: nodes are counted from 0, and this run has 2 of them"):
             joined.result(120)
         told = {"attempt": rendezvous.Assignment.read(run.folder).attempt, "problem": "no data here"}
         rendezvous.tell_of_node(run.folder, 1, **told)

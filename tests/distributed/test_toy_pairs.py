@@ -105,7 +105,7 @@ def test_a_preview_shows_both_documents_of_each_pair_and_the_plan_counts_them(re
             assert max(sample.tokens + sample.padding for sample in preview.samples) - 1 <= plan.longest_row
             assert 0 < preview.padding.grouped < preview.padding.padded and 0 < preview.padding.packed < 1
             lines = [text for line in sample_lines(preview.samples[0], 1, 1, NO_SIGNS, 80) for text, _ in line]
-            assert any("its document 1" in line for line in lines)
+            assert any("document 1 of this row" in line for line in lines)
 
 
 def check_equal(mine, theirs, *, places=1e-6):

@@ -345,7 +345,7 @@ def paired(name: str, *columns: str, labels: Sequence[Any] = ("x", "y"), label: 
     """Two texts a row with a label."""
     rows = [dict.fromkeys(columns[2:], n) | {columns[0]: f"one {n}", columns[1]: f"two {n}"} for n in (1, 2)]
     content = [{**row, label: value} for row, value in zip(rows, labels, strict=True)]
-    told = ("data.text_pair_column is", f"rows with {columns[0]} and {columns[1]} are pairs")
+    told = ("data.text_pair_column is", f"the columns {columns[0]} and {columns[1]} hold pairs of texts")
     task = {"task": "sequence_classification", "learnt": tuple(f"one {n}two {n} -> {labels[n - 1]}" for n in (1, 2))}
     outcome = {} if "refused" in more else {**task, "notes": told}
     return Wild(name=name, content=content, model="encoder", **{**outcome, **more})
@@ -453,10 +453,10 @@ LABEL_FORMS = (
     labelled("names beside ids", 0, 1, column="label", learnt=("0", "1")),
     Wild(name="label and label_text", model="encoder", task="sequence_classification",
          content=[{"text": "a", "label": 0, "label_text": "no"}, {"text": "b", "label": 1, "label_text": "yes"}],
-         learnt=("a -> 0", "b -> 1"), notes=("not used: label_text; set data.label_column to choose",)),
+         learnt=("a -> 0", "b -> 1"), notes=("other candidates: label_text; set data.label_column to choose",)),
     Wild(name="label and score", model="encoder", task="sequence_classification",
          content=[{"text": "a", "label": "no", "score": 0.9}, {"text": "b", "label": "yes", "score": 0.8}],
-         learnt=("a -> no", "b -> yes"), notes=("not used: score",)),
+         learnt=("a -> no", "b -> yes"), notes=("other candidates: score",)),
     Wild(name="sentiment and category", model="encoder", refused=("several columns could hold the labels",
          "category, sentiment"),
          content=[{"text": "a", "sentiment": "x", "category": "y"}, {"text": "b", "sentiment": "z", "category": "w"}]),
@@ -472,7 +472,8 @@ LABEL_FORMS = (
          refused=("toxic, threat, which hold 0 or 1, are classes; other columns: title, text", "by commas")),
     wide("columns of classes that are named", "title,text,toxic,threat,seen", "a b,you fool,1,0,1",
          "c d,nice day,0,1,1", settings={"data.label_column": "toxic, threat", "data.text_column": "text"},
-         learnt=("you fool -> toxic", "nice day -> threat"), notes=("not used: seen", "candidates: seen, title")),
+         learnt=("you fool -> toxic", "nice day -> threat"),
+         notes=("other candidates: seen; set data.label_column", "candidates: seen, title")),
     wide("columns of classes beside two texts", "premise,hypothesis,toxic,threat", "you fool,no,1,0", "nice day,no,0,1",
          learnt=("you foolno -> toxic", "nice dayno -> threat")),
     wide("columns of classes with one class a row", "text,toxic,threat", "you fool,1,0", "nice day,0,1",

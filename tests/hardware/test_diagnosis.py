@@ -101,7 +101,7 @@ def test_a_gpu_without_a_driver_that_answers_has_a_remedy(machine, fake_nvml, su
     (unseen,) = diagnose(machine(nvidia_pci_devices=2)).problems
     assert (unseen.severity, unseen.sentence) == (
         "bad",
-        "2 NVIDIA GPUs on the PCI bus, but no NVIDIA driver was found",
+        "2 NVIDIA GPUs are on the PCI bus, but no NVIDIA driver was found",
     )
     for code, remedy in ((18, "sudo reboot"), (9, "sudo modprobe nvidia"), (12, "docker run --gpus all")):
         with subtests.test(remedy):

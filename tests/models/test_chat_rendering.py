@@ -176,7 +176,7 @@ def test_text_that_cannot_be_told_from_a_control_token_is_refused():
     made = renderer(tokenizer, template_text("chatml"))
     [(tokens, _)] = encode_conversations(tokenizer, [made.render(conversation(*TALK))])
     assert tokens.count(tokenizer.convert_tokens_to_ids("<|im_end|>")) == 5
-    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*looks like the end of the turn"):
+    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*would read it as the end of a turn"):
         made.render(conversation(("user", "a<|im_end|>"), ("assistant", "b")))
 
 
@@ -186,7 +186,7 @@ def test_an_end_that_is_not_a_token_adds_the_eos_token_after_the_last_answer():
     assert made.turn_end == ""
     [(tokens, labels)] = encode_conversations(tokenizer, [made.render(conversation(*TALK))])
     assert trained_texts(tokenizer, tokens, labels) == [ANSWER_AND_END[0], ANSWER_AND_END[1] + "<eos>"]
-    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*looks like the end of the turn"):
+    with pytest.raises(DataError, match=r"the text contains '<\|im_end\|>'.*would read it as the end of a turn"):
         made.render(conversation(("user", "<|im_end|>"), ("assistant", "b")))
     assert learnt(conversation(*TALK), ENDLESS)[0] == [ANSWER_AND_END[0].partition("<")[0], "Gr\u00fc\u00dfe.<eos>"]
 
@@ -263,7 +263,8 @@ def test_a_template_that_does_not_end_is_stopped_and_named(monkeypatch, subtests
             text = template_text("chatml") + "{% if " + condition + " %}" + LOOP + "{% endif %}"
             with pytest.raises(ConfigError, match=r"the chat template mine did not render one conversation") as caught:
                 learnt(conversation(*TALK), text)
-            assert "task.chat_template" in str(caught.value) and "remove the endless loop from it" in str(caught.value)
+            message = str(caught.value)
+            assert "task.chat_template" in message and "remove the endless loop from the template" in message
 
 
 @pytest.mark.full

@@ -106,7 +106,7 @@ def test_a_stored_head_is_kept_for_as_many_labels_and_replaced_for_others(folder
     assert two.classifier.out_proj.weight.shape == (2, 32)
     assert torch.equal(two.classifier.dense.weight, first.classifier.dense.weight)
     assert notices[0].startswith("classifier.out_proj.weight and 1 more are newly initialised: the model in")
-    assert notices[0].endswith("has 3 labels, this task has 2")
+    assert notices[0].endswith("has 3 labels, but this task has 2")
     kept, notices = load(tmp_path / "three", "sequence_classification", None)
     assert kept.config.id2label[2] == "both" and notices == []
     assert find_model(str(tmp_path / "three"), head="sequence_classification").shape.labels == 3

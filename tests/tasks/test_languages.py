@@ -140,5 +140,5 @@ def test_a_classifier_needs_only_the_source_language(tmp_path):
 def test_a_language_without_a_token_is_refused(tmp_path):
     folder = save_tiny_translator(tmp_path / "nllb", "nllb", WORDS, src_lang="eng_Latn", tgt_lang="french")
     asked = loaded(folder)
-    with pytest.raises(ConfigError, match="has no token for src_lang or tgt_lang"):
+    with pytest.raises(ConfigError, match="has no token for the src_lang or tgt_lang"):
         TASK.prepare(asked.config, asked.data, tmp_path / "cache", lambda *_: None)

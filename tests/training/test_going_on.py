@@ -95,13 +95,13 @@ def test_a_finished_run_is_found_by_its_name_or_path_and_refused_once_it_changed
 
     config = json.loads((first.model / "config.json").read_bytes())
     (first.model / "config.json").write_text(json.dumps(config | {"rms_norm_eps": 1e-3}))
-    with pytest.raises(ConfigError, match=r"its folder `model` has changed since the run: config\.json"):
+    with pytest.raises(ConfigError, match=r"the folder `model` has changed since the run wrote it: config\.json"):
         open_new(tiny_config("second", {FROM: "first", "profile": "finetune"}))
     remember(shutil.copytree(first.root, first.root.with_name("firsts")))
     with pytest.raises(ConfigError, match="'fir' matches 2 runs"):
         tiny_config("second", {FROM: "fir"})
     shutil.rmtree(first.model)
-    with pytest.raises(ConfigError, match="its folder `model` is gone"):
+    with pytest.raises(ConfigError, match="the folder `model` of this run is gone"):
         tiny_config("second", {FROM: "first"})
 
 

@@ -96,7 +96,7 @@ def test_a_run_stopped_during_its_decay_is_resumed_to_the_bit(schedule, rates, t
 
 def test_the_reason_of_a_rate_names_the_optimizer(subtests):
     for start in START:
-        for optim, word in (("adafactor", "Adafactor uses AdamW's rates"), ("sgd", "SGD's steps")):
+        for optim, word in (("adafactor", "Adafactor uses AdamW's rates"), ("sgd", "an SGD step")):
             planned = learning_rate(loaded_with(optim, start), 10**8, rows=8)
             with subtests.test(f"{optim} {start}"):
                 assert planned.exact and word in planned.reason

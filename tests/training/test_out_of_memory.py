@@ -519,8 +519,13 @@ def warnings_for(bytes_left, *, total=16 * GIB, steps_each=10):
 
 def test_memory_that_runs_out_is_reported_once_with_its_trend():
     warnings = [text for text in warnings_for([int((3.0 - 0.1 * n) * GIB) for n in range(15)]) if text]
-    assert warnings[0].startswith("memory is running out: 2.3 GiB of the 16.0 GiB of the container left, falling by")
-    assert "(10.2 MiB per step), used up in 1 min 55 s" in warnings[0] and "more than 35.0 s ago" in warnings[0]
+    assert warnings[0].startswith(
+        "memory is running out: 2.3 GiB of the 16.0 GiB of the container are left, falling by"
+    )
+    assert (
+        "(10.2 MiB per step), and will be used up in 1 min 55 s" in warnings[0]
+        and "more than 35.0 s ago" in warnings[0]
+    )
     assert len(warnings) <= 2, "again only once half of that is gone as well"
     nearly_none = warnings_for([int(0.1 * GIB)] * 4)
     assert [bool(text) for text in nearly_none] == [True, False, False, False], "without a trend"
@@ -547,7 +552,7 @@ def test_memory_that_was_freed_is_watched_again():
 
 @pytest.mark.full
 def test_a_checkpoint_is_saved_before_memory_runs_out(tiny_run, monkeypatch):
-    warnings = iter(["", "", "memory is running out: 1 GiB of the 16 GiB of the machine left"])
+    warnings = iter(["", "", "memory is running out: 1 GiB of the 16 GiB of the machine are left"])
     monkeypatch.setattr(HostMemoryWatch, "look", lambda self, step: next(warnings, ""))
     folder, outcome = tiny_run("warned", WHOLE | {"training.max_steps": 6})
     assert outcome.exit_code == EXIT_DONE

@@ -295,7 +295,7 @@ def test_the_reason_against_attention_by_lengths_is_reported_once(packing_with):
     found, [(kind, message, _)] = packing_with(fails)
     assert (found, kind) == ((64, False), PACKED_WITH_MASK)
     assert message == (
-        "variable-length attention is not used because torch: RuntimeError: no kernel image is available for execution"
+        "variable-length attention is not used (torch: RuntimeError: no kernel image is available for execution)"
     )
 
 

@@ -167,7 +167,7 @@ def tune(
     elif isinstance(found, MeasuredBatches):
         if found.measured:
             _print_table(sizes_table(result))
-            print("busy: share of the GPU or of the CPU threads; memory: peak, including the run's longest rows")
+            print("busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows")
         print(found.sentence)
     else:
         lines = [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]

@@ -32,8 +32,9 @@ def explain(
         list[str] | None,
         typer.Argument(
             metavar="WORD",
-            help="A setting, a table of settings, a check, a finding of the doctor, a command or an exit code; checks, "
-            "findings, commands or exit codes to list them; nothing to list all settings.",
+            help="A setting, a table of settings, a check, a finding of the doctor, a command or an exit code. "
+            "The words checks, findings, commands and exit codes list all of a kind. Without WORD, all settings are "
+            "listed.",
             show_default=False,
         ),
     ] = None,
@@ -59,7 +60,7 @@ def explain(
             raise unknown from None
         print("\n\n".join(map("\n".join, several)))
     if not word:
-        print(f"\n`tui-trainer explain WORD` also lists {', '.join(_LISTS[:-1])} and {_LISTS[-1]}")
+        print(f"\nother lists: `tui-trainer explain WORD`, where WORD is {', '.join(_LISTS[:-1])} or {_LISTS[-1]}")
 
 
 def explanation(word: str, load: "Callable[[], LoadedConfig]") -> list[str]:
@@ -121,7 +122,9 @@ def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
 
     needs = f"from {LEAST_STEPS} steps on, " if found.needs_steps else ""
     lines = [f"{found.name} (a finding of the doctor: {found.title})", f"  {' '.join(found.why.split())}"]
-    lines.append(f"  reported:    {needs}if it costs at least {percent(found.least_share)} of the time, or is an error")
+    lines.append(
+        f"  reported:    {needs}if it costs at least {percent(found.least_share)} of the time, or if it is an error"
+    )
     lines += [f"  settings:    {', '.join(of.settings)}"] if of.settings else []
     lines += [f"  the check:   {of.name}"] if of.order else []
     return [*lines, "  `tui-trainer doctor RUN` shows the result"]
@@ -183,5 +186,5 @@ def _near_words(word: str) -> str:
         *first, last = near[:_MOST_NEAR]
         return f"did you mean {' or '.join(filter(None, (', '.join(first), last)))}?"
     example, *others = _LISTS
-    words = f"`tui-trainer explain {example}` all {example} (or: {', '.join(others)})"
-    return f"`tui-trainer explain` lists all settings, {words}"
+    words = f"`tui-trainer explain {example}` lists all {example} (other lists: {', '.join(others)})"
+    return f"`tui-trainer explain` lists all settings, and {words}"

@@ -50,7 +50,9 @@ def check(
     fix: Annotated[Path | None, option("--fix", "OUT.toml", "Write a config with all fixes applied.")] = None,
     measure: Annotated[
         list[str] | None,
-        option("--measure", "NAME", "First measure the gain of this check, or of all checks; may be repeated."),
+        option(
+            "--measure", "NAME", "First measure the speed gain of this check (all: of every check); may be repeated."
+        ),
     ] = None,
     seconds: Annotated[float, typer.Option(min=1, help="Time limit for measuring one check.")] = 300,
 ) -> None:

@@ -99,7 +99,7 @@ def export(
     for one, target in zip(formats, targets, strict=True):
         if not as_json:
             seconds = expected_seconds(trained, one)
-            takes = f", about {format_seconds(seconds)} judging by earlier exports here" if seconds else ""
+            takes = f", about {format_seconds(seconds)}, judging by earlier exports on this machine" if seconds else ""
             print(f"{one.name}: about {format_bytes(one.needed_bytes(trained))}{takes}", flush=True)
         with redirect_stdout(sys.stderr):  # libraries print warnings, and with --json only JSON may go out
             place, certificate = write(trained, one, target, certifier, write_progress if as_json else show_progress)

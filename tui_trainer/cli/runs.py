@@ -48,7 +48,10 @@ def resume(
     nodes: Annotated[int | None, option("--nodes", "N", "Number of nodes. If not given: as before.", **_COUNT)] = None,
     detach: Detach = False,
 ) -> None:
-    """Resume a run from its latest complete checkpoint, without --gpu on the GPU that it started on, if available."""
+    """Resume a run from its latest complete checkpoint.
+
+    Without --gpu, the run continues on the GPU that it started on, if that GPU is available.
+    """
     from tui_trainer.launching.open_run import open_again
     from tui_trainer.runs.overview import overview
     from tui_trainer.runs.slurm import Allocation
@@ -144,7 +147,7 @@ def rename(run: RunReference, name: Annotated[str, typer.Argument(metavar="NAME"
     at_rest.refuse_queued(folder)
     if problem := at_rest.rename(folder.root, name):
         tell(str(problem))
-    print(f"{one_line(folder.name)} is now {name}, in {one_line(str(folder.root.with_name(name)))}")
+    print(f"{one_line(folder.name)} is now called {name}; its folder is {one_line(str(folder.root.with_name(name)))}")
 
 
 @app.command()
@@ -178,7 +181,7 @@ def delete(
     if not yes:
         freed = format_bytes(at_rest.bytes_to_free(root))
         if not (sys.stdin.isatty() and sys.stderr.isatty()):
-            raise InputError(f"{root} would be deleted, {freed} freed", hint="--yes deletes it without asking")
+            raise InputError(f"{root} would be deleted, which frees {freed}", hint="--yes deletes it without asking")
         if not typer.confirm(f"delete {one_line(str(root))} and free {freed}?", err=True):
             return
     for line in at_rest.delete(root).words(root.name):

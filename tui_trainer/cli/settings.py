@@ -73,10 +73,14 @@ def profiles(name: Annotated[str, typer.Argument(metavar="NAME", show_default=Fa
 def import_config(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Another tool's config, in YAML or JSON.")],
     to: Annotated[Path | None, option("--to", "OUT.toml", "Write the config to this file.")] = None,
-    kind: Annotated[str, option("--as", "KIND", "Tool that the config is from, if its keys do not show it.")] = "",
+    kind: Annotated[
+        str, option("--as", "KIND", "The tool that FILE was written for, if its keys do not show which.")
+    ] = "",
     processes: Annotated[
         int | None,
-        option("--processes", "N", "Devices of the original run, to multiply its batch size per device.", min=1),
+        option(
+            "--processes", "N", "Devices of the original run, by which the batch size per device is multiplied.", min=1
+        ),
     ] = None,
     without: Annotated[list[str] | None, option("--without", "KEY,...", "Ignore these keys (changes the run).")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite OUT.toml if it exists.")] = False,

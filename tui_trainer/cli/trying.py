@@ -81,7 +81,9 @@ def _require_beams_of_use(trained: "TrainedModel", sampling: Sampling) -> None:
     if sampling.temperature:
         raise InputError("--beams cannot be combined with --temperature above 0", hint="remove one of them")
     if not trained.writes:
-        message = f"{trained.run.name} was trained for {trained.task.name} and generates no text, so it has no beams"
+        message = (
+            f"{trained.run.name} was trained for {trained.task.name} and generates no text, so --beams has no effect"
+        )
         raise InputError(message, hint="remove --beams")
 
 
@@ -140,7 +142,9 @@ def evaluate(
     against: Annotated[
         str, option("--against", "MODEL", "Model to compare with: base, a run, a folder, or none.", show_default=True)
     ] = "base",
-    rows: Annotated[int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as in the run.")] = 0,
+    rows: Annotated[
+        int, typer.Option(min=0, help="Maximum number of rows, evenly spaced; 0: as many as in the run.")
+    ] = 0,
     changed: Annotated[
         int, typer.Option(min=0, max=1000, help="How many rows to show, those with the largest changes first.")
     ] = 5,

@@ -169,7 +169,7 @@ class ConfigDocument:
     def reset_all(self) -> None:
         """Back to the recipe and the hardware profile in force, without any value of the user's own."""
         kept = ("profile", "hardware_profile")
-        self.patch({key: PRESET for key in self.own_values() if key not in kept}, "all settings -> recipe")
+        self.patch({key: PRESET for key in self.own_values() if key not in kept}, "the reset of all settings")
 
     def choose_recipe(self, name: str, *, keep_own: bool = True) -> Problem | None:
         """Start from another recipe; the user's own values stay or go, in the same step."""

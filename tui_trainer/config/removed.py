@@ -94,7 +94,7 @@ REMOVED: dict[str, Removed] = {
     ),
     "model.kernels": Removed(reason="kernels from the hub are no longer supported", value="hub", instead="auto"),
     "training.torch_compile_mode": Removed(
-        reason="it searches for the same kernels, without CUDA graphs, which need batches of one size",
+        reason="the replacement searches for the same kernels, but uses no CUDA graphs, which need batches of one size",
         value="max-autotune",
         instead="max-autotune-no-cudagraphs",
     ),
@@ -147,5 +147,5 @@ def _report(
         return
     shown = one_line(repr(value), 60) if isinstance(value, str) else str(value)
     place = f"{where}: " if where else ""
-    instead = f", {removed.instead!r} is used instead" if removed.value is not None else ""
+    instead = f", and {removed.instead!r} is used instead" if removed.value is not None else ""
     notes.append(f"{place}{key} = {shown} is ignored{instead}: {removed.reason}")

@@ -144,7 +144,7 @@ class ModelSection(SettingsSection):
     provider: Literal["transformers", "unsloth"] = option(
         "transformers",
         memory="less, according to Unsloth",
-        speed="has its own kernels; not measured on a GPU here",
+        speed="has its own kernels; not measured on a GPU yet",
         advanced=True,
     )
     """Library that loads and adapts the model; unsloth: in its own environment (`tui-trainer install unsloth`)."""
@@ -162,7 +162,7 @@ class ModelSection(SettingsSection):
     kernels: Literal["auto", "none", "liger"] = option(
         "auto",
         memory="stores fewer activations",
-        speed="fewer passes over memory; not measured on a GPU here",
+        speed="fewer passes over memory; not measured on a GPU yet",
         advanced=True,
         in_step_key=True,
     )
@@ -247,7 +247,7 @@ class TuningSection(SettingsSection):
     """LoRA: initial adapter weights, by peft's names; pissa and olora move a part of the weights into the adapter, and
     are saved as LoRA of rank 2r."""
     fused_adapters: bool = option(
-        True, speed="fewer passes over memory; not measured on a GPU here", advanced=True, in_step_key=True
+        True, speed="fewer passes over memory; not measured on a GPU yet", advanced=True, in_step_key=True
     )
     """LoRA: compute a layer and its adapter in one function, if it gives the same results."""
     loraplus_lr_ratio: float = option(1.0, above=0, high=10**6, step="x2", advanced=True)
@@ -573,7 +573,7 @@ class DistributedSection(SettingsSection):
     """Rendezvous of the nodes: HOST:PORT of the first node; empty: its name and a free port."""
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "deepspeed-2", "deepspeed-3"] = option(
         "auto",
-        memory="fsdp, hsdp and deepspeed-3 split weights and optimizer state; deepspeed-2 only the state",
+        memory="fsdp, hsdp and deepspeed-3 split weights and optimizer state; deepspeed-2 splits only the state",
         in_step_key=True,
     )
     """What each process holds: ddp: a full copy; fsdp: a part; hsdp: a part of its node's copy; deepspeed-2, -3: ZeRO;

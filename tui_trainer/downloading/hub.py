@@ -312,7 +312,7 @@ def model_files_to_fetch(model: str, listed: Iterable[HubFile]) -> tuple[HubFile
 
 def _instead(names: set[str]) -> str:
     if "adapter_config.json" in names:
-        return "the repository contains an adapter: give the model that it was trained on"
+        return "the repository contains an adapter: give the model that the adapter was trained on"
     if any(name.endswith(".gguf") for name in names):
         return "it has .gguf files for llama.cpp, which cannot be trained: use the original model"
     shown = one_line(", ".join(sorted(names)[:4]), 160)
@@ -354,7 +354,7 @@ def _nothing_to_read(wanted: HubPath, names: Sequence[str]) -> DataError:
         what = f"{wanted.name} has only a loading script, and loading scripts are never run"
         return DataError(what, hint=copy)
     shown = _endings(names)
-    what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ', it is empty'}"
+    what = f"{wanted.name} has no data that can be read{f': only {shown}' if shown else ': the repository is empty'}"
     hint = f"supported: .parquet .arrow .jsonl .json .csv .tsv .conll .txt, also compressed as .gz; {copy}"
     return DataError(what, hint=hint)
 

@@ -96,7 +96,7 @@ class ChatSession:
             case "/save":
                 self._save(value)
             case _:
-                hint = "/help lists the commands; to send a text that starts with /, type //"
+                hint = "/help lists the commands; to send a text that starts with /, type // instead of /"
                 self._tell(f"unknown command {one_line(name, 40)}; {hint}")
         return True
 
@@ -135,7 +135,7 @@ class ChatSession:
                 self._show(f"[{name}] ")
             try:
                 if left_out := writer.reply(asked, sampling, show):
-                    self._tell(f"(the first {left_out} messages no longer fit and were skipped)")
+                    self._tell(f"(the first {left_out} messages no longer fit into the context and were left out)")
             except KeyboardInterrupt:
                 self._show(" [ended]")
             except InputError as error:

@@ -105,7 +105,7 @@ class Evaluator:
         with self._data(file, own) as (trained, data):
             found = Rows(data.train_path if file else data.eval_path or data.train_path)
             if not file and data.eval_path is None:
-                self.notes.append("the run has no held-out rows: these are rows that it was trained on")
+                self.notes.append("the run has no held-out rows: the models are evaluated on its training rows")
             limit = trained.config.evaluation.max_eval_rows
             most = rows or (0 if limit == "auto" else limit)
             chosen = evenly_spaced(len(found), most or len(found))

@@ -142,7 +142,7 @@ class Certifier:
         allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
         if abs(before["loss"] - run_loss) <= allowed:
             return []
-        found = f"the trained model has a held-out loss of {before['loss']:.4f} here, but the run measured"
+        found = f"the trained model now has a held-out loss of {before['loss']:.4f}, but the run measured"
         return [f"{found} {run_loss:.4f} (allowed difference {allowed:.4f})"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:

@@ -178,7 +178,9 @@ def _files(folder: RunFolder, source: Path) -> tuple[list[PublishedFile], list[s
             raise InputError(f"{name} contains what looks like an access token; nothing was published")
         clean, taken = _without_paths(text, folder)
         notes += [f"{name}: {one_line(old)} is replaced by {one_line(new)}" for old, new in taken]
-        notes += [f"{name} contains {one_line(found, 120)}" for found in dict.fromkeys(_OTHER_PATH.findall(clean))]
+        notes += [
+            f"{name} contains the path {one_line(found, 120)}" for found in dict.fromkeys(_OTHER_PATH.findall(clean))
+        ]
         content = clean.encode("utf-8", "surrogateescape")
         files.append(PublishedFile(name=name, size_bytes=len(content), content=content if taken else path))
     return files, notes

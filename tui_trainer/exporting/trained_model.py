@@ -38,7 +38,7 @@ from tui_trainer.training.checkpoint_folder import (
 from tui_trainer.tuning.some_layers import METHOD as SOME_LAYERS
 from tui_trainer.units import GIB
 
-_NOTHING_LEFT = "its checkpoints are gone as well, so the model cannot be written again"
+_NOTHING_LEFT = "the checkpoints are gone as well, so the model cannot be written again"
 
 
 def weights_of(run: RunFolder) -> Path:
@@ -74,12 +74,16 @@ def final_model(run: RunFolder) -> Path:
         if finished is None:
             hint = f"resume it with `tui-trainer resume {shell_word(run.name)}`"
             raise FolderError("this run has no final model yet", where=run.name, hint=hint)
-        raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_written_again(run))
+        raise FolderError(
+            f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_written_again(run)
+        )
     if not any(run.model.glob("*.safetensors")):
-        message = f"its folder `{run.model.name}` contains no weights"
+        message = f"the folder `{run.model.name}` of this run contains no weights"
         raise FolderError(message, where=run.name, hint=_moved_away(run))
     if finished and (changed := _changed_files(run, finished)):
-        message = f"its folder `{run.model.name}` has changed since the run: {one_line(', '.join(changed), 200)}"
+        message = (
+            f"the folder `{run.model.name}` has changed since the run wrote it: {one_line(', '.join(changed), 200)}"
+        )
         raise FolderError(message, where=run.name, hint=f"restore the original files, or {_moved_away(run)}")
     return run.model
 
@@ -91,7 +95,7 @@ def finish_of(run: RunFolder) -> RunFinished | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise FolderError(f"its journal cannot be read: {system_reason(error)}", where=run.name) from None
+        raise FolderError(f"the journal of this run cannot be read: {system_reason(error)}", where=run.name) from None
     return finished if finished and finished.reason != "stopped" else None
 
 
@@ -102,7 +106,9 @@ def _changed_files(run: RunFolder, finished: RunFinished) -> list[str]:
     try:
         found = file_fingerprints(run.model)
     except (ConfigError, OSError) as error:
-        raise FolderError(f"its folder `{run.model.name}` cannot be read: {error}", where=run.name) from None
+        raise FolderError(
+            f"the folder `{run.model.name}` of this run cannot be read: {error}", where=run.name
+        ) from None
     return [name for name, wanted in finished.model_files.items() if found.get(name) != wanted]
 
 
@@ -117,7 +123,7 @@ def model_again(run: RunFolder) -> str:
     except CheckpointError as error:
         raise FolderError(str(error), where=run.name) from None
     if newest is None:
-        raise FolderError(f"its folder `{run.model.name}` is gone", where=run.name, hint=_NOTHING_LEFT)
+        raise FolderError(f"the folder `{run.model.name}` of this run is gone", where=run.name, hint=_NOTHING_LEFT)
     words = f"the run is finished, but its folder `{run.model.name}` is gone. The model is written again from"
     if newest.step < finished.step:
         again = f"after training steps {newest.step + 1} to {finished.step} again"
@@ -131,7 +137,7 @@ def _written_again(run: RunFolder) -> str:
 
 
 def _moved_away(run: RunFolder) -> str:
-    return f"move {one_line(str(run.model), 300)} out of the way: {_written_again(run)}"
+    return f"move {one_line(str(run.model), 300)} to another place: {_written_again(run)}"
 
 
 def adapter_base(source: Path) -> str:

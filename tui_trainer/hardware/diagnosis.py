@@ -59,7 +59,8 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
     driver, cards = hardware.driver, hardware.nvidia_pci_devices or 0
     if driver is None:
         if cards:
-            sentence = f"{cards} NVIDIA GPU{'' if cards == 1 else 's'} on the PCI bus, but no NVIDIA driver was found"
+            are = "GPU is" if cards == 1 else "GPUs are"
+            sentence = f"{cards} NVIDIA {are} on the PCI bus, but no NVIDIA driver was found"
             yield HardwareProblem("bad", sentence, f"{_IN_A_CONTAINER}; on Ubuntu: sudo ubuntu-drivers install")
     elif driver.problem:
         # A library without a card is a container image or a leftover.
@@ -74,7 +75,7 @@ def _driver_problems(hardware: Hardware) -> Iterator[HardwareProblem]:
 _IN_A_CONTAINER = "in a container: start it with `docker run --gpus all`"
 _NO_HARDWARE = (nvml.DRIVER_NOT_LOADED, nvml.LIBRARY_NOT_FOUND)
 _DRIVER_REMEDIES = {
-    nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator to add you to the group that may use them)",
+    nvml.NO_PERMISSION: "ls -l /dev/nvidia*   (ask the administrator to add you to the group that may use these files)",
     nvml.DRIVER_NOT_LOADED: "sudo modprobe nvidia",
     nvml.LIBRARY_NOT_FOUND: _IN_A_CONTAINER,
     nvml.GPU_IS_LOST: "sudo reboot",
@@ -118,10 +119,10 @@ def _why_torch_cannot(hardware: Hardware, gpu: Gpu) -> str:
     if (version := hardware.libraries.get("torch")) is None:
         return "torch is not installed" if hardware.libraries else ""
     if built is None:
-        return "torch is built without CUDA: it will train on the CPU"
+        return "torch is built without CUDA: training runs on the CPU"
     if driver.cuda and built[0] > driver.cuda[0]:
         serves = dotted(driver.cuda)
-        return f"torch is built for CUDA {dotted(built)}, but the driver supports {serves}: it will train on the CPU"
+        return f"torch is built for CUDA {dotted(built)}, but the driver supports {serves}: training runs on the CPU"
     reason = build_problem(gpu.capability, built, version) if gpu.capability else ""
     return f"torch is built for CUDA {dotted(built)}, which cannot use GPU {gpu.index}: {reason}" if reason else ""
 

@@ -187,7 +187,7 @@ def abilities(capability: Version | None, card: Card | None = None) -> Abilities
 def cuda_that_serves(capability: Version) -> str:
     """Why no CUDA of today compiles for the card, or empty."""
     if capability < _OLDEST_OF_CUDA[12]:
-        return "CUDA 12 no longer supports GPUs of its age, and torch has no newer build for it"
+        return "CUDA 12 no longer supports GPUs of this age, and no newer build of torch does either"
     return ""
 
 
@@ -200,7 +200,7 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
     if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest:
         return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest)}"
     if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
-        return "such GPUs need CUDA 12.8 or newer"
+        return "this GPU needs CUDA 12.8 or newer"
     return ""
 
 

@@ -221,7 +221,7 @@ def _with_texts_that_fit(loaded: LoadedConfig) -> LoadedConfig:
     if config.task.type != _CLASSES or config.data.text_column != AUTO or config.data.text_pair_column:
         return loaded
     found = _columns_of_pair(config, _first_rows(loaded.data))
-    why = f"rows with {' and '.join(found.values())} are pairs; to train on one column only, set {TEXT}"
+    why = f"the columns {' and '.join(found.values())} hold pairs of texts; to train on one column only, set {TEXT}"
     for key, column in found.items():
         loaded = loaded.fitted(key, column, why)
     return loaded

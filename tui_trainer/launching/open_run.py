@@ -170,4 +170,4 @@ def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
     for name in (first, *(f"{first}_{number}" for number in range(2, 1000))):
         if not os.path.lexists(runs_dir / name):
             return name
-    raise FolderError(f"{runs_dir} contains too many runs that started in this second")
+    raise FolderError(f"too many runs were started in {runs_dir} in this second: start this one again")

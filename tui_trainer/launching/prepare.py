@@ -186,7 +186,7 @@ def mend_plan_file(folder: RunFolder) -> RunProblem | None:
         return RunProblem(kind="plan made again", message=damage, hint=hint)
     name, content = found
     if content is None:
-        message = f"{damage}, and {name}, written by an earlier version, has no copy of it"
+        message = f"{damage}, and the checkpoint {name}, which an earlier version wrote, has no copy of the plan"
         hint = "a new plan from config.toml might differ, so the run cannot be resumed; "
         raise FolderError(message, where=str(folder.root), hint=hint + _anew(folder))
     folder.write_file(folder.plan, content)

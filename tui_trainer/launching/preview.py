@@ -230,7 +230,7 @@ def sample_lines(
 
 def _sizes(sample: ShownSample) -> str:
     several = f"{len(sample.documents)} documents, " if len(sample.documents) > 1 else ""
-    answer = f", +{sample.answer_padding:,} in the answer" if sample.answer_padding else ""
+    answer = f", +{sample.answer_padding:,} padding in the answer" if sample.answer_padding else ""
     return f"{several}{_tokens(sample)}, +{sample.padding:,} padding{answer}"
 
 
@@ -245,7 +245,7 @@ def _tokens(shown: ShownSample | ShownDocument) -> str:
 
 def _document_words(document: ShownDocument, place: int, count: int) -> str:
     cut = {True: ", cut", False: ", whole", None: ""}[document.cut]
-    part = f", its document {document.part}" if document.part else ""
+    part = f", document {document.part} of this row" if document.part else ""
     if count == 1:
         return f"row {document.number:,} of the training data{part}{cut}"
     return f"document {place}: row {document.number:,}{part}, {_tokens(document)}{cut}"

@@ -110,7 +110,7 @@ def _card(plan: Plan) -> str:
     first = choose_gpu(hardware, None)[0]
     cards = cards_for(hardware, first) if first else []
     if number >= len(cards):
-        has = f"{socket.gethostname()} has {len(cards)} usable {'card' if len(cards) == 1 else 'cards'}"
+        has = f"{socket.gethostname()} has {len(cards)} usable {'GPU' if len(cards) == 1 else 'GPUs'}"
         raise RunError(f"{has}, but each of {plan.processes_per_node} processes needs one")
     return cards[number].cuda_uuid
 

@@ -526,7 +526,8 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
     try:
         plan = read_plan(folder)
         if plan is None or not 0 < node_rank < plan.nodes:
-            raise InputError(f"there is no node {node_rank} of {plan.nodes if plan else 1}, counted from 0")
+            has = f"this run has {plan.nodes if plan else 1} of them"
+            raise InputError(f"there is no node {node_rank}: nodes are counted from 0, and {has}")
         # The prepared data may lie on a disk of each node; it is the same, or the run is refused.
         with JournalWriter(folder.logs / f"node-{node_rank}.jsonl") as journal:
             planned_data(plan, journal, progress)

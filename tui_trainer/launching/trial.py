@@ -133,7 +133,7 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
     for name, rate in (card.teraflops.known() if card else {}).items():
         found = _of_part(trial, "precisions").get(name, {})
         if found.get("reason"):
-            sentence = f"{name} failed, although this card supports it: {one_line(str(found['reason']), 120)}"
+            sentence = f"{name} failed, although this GPU supports it: {one_line(str(found['reason']), 120)}"
             yield HardwareProblem("warn", sentence, "tui-trainer diagnose")
         elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
             reached = found["teraflops"]
@@ -141,7 +141,7 @@ def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareP
             yield HardwareProblem("warn", sentence, look)
     bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
-        sentence = f"the card's memory reaches {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
+        sentence = f"the GPU's memory reaches only {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
         yield HardwareProblem("warn", sentence, look)
 
 
@@ -149,10 +149,10 @@ def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     found = _of_part(trial, "long")
     slower, by = found.get("slower_at_the_end", 1.0), found.get("slowed_by", "")
     if by:
-        sentence = f"under load the card is slowed down by {by}, to {found.get('clock_share') or 0:.0%} of its clock"
+        sentence = f"under load, the GPU slows down to {found.get('clock_share') or 0:.0%} of its clock because of {by}"
         yield HardwareProblem("warn", sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
     elif slower > _MOST_SLOWER:
-        sentence = f"matmuls took {slower:.1f} times as long at the end of a second of load as at its beginning"
+        sentence = f"matmuls took {slower:.1f} times as long at the end of a short test as at its start"
         yield HardwareProblem("warn", sentence, _WHO_COMPUTES)
 
 
@@ -176,10 +176,10 @@ def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
 def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     ecc = trial.get("ecc") or {}
     if ecc.get("uncorrected"):
-        sentence = f"the card's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
+        sentence = f"the GPU's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
         yield HardwareProblem("bad", sentence, f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
     if ecc.get("remapping_pending"):
-        sentence = "rows of the card's memory are waiting to be remapped, which needs a reset"
+        sentence = "rows of the GPU's memory are waiting to be remapped, which needs a reset of the GPU"
         yield HardwareProblem("warn", sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
     for report in trial.get("kernel_reports") or []:
         yield HardwareProblem("warn", f"kernel log: {one_line(report, 160)}", "sudo dmesg | grep -i xid")

@@ -92,7 +92,7 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
     try:
         found = answers.ask(question)
     except WorkerFailed as failure:
-        message = f"could not be looked up in the model: {failure.reason or failure}"
+        message = f"the selected layers could not be looked up in the model: {failure.reason or failure}"
         raise ConfigError(Problem(message=message, key=key, hint="list linear layers, separated by commas")) from None
     if "problems" in found:
         raise ConfigError([Problem(**problem) for problem in found["problems"]])

@@ -149,12 +149,13 @@ def _unusable(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterator[P
         yield about(message, "convert it to plain LoRA (path_initial_model_for_weight_conversion of peft)")
     wanted, found = _TASK_TYPES.get(facts.head, ""), fields.get("task_type")
     if found and wanted and found != wanted:
-        hint = "choose the task that it was trained for, or another model"
+        hint = "choose the task that the adapter was trained for, or another model"
         yield about(f"the adapter was trained for {one_line(str(found), 40)}, but this task needs {wanted}", hint)
     known = trained_on(adapter.folder)
     if known and facts.folder and fingerprint(adapter.base, with_weights=True) != known:
         message = f"the adapter was not trained on the weights in {one_line(str(facts.folder), 200)}"
-        hint = "restore the model that its run started from, or write its path into adapter_config.json"
+        hint = "restore the model that the adapter was trained on, or write the path of that model into "
+        hint += "adapter_config.json"
         yield about(message, hint)
 
 
@@ -174,7 +175,7 @@ def _differences(facts: ModelFacts, adapter: Adapter, config: Config) -> Iterato
         message = f"the adapter has {name} = {one_line(repr(adapter.fields[name]), 60)}, which has no matching setting"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     if "tuning.target_modules" not in made and not odd:
-        message = "the adapter covers only some layers of the same name, which tuning.target_modules cannot express"
+        message = "the adapter covers only some layers of one name, which tuning.target_modules cannot select"
         yield Problem(message=message, key=CONTINUES_KEY, where=one_line(str(adapter.folder)), hint=_MERGES)
     for key, value in made.items():
         asked = getattr(config.tuning, key.rpartition(".")[2])

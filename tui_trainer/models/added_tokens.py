@@ -153,7 +153,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
     if has_towers(family):
         yield (
             f"has not been tested with {family}, whose embedding belongs to a nested language model",
-            "remove it",
+            "remove the setting",
         )
     if tuning.trainable_layers:
         yield (
@@ -164,7 +164,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
         shown = one_line(", ".join(added.new[:3]), 80)
         yield (
             f"the adapter to continue has no embedding rows for {shown}",
-            'remove it, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
+            'remove the new tokens, or set tuning.continue_adapter = "merge" and tuning.method = "full"',
         )
         return
     if not tuning.has_adapter:
@@ -184,7 +184,7 @@ def _against(facts: ModelFacts, config: Config, added: AddedTokens, goes_on: boo
         )
     if not any(whole) and any(one.is_head and one.has_bias for one in shape.linears) and facts.head == CAUSAL:
         yield (
-            "the head has a bias, which peft drops when it trains single rows",
+            "the head has a bias, which peft drops when it trains single rows of the head",
             f"name embedding and head in {SAVED_KEY}",
         )
 

@@ -412,7 +412,7 @@ class ConversationRenderer:
         or does not nest in."""
         if self._untold and any(self._untold in message["content"] for message in conversation.messages):
             message = f"the text contains {self._untold!r}, which ends turns in the chat template {self._template.name}"
-            hint = "remove it from the row: it is not a special token, so it looks like the end of the turn"
+            hint = "remove it from the row: as it is not a special token, the model would read it as the end of a turn"
             raise DataError(message, hint=hint)
         messages, spelt = self._broken(self._renamed(conversation.messages))
         tools, more = self._broken(list(conversation.tools))
@@ -451,7 +451,7 @@ class ConversationRenderer:
         """What may be, of all that a text lacks. Raises DataError for the rest."""
         lost, left_out = unwritten_parts(text, messages, tools, answers)
         if lost:
-            hint = f"set {TEMPLATE_KEY} to one that includes it, such as chatml, or remove the row"
+            hint = f"set {TEMPLATE_KEY} to a template that includes it, such as chatml, or remove the row"
             raise DataError(f"the chat template {self._template.name} omits {lost}", hint=hint)
         return tuple(left_out)
 
@@ -564,7 +564,7 @@ class ConversationRenderer:
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"
-            hint = f"remove the endless loop from it, or set {TEMPLATE_KEY} to another, such as chatml"
+            hint = f"remove the endless loop from the template, or set {TEMPLATE_KEY} to another, such as chatml"
             raise ConfigError(Problem(message=message, key=TEMPLATE_KEY, hint=hint)) from None
         except (TemplateError, TypeError, ValueError, LookupError, AttributeError, *_ENDS_OF_PYTHON) as error:
             number, reason = getattr(error, "lineno", None), str(error).strip().rstrip(".") or type(error).__name__

@@ -139,7 +139,7 @@ def refuse_other_kinds(config: Mapping[str, Any], where: str = "", head: Head | 
         what, hint = _no_decoder(config, name), instead(model_type)
     if what:
         hint = "; ".join(filter(None, ("choose a decoder, such as a LlamaForCausalLM or a Qwen3ForCausalLM", hint)))
-        raise bad_model(f"{name or model_type} is {what}, which does not continue a text", hint, where)
+        raise bad_model(f"{name or model_type} is {what}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL) and is_unfit(model_type, head):
         raise bad_model(lack_of(model_type, head), instead(model_type), where)
 
@@ -149,11 +149,11 @@ def _refuse_towers(config: Mapping[str, Any], name: str, where: str, head: Head 
     what = "a multimodal model (images or sound as well as text)"
     if not has_towers(config.get("model_type")):
         hint = f"these types can be trained on text: {', '.join(TRAINED_ON_TEXT)}; or choose a text-only model"
-        why = NOT_TRAINED.get(str(config.get("model_type")), "this type cannot be trained here")
+        why = NOT_TRAINED.get(str(config.get("model_type")), "this type is not supported")
         raise bad_model(f"{name} is {what}, and {why}", hint, where)
     if other := _no_decoder(config, name):
         hint = "use the full model, with its language-model head"
-        raise bad_model(f"{name} is {other}, which does not continue a text", hint, where)
+        raise bad_model(f"{name} is {other}, which cannot be trained to continue text", hint, where)
     if head not in (None, CAUSAL):
         hint = "set task.type to causal_lm or chat, or choose a text-only model"
         raise bad_model(f"{name} is {what}, which can only be trained to continue text", hint, where)

@@ -228,7 +228,7 @@ def _new_parts(model: Any, report: Mapping[str, Any], folder: Path, head: Head) 
         stored[0] for name, (stored, wanted) in others.items() if stored[1:] == wanted[1:] and stored[0] != wanted[0]
     }
     if had:
-        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, this task has {model.num_labels}"
+        words += f": the model in {one_line(str(folder))} has {had.pop()} labels, but this task has {model.num_labels}"
     return words
 
 
@@ -249,7 +249,9 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
     except Exception as error:  # whatever its parts raise: of shapes, and of damaged files
         raise bad_model(_sentence("the adapter cannot be loaded", error), hint, str(folder)) from None
     if odd:
-        raise bad_model(f"the adapter does not fit the model: {_first_of(odd)} differ", hint, str(folder))
+        raise bad_model(
+            f"the adapter does not fit the model: only one of the two has {_first_of(odd)}", hint, str(folder)
+        )
 
 
 def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> Any:

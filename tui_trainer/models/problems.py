@@ -56,7 +56,9 @@ def language_problems(facts: ModelFacts, *, writes_answers: bool) -> list[Proble
     names = " and ".join(missing)
     what = f"the tokenizer marks each text with its language, but tokenizer_config.json does not set {names}"
     example = ", ".join(f'"{name}": "{code}"' for name, code in (("src_lang", "eng_Latn"), ("tgt_lang", "fra_Latn")))
-    hint = f"use a folder whose tokenizer_config.json sets them, with the tokenizer's own codes: {example}"
+    hint = (
+        f"use a folder whose tokenizer_config.json sets {names} to language codes of the tokenizer, such as {example}"
+    )
     return [_about(facts, what, hint)]
 
 
@@ -97,7 +99,7 @@ def _weight_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
     elif facts.weights == "none":
         others = sorted(path.name for path in folder.glob("*.safetensors"))[:3]
         seen = f" (only {one_line(', '.join(others))})" if others else ""
-        hint = f"copy model.safetensors, or the shards with their index, into it, or {_SCRATCH}"
+        hint = f"copy model.safetensors, or the shards with their index, into the folder, or {_SCRATCH}"
         yield _about(facts, f"the folder has a config.json but no weights{seen}", hint)
     elif facts.weights == "bin":
         yield from _pickle_problems(facts, folder)
@@ -126,8 +128,9 @@ def _pickle_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
         if calls:
             what = f"{name} contains more than tensors ({one_line(', '.join(calls[:3]), 120)}) and is not loaded"
             command = unsafe_conversion_command(folder, facts.weight_files)
-            hint = "use the version with .safetensors files, or, if you trust its author with all your permissions, "
-            yield _about(facts, what, f"{hint}convert this file, which runs its code: {command}")
+            hint = "use the version of the model with .safetensors files; or, if you trust the author of this file, "
+            hint += "convert it, which runs the code in the file with all your permissions"
+            yield _about(facts, what, f"{hint}: {command}")
 
 
 def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
@@ -136,14 +139,16 @@ def _tokenizer_problems(facts: ModelFacts, folder: Path) -> Iterator[Problem]:
         return
     if not facts.tokenizer_files:
         if facts.weights != "not here":
-            hint = "copy tokenizer.json and tokenizer_config.json of the same model into it"
+            hint = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
             yield _about(facts, "the folder has no tokenizer", hint)
         return
     told = tokenizer_facts(folder)
     own = facts.adapter.config.get("vocab_size") if facts.adapter else None
     rows = own if isinstance(own, int) else embedding_rows(facts.stored_shape, facts.headers)
     if told and rows and told.rows > rows:
-        what = f"the tokenizer has {told.rows} tokens but the embedding {rows} rows: the last tokens have no vector"
+        what = (
+            f"the tokenizer has {told.rows} tokens, but the embedding has {rows} rows: the last tokens have no vector"
+        )
         yield _about(facts, what, "use the tokenizer of the same model, or save the model with a resized embedding")
 
 

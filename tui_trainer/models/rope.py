@@ -81,7 +81,7 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
         return []
     family = one_line(str(stored.get("model_type")), 80)
 
-    def about(message: str, hint: str = "remove the table") -> list[Problem]:
+    def about(message: str, hint: str = f"remove the table [{KEY}]") -> list[Problem]:
         return [Problem(message=message, key=TYPE_KEY, hint=hint)]
 
     if config.is_from_scratch:
@@ -93,7 +93,7 @@ def rope_problems(stored: Mapping[str, Any], config: Config, head: Head) -> list
     own, asked = str(own_parameters(stored).get("rope_type") or _NONE), section.rope_type
     if own not in (_NONE, asked):
         message = f"is {asked}, but the model was trained with the type {one_line(own, 40)}"
-        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or remove the table")
+        return about(message, f"set it to {one_line(own, 40)}, with a larger factor, or remove the table [{KEY}]")
     try:
         types = answers.ask({"config": deciding_fields(scaled_config(stored, section)), "head": head})
     except WorkerFailed as failure:

@@ -40,7 +40,7 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     try:
         found = answers.ask({"config": deciding_fields(config)})
     except WorkerFailed as failure:
-        message = f"could not be looked up in the model: {failure.reason or failure}"
+        message = f"the router loss of the model could not be looked up: {failure.reason or failure}"
         hint = "set it to 0 to train without a router loss"
         raise ConfigError(Problem(message=message, key=ROUTERS, hint=hint)) from None
     return Routers(**found) if found else None

@@ -39,7 +39,7 @@ def match_targets(
     paths = {linear.path for name in names_in(target_modules) for linear in _linears_of(shape, name)}
     saved = _named_modules(shape, names_in(modules_to_save))
     if not problems and (both := next((entry.name for entry in saved if entry.path in paths), "")):
-        hint = f"remove it from {SAVED_KEY}, or list the targets one by one without it"
+        hint = f"remove {both} from {SAVED_KEY}, or set {MODULES_KEY} to a list of layers without {both}"
         problems.append(Problem(message=f"{both} also gets an adapter", key=SAVED_KEY, hint=hint))
     if problems:
         raise ConfigError(problems)

@@ -290,7 +290,7 @@ def unreadable_tokenizer(folder: Path) -> tuple[str, str] | None:
     has = {name for name in (*TOKENIZER_FILES, "tiktoken.model") if (folder / name).is_file()}
     if has & {FAST_FILE, "vocab.txt", "tekken.json"} or {"vocab.json", "merges.txt"} <= has:
         return None
-    copy = "copy tokenizer.json and tokenizer_config.json of the same model into it"
+    copy = "copy tokenizer.json and tokenizer_config.json of the same model into the folder"
     if found := sorted((has & {"tiktoken.model"}) | {path.name for path in folder.glob("*.tiktoken")}):
         return f"the tokenizer is only a tiktoken file ({one_line(found[0], 40)}), without special tokens", copy
     name = next((name for name in _SENTENCEPIECE if name in has), "")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 # By `model_type`, of config.json as a whole. Each is trained, stopped, resumed and merged by tests with a tiny one.
 TRAINED_ON_TEXT = ("gemma3", "mistral3", "qwen2_5_vl", "qwen3_vl", "qwen3_5")
 # `Llama4ForConditionalGeneration.forward` of transformers 5.24 asks a text model's output for `image_outputs`.
-NOT_TRAINED = {"llama4": "every forward pass of its class fails in transformers 5.24"}
+NOT_TRAINED = {"llama4": "every forward pass of this model class fails in transformers 5.24"}
 """Why not, of others that people ask for."""
 LANGUAGE_MODEL = "language_model"
 """What the module is called that reads tokens, in the classes of all of them."""
@@ -137,7 +137,7 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
     settings: dict[str, tuple[object, tuple[object, ...]]] = {}
     why = f"has not been tested with {model_type}, a model with vision towers"
     if config.model.text_only:
-        why = "does not work with model.text_only = true: the text model has no folder of its own before training"
+        why = "does not work with model.text_only = true: the text model gets a folder of its own only after training"
         settings = {
             "model.init": (config.model.init, ("pretrained",)),
             "tuning.method": (config.tuning.method, ("full",)),

@@ -470,7 +470,7 @@ class _Columns:
         impossible = str(row.values.get("is_impossible")).lower()
         if impossible == str(bool(found)).lower():
             there = "there is an answer" if found else "there is no answer"
-            hint = "correct one of them, or remove is_impossible"
+            hint = "correct one of the two, or remove is_impossible"
             raise DataError(f"is_impossible is {impossible}, but {there}", where=row.where, hint=hint)
         return found, is_guess
 
@@ -491,7 +491,8 @@ def _written(row: Row, column: str, context: str) -> Iterator[tuple[str, int | N
             texts, starts = ([texts], [starts]) if texts else ([], [] if starts is None else starts)
         starts = starts if isinstance(starts, list) else [None] * len(texts)
         if len(starts) != len(texts):
-            raise DataError(f"there are {len(texts)} answers, but answer_start has {len(starts)}", where=row.where)
+            has = f"{len(starts)} number{'s' * (len(starts) != 1)}"
+            raise DataError(f"there are {len(texts)} answers, but answer_start has {has}", where=row.where)
         value = [{"text": text, "answer_start": start} for text, start in zip(texts, starts, strict=False)]
     if isinstance(value, str):
         value = [{"text": value, "answer_start": row.values.get("answer_start")}] if value else []

@@ -193,7 +193,7 @@ def _start_id(config: Any) -> int | None:
     found = next((token for name in names if (token := getattr(config, name, None)) is not None), None)
     if found is None:
         message = "config.json has no decoder_start_token_id, so the first token of an answer is unknown"
-        hint = "add it to config.json: for T5 the pad token, for BART the end token"
+        hint = "add it to config.json: the id of the pad token for T5, of the end token for BART"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
     return int(found)
 

@@ -382,8 +382,9 @@ def load_weights(folder: Path, components: Components) -> None:
             fill(weights[name], saved.like(name, weights[name]))
         odd = saved.names ^ weights.keys()
     if odd:
+        more = f" and {len(odd) - 1} more" if len(odd) > 1 else ""
         raise CheckpointError(
-            f"{folder.name} does not have the weights of this model: {min(odd)} and {len(odd) - 1} more differ"
+            f"{folder.name} does not have the weights of this model: only one of the two has {min(odd)}{more}"
         )
     components.together.weights_were_loaded()
 

@@ -401,7 +401,7 @@ class Components:
             reasons = reasons or {"this machine": "no suitable kernel can be loaded"}
         if reasons:
             because = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-            message = f"variable-length attention is not used because {because}"
+            message = f"variable-length attention is not used ({because})"
             tell(PACKED_WITH_MASK, message, "packed rows use a document mask instead, which is slower")
         leak = packing_leaks(self, rows)
         if leak is None:

@@ -69,7 +69,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tel
 
     if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own)
-        hint = 'set model.attn_implementation = "auto" to use it from the start'
+        hint = 'set model.attn_implementation = "auto" to skip the attempt'
         tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
 
 

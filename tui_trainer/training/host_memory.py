@@ -83,17 +83,17 @@ class HostMemoryWatch:
         return readings[-1].memory.left_bytes / sum(falls) * between
 
     def _sentence(self, seconds_left: float | None) -> str:
-        """`memory is running out: 310 MiB of the 16 GiB of the machine left, falling by 95 MiB per minute, ...`."""
+        """`memory is running out: 310 MiB of the 16 GiB of the machine are left, falling by 95 MiB per minute, ...`."""
         first, last = self._readings[0], self._readings[-1]
         memory = last.memory
-        left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} left"
+        left = f"{format_bytes(memory.left_bytes)} of the {format_bytes(memory.total_bytes)} of {memory.where} are left"
         words = [f"memory is running out: {left}"]
         if seconds_left is not None:
             a_second = memory.left_bytes / max(seconds_left, 1e-9)
             steps = (last.step - first.step) / (last.seconds - first.seconds)
             a_step = f" ({format_bytes(a_second / steps)} per step)" if steps > 0 else ""
             used_up = f"used up in {format_seconds(seconds_left)}"
-            words.append(f"falling by {format_bytes(60 * a_second)} per minute{a_step}, {used_up}")
+            words.append(f"falling by {format_bytes(60 * a_second)} per minute{a_step}, and will be {used_up}")
         words.append(f"this run uses {format_bytes(memory.process_bytes)}")
         grown = memory.process_bytes - first.memory.process_bytes
         if grown > 0 and seconds_left is not None:

@@ -110,7 +110,7 @@ class Ranks:
         for number, other in enumerate(everyone):
             for name, value in everyone[0].items():
                 if other[name] != value:
-                    message = f"process {number} has {name} {other[name]}, process 0 has {value}"
+                    message = f"process {number} has {name} {other[name]}, but process 0 has {value}"
                     raise RunError(f"{message}; all processes must train the same model on the same data")
 
 

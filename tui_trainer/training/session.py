@@ -91,7 +91,7 @@ class Session:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             before, now = self.position.kernels, self.components.kernels
             if before != now:
-                message = f"model.kernels were {before} until step {self.position.step}, and are {now} from here on"
+                message = f"model.kernels was {before} until step {self.position.step}, and is {now} from now on"
                 self._problem("kernels changed", message, "the run continues, but may not be bit-identical")
             if self._goes_back and (damage := ranks.by_first(self._damage_of_best)):
                 hint = "the search for the best evaluation starts again from this step"
@@ -450,7 +450,9 @@ class Session:
         best = self._best_checkpoint
         if damage := self._damage_of_best():
             self._problem(
-                "checkpoint damaged", f"{best.name}: {damage}", "the final model has the last weights instead"
+                "checkpoint damaged",
+                f"{best.name}: {damage}",
+                "the final model has the weights of the last step instead",
             )
             position.best_eval_loss, position.best_step = position.eval_loss, position.step
             position.best_scores = position.scores

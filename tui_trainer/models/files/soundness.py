@@ -59,7 +59,7 @@ def misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> list[str]:
         found += _norm_misfits(shape, headers)
     over_vocabulary = shape.head not in CLASSIFYING
     if is_known and over_vocabulary and not shape.tied_embeddings and not has_head(headers):
-        found.append("the weights have no head (lm_head.weight), so the model cannot continue a text")
+        found.append("the weights have no head (lm_head.weight), so the model cannot generate text")
     return found
 
 
@@ -117,7 +117,8 @@ def _linear_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> It
             if not names and linear.count == 1:
                 continue  # with one layer, what stands beside the layers has as many
             if len(names) < linear.count:
-                yield f"{linear.count - len(names)} of {linear.count} {linear.path}.weight are missing from the weights"
+                absent = f"{linear.count - len(names)} of {linear.count} tensors {linear.path}.weight"
+                yield f"{absent} are missing from the weights"
             # GPT-2 stores its matrices the other way round.
             sizes = ((linear.outputs, linear.inputs), (linear.inputs, linear.outputs))
             wrong = [name for name in names if headers[name].shape not in sizes]
@@ -137,7 +138,7 @@ def _norm_misfits(shape: ModelShape, headers: Mapping[str, TensorFacts]) -> Iter
             if not any(f".{part.name}." in f".{name}" for name in weights):
                 yield f"the weights have no {part.path}.weight"
         elif (found := sum(f".{part.path}." in place for place in places)) < part.count:
-            yield f"{part.count - found} of {part.count} {part.path}.weight are missing from the weights"
+            yield f"{part.count - found} of {part.count} tensors {part.path}.weight are missing from the weights"
 
 
 def _differs(name: str, facts: TensorFacts, wanted: tuple[int, ...]) -> str:

@@ -209,7 +209,7 @@ class LabelledTexts(TableReader):
         where = f"the labels are in the column '{one_line(columns[0], 40)}'"
         if columns[1:]:
             where = f"each of the columns {listed(columns)} is a class; 1 means that the row has it"
-        also = f" (not used: {listed(self._unread)}; set data.label_column to choose)" if self._unread else ""
+        also = f" (other candidates: {listed(self._unread)}; set data.label_column to choose)" if self._unread else ""
         notes = [
             *self._choices.notes(),
             *self.language_notes(),

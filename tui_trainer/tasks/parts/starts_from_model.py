@@ -404,8 +404,8 @@ def own_tokenizer(config: Config, head: Head) -> Tokenizer:
         marks = list(tokenizer("")["input_ids"])
         marks += tokenizer(text_target="")["input_ids"] if head == ENCODER_DECODER else []
         if tokenizer.unk_token_id in marks:
-            message = "the tokenizer has no token for src_lang or tgt_lang in tokenizer_config.json"
-            raise bad_model(message, "set them to special tokens of the tokenizer", str(folder))
+            message = "the tokenizer has no token for the src_lang or tgt_lang of tokenizer_config.json"
+            raise bad_model(message, "set both to special tokens of the tokenizer", str(folder))
     return tokenizer
 
 

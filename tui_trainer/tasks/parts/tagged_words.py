@@ -53,7 +53,7 @@ def refuse_slow(tokenizer: Any) -> None:
     """Raises ConfigError for a tokenizer that cannot tell which word a token is part of."""
     if not tokenizer.is_fast:
         kind = type(tokenizer).__name__
-        message = f"its tokenizer ({kind}) is not a fast tokenizer, so it cannot map tokens to words"
+        message = f"the tokenizer of this model ({kind}) is not a fast tokenizer, so it cannot map tokens to words"
         hint = "choose a model with a tokenizer.json"
         raise ConfigError(Problem(message=message, key="model.model_name_or_path", hint=hint))
 
