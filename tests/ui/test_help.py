@@ -32,10 +32,10 @@ async def test_help_has_the_keys_of_the_screen_then_its_page_and_leads_to_all_gu
         await screens.press("3", "?")
         await screens.shows("Keys", "Apply the fix that this check suggests to the config.", "Esc close")
         await screens.press("G")
-        await screens.shows("About 60 checks of this machine and config")
+        await screens.shows("about 60 checks of this machine and config")
         shown = screens.app.screen
         await screens.press("right")
-        await screens.shows("The loss curve, the time of each part of a step", gone="Apply the fix")
+        await screens.shows("the loss curve, the time of each part of a step", gone="Apply the fix")
         assert len(shown.query(Markdown)) == 1 and len(list(shown.walk_children())) < 40
         await screens.press("left")
         await screens.shows("Apply the fix that this check suggests to the config.")
