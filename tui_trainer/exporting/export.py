@@ -142,8 +142,8 @@ class Certifier:
         allowed = share * max(run_loss, _SMALLEST_LOSS) + _STANDARD_ERRORS * before["loss_error"]
         if abs(before["loss"] - run_loss) <= allowed:
             return []
-        found = f"the trained model now has a held-out loss of {before['loss']:.4f}, but the run measured"
-        return [f"{found} {run_loss:.4f} (allowed difference {allowed:.4f})"]
+        losses = f"held-out loss {before['loss']:.4f} instead of {run_loss:.4f} (allowed difference {allowed:.4f})"
+        return [f"the model in the run's folder itself has changed since the run: {losses}"]
 
     def _ask(self, folder: Path, name: str, texts: list[str] | None) -> dict[str, Any]:
         question: dict[str, Any] = {

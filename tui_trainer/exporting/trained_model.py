@@ -137,7 +137,8 @@ def _written_again(run: RunFolder) -> str:
 
 
 def _moved_away(run: RunFolder) -> str:
-    return f"move {one_line(str(run.model), 300)} to another place: {_written_again(run)}"
+    again = _written_again(run)
+    return again if again == _NOTHING_LEFT else f"move {one_line(str(run.model), 300)} to another place: {again}"
 
 
 def adapter_base(source: Path) -> str:

@@ -196,7 +196,7 @@ def fp16_problems(config: Config, model_type: str) -> list[Problem]:
     if model_type not in OVERFLOWS_IN_FP16:
         return []
     message = f"{model_type} overflows in fp16: its activations exceed 65,504"
-    hint = "set it to auto: bf16 if the GPU supports it, else fp32"
+    hint = "set it to auto, which never chooses fp16 for this model"
     asked = {
         "training.mixed_precision": config.training.mixed_precision == "fp16",
         "model.dtype": config.model.dtype == "float16",

@@ -228,12 +228,13 @@ class RunOptimizer:
         """Into the optimizer's own tensors, which stay where they are."""
         state, begun = begun, _in_parts(begun)
         if odd := sorted(begun.keys() ^ saved.keys()):
-            raise CheckpointError(f"the optimizer state of {name} does not match: {', '.join(odd)} differ")
+            raise CheckpointError(f"the optimizer state of {name} does not match: only one side has {', '.join(odd)}")
         for key, value in saved.items():
             if key in self.spec.number_keys:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
-                raise CheckpointError(f"the optimizer state of {name} does not match: {key} is {value.dtype}")
+                needed, saved_as = (f"{one.dtype} of shape {list(one.shape)}" for one in (begun[key], value))
+                raise CheckpointError(f"the optimizer state of {name} does not match: {key} is {saved_as}, not {needed}")
             else:
                 begun[key].copy_(value)
 
