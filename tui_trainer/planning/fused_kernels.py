@@ -66,7 +66,7 @@ def adapters_apart(config: Config, strategy: str) -> str:
     if config.training.torch_compile:
         return "compiled layers fuse the same operations"
     if strategy == "deepspeed-3":
-        return "deepspeed-3 gathers weights only for whole layers"
+        return "deepspeed-3 gathers the weights of a layer only while that layer itself runs"
     return ""
 
 

@@ -234,7 +234,9 @@ class RunOptimizer:
                 state[key] = value.item()
             elif (begun[key].shape, begun[key].dtype) != (value.shape, value.dtype):
                 needed, saved_as = (f"{one.dtype} of shape {list(one.shape)}" for one in (begun[key], value))
-                raise CheckpointError(f"the optimizer state of {name} does not match: {key} is {saved_as}, not {needed}")
+                raise CheckpointError(
+                    f"the optimizer state of {name} does not match: {key} is {saved_as}, but should be {needed}"
+                )
             else:
                 begun[key].copy_(value)
 
