@@ -486,8 +486,8 @@ def test_terminal_that_goes_away_ends_the_printing_and_nothing_else(followed, mo
         os.close(master)
         for number in (2, 3):
             write(step_done(number))
-            follower.printer.note("still here")
-        assert not follower.printer.output.open
+            follower.print("still here")
+        assert not follower.output.open
 
 
 def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, capsys):
@@ -512,6 +512,6 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
 def test_terminal_of_one_column_ends_no_run(followed, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1")
     follower, _ = followed()
-    follower.printer.output.is_terminal = True
-    follower.printer.note("a word")
+    follower.output.is_terminal = True
+    follower.print("a word")
     assert "a" in capsys.readouterr().out

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry
 from tui_trainer.runs.at_rest import named_root, remains_of
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced
+from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.folder import (
     MARKER,
     OUR_NAMES,
@@ -36,6 +36,7 @@ from tui_trainer.runs.result import (
     ending_words,
     held_out_loss,
     kept_step,
+    metric_value,
     newest_scores,
     number,
     plain,
@@ -318,11 +319,6 @@ def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunO
         started_at=state.started_at,
         last_event_at=state.last_event_at,
     )
-
-
-def metric_value(done: EvalDone, metric: str) -> float | None:
-    """The value of `evaluation.metric_for_best_model` in an evaluation; None where it was not measured."""
-    return done.loss if metric == "loss" else done.scores.get(metric)
 
 
 def _without_journal(root: Path, alive: bool) -> RunStatus:

@@ -27,65 +27,42 @@ from tui_trainer.units import Figure, figures_of, format_seconds
 
 
 @dataclass(slots=True)
-class Mean:
-    """Of the values that were reported; None without one."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, *values: float | None) -> None:
-        known = _reported(values)
-        self.total += sum(known)
-        self.count += len(known)
-
-    @property
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
-@dataclass(slots=True)
 class GaugeSummary:
-    """Several readings as one, for all GPUs as `GaugesRead.over_gpus` has them. None: not reported by any reading."""
+    """Several readings as one: the mean and the peak of each gauge, of those readings that report it.
+
+    Gauges are the fields of `GaugesRead`, those of all GPUs as `GaugesRead.over_gpus` has them, `busy_cores` of the
+    run's process and `others_cores`, the cores that other processes were busy on.
+    """
 
     readings: int = 0
-    utilization_share: Mean = field(default_factory=Mean)
-    power_watts: Mean = field(default_factory=Mean)
-    busy_cores: Mean = field(default_factory=Mean)
-    others_cores: Mean = field(default_factory=Mean)
-    """Cores that other processes were busy on."""
-    usable_cores: float | None = None
-    peak_gpu_memory_bytes: float | None = None
-    gpu_memory_bytes: float | None = None
-    peak_temperature_celsius: float | None = None
-    peak_process_memory_bytes: float | None = None
+    _totals: dict[str, float] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+    _peaks: dict[str, float] = field(default_factory=dict)
 
     def add(self, reading: GaugesRead) -> None:
-        """Takes one more reading in; figures that are not finite count as not reported."""
+        """Add one more reading. Values that are not finite count as not reported."""
         self.readings += 1
-        self.utilization_share.add(reading.over_gpus("utilization_share"))
-        self.power_watts.add(reading.over_gpus("power_watts"))
-        cores, share = _highest(reading.usable_cores), _highest(reading.process_cpu_share)
+        values = {name: reading.figure(name) for name in _SUMMED}
+        cores, share, machine = values["usable_cores"], values["process_cpu_share"], values["machine_cpu_share"]
         if cores is not None and share is not None:
-            self.busy_cores.add(share * cores)
-            self.usable_cores = cores
-            if (machine := _highest(reading.machine_cpu_share)) is not None:
-                self.others_cores.add(max(machine - share, 0.0) * cores)
-        self.peak_gpu_memory_bytes = _highest(self.peak_gpu_memory_bytes, reading.over_gpus("memory_used_bytes"))
-        self.gpu_memory_bytes = _highest(self.gpu_memory_bytes, reading.over_gpus("memory_bytes"))
-        self.peak_temperature_celsius = _highest(
-            self.peak_temperature_celsius, reading.over_gpus("temperature_celsius")
-        )
-        self.peak_process_memory_bytes = _highest(self.peak_process_memory_bytes, reading.process_memory_bytes)
+            values["busy_cores"] = share * cores
+            values["others_cores"] = None if machine is None else max(machine - share, 0.0) * cores
+        for name, value in values.items():
+            if value is not None and math.isfinite(value):
+                self._totals[name] = self._totals.get(name, 0.0) + value
+                self._counts[name] = self._counts.get(name, 0) + 1
+                self._peaks[name] = max(value, self._peaks.get(name, value))
+
+    def mean(self, gauge: str) -> float | None:
+        """Return the mean of a gauge; None if no reading reports it."""
+        return self._totals[gauge] / self._counts[gauge] if gauge in self._counts else None
+
+    def peak(self, gauge: str) -> float | None:
+        """Return the highest value of a gauge; None if no reading reports it."""
+        return self._peaks.get(gauge)
 
 
-def _reported(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _highest(*values: float | None) -> float | None:
-    return max(_reported(values), default=None)
-
-
+_SUMMED: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
 # Nothing was measured between readings that are further apart: the run was paused or gone, or a clock jumped.
 _LONGEST_GAP_SECONDS: Final = 60.0
 
