@@ -16,12 +16,12 @@ from tui_trainer.runs.result import (
     better_words,
     ended_after_words,
     ending_words,
-    epoch_words,
     grade,
     kept_at_words,
     kept_weights,
     number,
     plain,
+    planned_epoch_seconds,
     scores_line,
     scores_of,
     targets_of,
@@ -63,17 +63,14 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return step_line(event, state)
         case events.EvalDone():
             kept = kept_weights(state)
-            of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
-            asked = (
-                "requested; the best is chosen from the scheduled evaluations only"
-                if kept.asked_was_better
-                else "requested"
-            )
-            note = of if event.best else kept.patience_words if event.scheduled else asked
-            note = note and f" ({note})"
+            note = kept.patience_words
+            if event.best:
+                note = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
+            elif not event.scheduled:
+                note = "requested" + "; the best is chosen from the scheduled evaluations only" * kept.asked_was_better
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
-                f"step {event.step}: held-out loss {event.loss:.4f}{note}",
+                f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note})" if note else ""),
                 scores_line(event.scores, state.baselines.scores if state.baselines else {}),
                 "" if loss is None else f"recent training loss {loss:.4f}",
                 format_seconds(event.seconds),
@@ -82,9 +79,11 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            graded = grade(event.samples_per_second, state)
+            took, planned = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            took += "" if planned is None else f" ({format_seconds(planned)} planned)"
+            graded = grade(state, event.samples_per_second)
             rates += f": {graded}" if graded else ""
-            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {epoch_words(event, state.plan)}, {rates}"
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {took}, {rates}"
         case events.CheckpointSaved():
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"

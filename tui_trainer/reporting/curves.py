@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import GAUGES
 from tui_trainer.runs.result import plain
-from tui_trainer.runs.state import GaugeCurves, RunState, means
+from tui_trainer.runs.state import GaugeSummary, RunState, means
 from tui_trainer.units import Unit, plotted
 
 MOST_POINTS = 600
@@ -64,7 +64,7 @@ def charts_of(state: RunState) -> list[Chart]:
         Chart(title="Step time, ms", x_unit="step", curves=parts, stacked=True),
     ]
     resumed_at = _resumed_at(state)
-    made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *_gauge_charts(state.gauge_curves)]
+    made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *_gauge_charts(state.gauge_summary)]
     return [chart for chart in made if any(curve.points for curve in chart.curves)]
 
 
@@ -90,7 +90,7 @@ _TOGETHER: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
 """Titles of charts in which the gauges of one unit are drawn together."""
 
 
-def _gauge_charts(gauges: GaugeCurves) -> Iterator[Chart]:
+def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
     seconds = gauges.seconds[-1] if gauges.seconds else 0.0
     unit = next((unit for unit, length in _UNITS.items() if seconds >= _LEAST_UNITS * length), "second")
     xs = [value / _UNITS[unit] for value in gauges.seconds]

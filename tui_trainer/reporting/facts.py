@@ -275,7 +275,7 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     state, plan, seconds = facts.state, facts.state.plan, facts.state.seconds
     processes = plan.processes if plan else 1
     hours = seconds * processes / 3600 if state.device == "cuda" and seconds is not None else None
-    joules = state.gauge_curves.energy_joules
+    joules = state.gauge_summary.energy_joules
     watts = None if joules is None else state.gauge_summary.mean("power_watts")
     average = "" if watts is None else f", {watts:.0f} W on average"
 

@@ -2,7 +2,6 @@
 a heading, a link, a cell or HTML.
 """
 
-import json
 import math
 import re
 import shlex
@@ -16,6 +15,7 @@ from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
 from tui_trainer.reporting.facts import Rows, RunFacts, costs_of, facts_of
+from tui_trainer.runs.comparison import value_words
 from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.result import (
     better_words,
@@ -134,7 +134,7 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
         yield f"The plan is not shown: {facts.plan_fault}."
     if facts.asked:
         yield "Settings that differ from their defaults:"
-        rows = [(one.key, _value(one.value), _value(one.default)) for one in facts.asked]
+        rows = [(one.key, value_words(one.value)[:_VALUE_CHARACTERS], value_words(one.default)[:_VALUE_CHARACTERS]) for one in facts.asked]
         yield Table(rows, ("setting", "value", "default"))
 
 
@@ -169,7 +169,7 @@ def _epochs(facts: RunFacts) -> Iterator[Block]:
     planned, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
     for done in facts.state.epochs:
         rate = f"{done.samples_per_second:.1f}"
-        graded = grade(done.samples_per_second, facts.state) or "--"
+        graded = grade(facts.state, done.samples_per_second) or "--"
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
     yield from _spread(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
@@ -242,7 +242,7 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     verdict = (
         "matches the trained model"
         if certificate.get("is_good") is True
-        else f"differs from the trained model: {_value(faults)}"
+        else f"differs from the trained model: {value_words(faults)[:_VALUE_CHARACTERS]}"
     )
     return (
         f"{certificate.get('format')} (export/{name})",
@@ -325,12 +325,6 @@ def short_number(value: float) -> str:
         digits, _, power = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}" if math.isfinite(value) else "--"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value[:_VALUE_CHARACTERS]
-    return json.dumps(value, default=str)[:_VALUE_CHARACTERS]
 
 
 # Charts as SVG inside a page: no script, no font and no colour of their own but those of the page's style.

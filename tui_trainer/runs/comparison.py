@@ -182,3 +182,10 @@ def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
         if len(known) > 1:
             found.append(Difference(key=key, values=tuple(one.get(key) for one in settings)))
     return tuple(found)
+
+
+def value_words(value: Any) -> str:
+    """Return the value of a setting as text: a string as it is, everything else as JSON; `--` for None."""
+    if value is None or (isinstance(value, str) and value):
+        return value or "--"
+    return json.dumps(value, default=str)

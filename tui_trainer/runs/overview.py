@@ -37,9 +37,8 @@ from tui_trainer.runs.result import (
     held_out_loss,
     kept_step,
     metric_value,
+    metric_words,
     newest_scores,
-    number,
-    plain,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, FollowedJournal, RunState, Status, means
 from tui_trainer.units import MIB
@@ -123,7 +122,7 @@ class RunOverview(RunResult):
     def score(self) -> str:
         """`macro F1 0.810`: what the best evaluation goes by, else the first score; empty where there is none."""
         name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
-        return f"{plain(name)} {number(self.scores[name])}" if name else ""
+        return metric_words(name, self.scores[name]) if name else ""
 
     @property
     def is_run(self) -> bool:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tui_trainer.runs.events import EpochDone, EvalDone, PlanMade
+from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
@@ -278,13 +278,14 @@ def beaten_words(is_beaten: bool | None) -> str:
     return {True: "beaten", False: "not beaten", None: ""}[is_beaten]
 
 
-def grade(samples_per_second: float, state: RunState) -> str:
+def grade(state: RunState, samples_per_second: float | None = None) -> str:
     """`good, 82 % of the best speed here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of the usual
-    speed for this model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known.
+    speed for this model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known. Without a rate, of the whole run so far.
 
     What others used of the cores is named before it, and instead of it where that explains why the run was slow.
     """
     plan = state.plan
+    samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
@@ -350,23 +351,12 @@ def _share_of(reached: float, rate: float) -> str:
 def throughput_words(state: RunState) -> str:
     """Of a whole run so far: its grade, and what share it is of what this machine and its card compute; empty where
     nothing is known."""
-    return "; ".join(filter(None, (run_grade(state), computing_words(_samples_per_second(state), state.plan))))
-
-
-def run_grade(state: RunState) -> str:
-    """The grade of a whole run so far; empty where none is known."""
-    return grade(_samples_per_second(state), state)
+    return "; ".join(filter(None, (grade(state), computing_words(_samples_per_second(state), state.plan))))
 
 
 def _samples_per_second(state: RunState) -> float:
     seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
     return state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
-
-
-def epoch_words(done: EpochDone, plan: PlanMade | None) -> str:
-    """How long its steps took, beside what was planned: `12.3 s (10.1 s planned)`."""
-    planned = planned_epoch_seconds(plan)
-    return format_seconds(done.seconds) + ("" if planned is None else f" ({format_seconds(planned)} planned)")
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:

@@ -22,7 +22,7 @@ from textual.strip import Strip
 from textual.widgets import DataTable
 
 from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
-from tui_trainer.runs.comparison import MOST_RUNS, Difference
+from tui_trainer.runs.comparison import MOST_RUNS, Difference, value_words
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
@@ -501,7 +501,7 @@ def difference_lines(
     if not differences:
         return [*lines, [("same settings", "dim")]]
     for one in differences[:_MOST_DIFFERENCES]:
-        old, new = (one_line("--" if value is None else str(value), width) for value in one.values)
+        old, new = (one_line(value_words(value), width) for value in one.values)
         lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)
     more = len(differences) - _MOST_DIFFERENCES
     return [*lines, [(f"and {more} more", "dim")]] if more > 0 else lines

@@ -20,6 +20,7 @@ from tui_trainer.runs.result import (
     better_words,
     ended_after_words,
     ending_words,
+    grade,
     held_out_loss,
     kept_at_words,
     kept_weights,
@@ -29,7 +30,6 @@ from tui_trainer.runs.result import (
     newest_scores,
     number,
     planned_epoch_seconds,
-    run_grade,
     score_words,
     scores_of,
     targets_of,
@@ -532,7 +532,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
         if words := better_words(state):
             lines.append([(words, "warn")])
-    rows, graded = speed_rows(state), run_grade(state)
+    rows, graded = speed_rows(state), grade(state)
     # Where there is room for them, the rows at the end say it.
     if rows and width < _WIDE_RESULT and graded:
         lines += scene.labelled("speed", graded, width, _STORY_LABEL)
