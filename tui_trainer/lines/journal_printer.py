@@ -23,8 +23,8 @@ from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_second
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
-_SECONDS_BETWEEN_STEP_LINES = 5.0
-_SECONDS_BETWEEN_EPOCH_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 5.0
+"""Of steps in a pipe, and of epochs."""
 _STEPS_BETWEEN_GAUGE_LINES = 100
 _SECONDS_BETWEEN_CORRECTIONS = 60.0
 _POLL_SECONDS = 0.2
@@ -118,7 +118,7 @@ class Follower:
                 self._live = ""
             if isinstance(event, EpochDone):
                 # Small data has several epochs a second: not each of them is news.
-                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_EPOCH_LINES:
+                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
                 self._last_epoch_line = monotonic()
             if line := lines.event_line(event, self.state):
@@ -168,7 +168,7 @@ class Follower:
     def _show_passing(self, line: str) -> None:
         """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
         self._live = line
-        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_STEP_LINES:
+        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:
             self.print(line)
             self._last_step_line = monotonic()
 
@@ -194,18 +194,12 @@ class Printing(threading.Thread):
         super().__init__(name="journal-lines", daemon=True)
         self._follower = follower
         self._notes = deque(greeting)
-        self._noted: set[str] = set()
         self._over = threading.Event()
         self._has_ending = False
 
     def note(self, text: str) -> None:
         """A word of this program, between what the journal says."""
         self._notes.append(text)
-
-    def note_once(self, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
-            self.note(text)
 
     def run(self) -> None:
         try:

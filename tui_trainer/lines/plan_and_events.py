@@ -357,7 +357,8 @@ def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str
 
 def age_words(one: RunOverview, now: datetime) -> str:
     """How long ago a run's last event was; `clock ahead` where another machine's clock is ahead of this one's."""
-    return "clock ahead" if one.clock_is_ahead(now) else format_seconds(one.age_seconds(now))
+    seconds = one.age_seconds(now)
+    return "clock ahead" if seconds is not None and seconds < 0 else format_seconds(seconds)
 
 
 def steps_words(one: RunResult) -> str:

@@ -27,7 +27,8 @@ from tui_trainer.runs.result import (
     planned_epoch_seconds,
     targets_of,
 )
-from tui_trainer.runs.state import Start, spread_ends
+from tui_trainer.runs.state import spread_ends
+from tui_trainer.runs.wording import sentence
 from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
 from tui_trainer.units import format_bytes, format_number, format_seconds
@@ -85,10 +86,6 @@ def key_figures(facts: RunFacts) -> Rows:
     return [row for row in rows if row[1] != "--"]
 
 
-def _sentence(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
 def _outcome(facts: RunFacts) -> Iterator[Block]:
     state, finished, failed = facts.state, facts.state.finished, facts.state.failed
     if failed is not None:
@@ -102,7 +99,7 @@ def _outcome(facts: RunFacts) -> Iterator[Block]:
     if facts.about.status in ("failed", "stopped", "interrupted"):
         yield f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`."
     if words := better_words(state):
-        yield _sentence(words)
+        yield sentence(words)
     if state.steps or state.evals:
         yield Table([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
     if rows := facts.model.score_rows():
@@ -178,7 +175,13 @@ def _history(facts: RunFacts) -> Iterator[Block]:
     state, starts = facts.state, facts.state.starts
     if len(starts) > 1 or (starts and facts.about.status == "interrupted"):
         silent = "killed" if facts.about.status == "interrupted" else "not yet"
-        rows = [_start_row(start, silent if start is starts[-1] else "killed") for start in starts]
+        rows = []
+        for start in starts:
+            came_from = "new" if start.from_step is None else f"{start.from_step:,}"
+            # A start that recorded no end was killed, or is the newest one.
+            ended = start.ending or (silent if start is starts[-1] else "killed")
+            taken = format_seconds(start.seconds)
+            rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
         yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
     if problems := list(state.problems)[-_MOST_PROBLEMS:]:
         told = [(f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems]
@@ -186,14 +189,7 @@ def _history(facts: RunFacts) -> Iterator[Block]:
     if not starts:
         yield "The journal does not record the start of this run."
     if state.journal_damage:
-        yield _sentence(state.journal_damage)
-
-
-def _start_row(start: Start, silent: str) -> tuple[str, ...]:
-    """`silent`: what it means that the start noted no end."""
-    came_from = "new" if start.from_step is None else f"{start.from_step:,}"
-    begun, taken = start.at[:19].replace("T", " "), format_seconds(start.seconds)
-    return begun, came_from, f"{start.last_step:,}", taken, start.ending or silent
+        yield sentence(state.journal_damage)
 
 
 def _data(facts: RunFacts) -> Iterator[Block]:
@@ -224,7 +220,7 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
         return
     verdict = examine(facts.state)
     if verdict.leading is None:
-        yield _sentence(verdict.healthy)
+        yield sentence(verdict.healthy)
     if verdict.findings:
         found = [(one, one.found) for one in verdict.findings]
         rows = [(one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found]

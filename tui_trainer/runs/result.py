@@ -279,8 +279,10 @@ def beaten_words(is_beaten: bool | None) -> str:
 
 
 def grade(state: RunState, samples_per_second: float | None = None) -> str:
-    """`good, 82 % of the best speed here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of the usual
-    speed for this model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known. Without a rate, of the whole run so far.
+    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far.
+
+    Without such steps on this machine it is `good, 82 % of the usual speed for this model width`, by the plan's rates,
+    or why that would mean nothing. It is empty if neither is known.
 
     What others used of the cores is named before it, and instead of it where that explains why the run was slow.
     """

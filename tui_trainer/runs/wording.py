@@ -93,3 +93,7 @@ def gone_words(state: RunState, key: str = "") -> str:
         else "starts over: no checkpoint was saved"
     )
     return f"{words}; {key} {where}"
+
+
+def sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

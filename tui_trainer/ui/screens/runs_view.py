@@ -469,7 +469,7 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
     best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
     scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
-    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    age = age_words(one, now) + ("" if (one.age_seconds(now) or 0) < 0 else " ago")
     shortages = one.out_of_memory_events
     memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes

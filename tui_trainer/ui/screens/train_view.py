@@ -10,11 +10,10 @@ from rich.cells import cell_len
 from tui_trainer.advice.examine import Examination
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.lines.plan_and_events import gauges_words
+from tui_trainer.lines.plan_and_events import event_line, gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.result import (
     ScoreWords,
-    baselines_line,
     beaten_words,
     best_by,
     better_words,
@@ -36,7 +35,7 @@ from tui_trainer.runs.result import (
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, speed_rows, time_words
-from tui_trainer.runs.wording import batch_words, gone_words, plan_time_words, rows_words, trained_words
+from tui_trainer.runs.wording import batch_words, gone_words, plan_time_words, rows_words, sentence, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import in_keys
@@ -477,11 +476,8 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
         lines.append([(sign.ljust(3), role), (text.ljust(33), "text" if now or over else "dim"), (note, "dim")])
         if now and state.progress is not None:
             lines.append([("   ", "text"), *scene.work_line(min(width, _READING_WIDTH) - 5)])
-    if (baselines := state.baselines) is not None:
-        beat = ", ".join(f"{scene.shown(name)} {loss:.4f}" for name, loss in baselines.losses.items())
-        unit = loss_unit(state.task) if beat else ""
-        beat = beat or scene.shown(baselines_line(baselines.scores))
-        lines += [[], *scene.wrapped(f"to beat: {beat}{unit}", min(width, _READING_WIDTH) - 2)]
+    if state.baselines is not None and (words := event_line(state.baselines, state)):
+        lines += [[], *scene.wrapped(words, min(width, _READING_WIDTH) - 2)]
     return _indented(lines)
 
 
@@ -502,7 +498,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
     elif finished is not None:
-        lines = [[(_headline(ending_words(state)), "bold")]]
+        lines = [[(sentence(ending_words(state)), "bold")]]
     elif scene.interrupted:
         gone = gone_words(state, scene.key_of("train.pause"))
         return scene.wrapped(f"{gone}. The process was killed, or the machine went down.", width, role="bad")
@@ -515,14 +511,10 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*lines, *scene.labelled("", where, width, _STORY_LABEL)]
 
 
-def _headline(words: str) -> str:
-    return f"{words[:1].upper()}{words[1:]}."
-
-
 def _result(scene: TrainScene, width: int) -> list[Line]:
     state, finished = scene.run, scene.run.finished
     assert finished is not None
-    lines = scene.wrapped(_headline(ended_after_words(state)), width, role="bold")
+    lines = scene.wrapped(sentence(ended_after_words(state)), width, role="bold")
     if finished.eval_loss is not None:
         lines += _against_baselines(scene, finished.eval_loss)
         lines += [_score_row(scene, score) for score in scores_of(state)]
