@@ -73,14 +73,17 @@ class Output:
         self._waited_seconds, self._waits_since = self.seconds_waited, None
 
 
-class Follower:
+class Follower(threading.Thread):
     """The journal of a run, printed as it grows: as it is for programs, in lines for people. What an earlier start
     wrote belongs to the state, but is not news.
 
-    On a terminal the last line is alive: it shows the newest step or how far long work is.
+    On a terminal the last line is alive: it shows the newest step or how far long work is. Started as a thread, it
+    prints until `end`. Who reads slowly gets every line, as the journal is on the disk; who does not read at all holds
+    up this thread and nothing else.
     """
 
-    def __init__(self, folder: RunFolder, *, as_json: bool = False) -> None:
+    def __init__(self, folder: RunFolder, *, as_json: bool = False, greeting: Iterable[str] = ()) -> None:
+        super().__init__(name="journal-lines", daemon=True)
         self._folder, self._journal, self._as_json = folder, FollowedJournal(folder), as_json
         self.state, self.output = self._journal.read_new(), Output()
         self._doctor = Doctor(self.state)
@@ -91,6 +94,7 @@ class Follower:
         self._gauges = GaugeSummary()
         self._told_seconds: float | None = None
         self._last_correction = -_SECONDS_BETWEEN_CORRECTIONS
+        self._notes, self._over, self._has_ending = deque(greeting), threading.Event(), False
 
     def show_new(self) -> None:
         for event in self._journal.reader.read_new():
@@ -131,7 +135,7 @@ class Follower:
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
-    def end(self) -> None:
+    def show_end(self) -> None:
         """Print what is left, and how the run has ended."""
         self.show_new()
         if self._as_json:
@@ -184,46 +188,28 @@ class Follower:
         else:
             self.output.write(text + "\n")
 
-
-class Printing(threading.Thread):
-    """A follower at work. Who reads slowly gets every line, as the journal is on the disk; who does not read at all
-    holds up this thread and nothing else.
-    """
-
-    def __init__(self, follower: Follower, greeting: Iterable[str] = ()) -> None:
-        super().__init__(name="journal-lines", daemon=True)
-        self._follower = follower
-        self._notes = deque(greeting)
-        self._over = threading.Event()
-        self._has_ending = False
-
     def note(self, text: str) -> None:
         """A word of this program, between what the journal says."""
         self._notes.append(text)
 
     def run(self) -> None:
         try:
-            self._print()
+            is_over, patience_seconds = False, 0.0
+            while not is_over:
+                is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
+                while self._notes:
+                    self.print(self._notes.popleft())
+                # The run frees memory when it misses some; what is new is printed then.
+                with suppress(MemoryError):
+                    self.show_new()
+            if self._has_ending:
+                self.show_end()
         except Exception as error:  # no failure of the lines is one of the run
             tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
 
-    def _print(self) -> None:
-        is_over, patience_seconds = False, 0.0
-        while not is_over:
-            is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
-            while self._notes:
-                self._follower.print(self._notes.popleft())
-            # The run frees memory when it misses some; what is new is printed then.
-            with suppress(MemoryError):
-                self._follower.show_new()
-        if self._has_ending:
-            self._follower.end()
-
     def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
         """Print what is left, with how the run has ended or without it. Whether all of it was read."""
-        output = self._follower.output
-        before = output.seconds_waited
-        self._has_ending = has_ending
+        output, before, self._has_ending = self.output, self.output.seconds_waited, has_ending
         self._over.set()
         while self.is_alive():
             self.join(_POLL_SECONDS)
