@@ -18,7 +18,7 @@ from tui_trainer.errors import ConfigError, system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
 from tui_trainer.reporting.curves import Chart, charts_of
-from tui_trainer.runs.comparison import settings_of
+from tui_trainer.runs.comparison import Difference, settings_of
 from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_plain_file
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.overview import RunOverview, overview
@@ -130,23 +130,17 @@ _NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AskedSetting:
-    key: str
-    value: Any
-    default: Any
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that is over, or as far as it has come. `plan` is None before there is one, and if its version is not
-    understood; `plan_fault` then gives the reason."""
+    understood; `plan_fault` then gives the reason. `asked` are the settings that differ from their defaults: the value
+    and the default."""
 
     folder: RunFolder
     about: RunOverview
     state: RunState
     plan: Plan | None
     plan_fault: str
-    asked: tuple[AskedSetting, ...]
+    asked: tuple[Difference, ...]
     config_text: str
     charts: tuple[Chart, ...]
     disk_bytes: int
@@ -185,12 +179,12 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
         return None, str(error)
 
 
-def _asked(folder: RunFolder) -> list[AskedSetting]:
+def _asked(folder: RunFolder) -> list[Difference]:
     """Of the plan's config, in which profiles are dissolved; of config.toml before there is one."""
-    found, declared = settings_of(folder), all_settings()
+    found = settings_of(folder)
     return [
-        AskedSetting(key=key, value=found[key], default=setting.default)
-        for key, setting in declared.items()
+        Difference(key=key, values=(found[key], setting.default))
+        for key, setting in all_settings().items()
         if key in found and key not in _NOT_ASKED and found[key] != setting.default
     ]
 
@@ -241,15 +235,13 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "ended": None if ended is None else asdict(ended),
         "better_before": None if best is None else asdict(best),
         "model": asdict(facts.model),
-        "targets": [
-            asdict(target) | {"met": target.met, "words": target.words} for target in targets_of(state)
-        ],
+        "targets": [asdict(one) | {"met": one.met, "words": one.words} for one in targets_of(state)],
         "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
         "evaluations": [asdict(done) for done in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
-        "settings": [asdict(setting) for setting in facts.asked],
+        "settings": [dict(zip(("key", "value", "default"), (one.key, *one.values), strict=True)) for one in facts.asked],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
         "journal_damage": state.journal_damage,
@@ -278,7 +270,6 @@ def costs_of(facts: RunFacts) -> list[Cost]:
     joules = state.gauge_summary.energy_joules
     watts = None if joules is None else state.gauge_summary.mean("power_watts")
     average = "" if watts is None else f", {watts:.0f} W on average"
-
     evaluations, checkpoints = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
     evaluation_seconds = sum(done.seconds for done in state.evals)
     checkpoint_seconds = sum(done.seconds for done in state.checkpoints)

@@ -131,7 +131,7 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
         yield f"The plan is not shown: {facts.plan_fault}."
     if facts.asked:
         yield "Settings that differ from their defaults:"
-        rows = [(one.key, value_words(one.value)[:_VALUE_CHARACTERS], value_words(one.default)[:_VALUE_CHARACTERS]) for one in facts.asked]
+        rows = [(one.key, *(value_words(it)[:_VALUE_CHARACTERS] for it in one.values)) for one in facts.asked]
         yield Table(rows, ("setting", "value", "default"))
 
 
@@ -360,7 +360,11 @@ def chart_figure(chart: Chart) -> str:
     values = [y for points in lines for _, y in points] + [value for _, value in chart.levels]
     y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
     frame = _Frame(min(0.0, *xs), max(xs), y_ticks[0], y_ticks[-1])
-    parts = [_axes(frame, y_ticks), *(_level(frame, name, value) for name, value in chart.levels)]
+    parts = [_axes(frame, y_ticks)]
+    for name, value in chart.levels:
+        y, right = frame.y(value), _WIDTH - _RIGHT
+        parts.append(f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>')
+        parts.append(f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>')
     parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
     drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
     name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
@@ -403,12 +407,6 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
         anchor = "end" if frame.x(tick) > right - 20 else "middle"
         parts.append(f'<text x="{frame.x(tick):.1f}" y="{bottom}" text-anchor="{anchor}">{axis_number(tick)}</text>')
     return "".join(parts)
-
-
-def _level(frame: _Frame, name: str, value: float) -> str:
-    y, right = frame.y(value), _WIDTH - _RIGHT
-    text = f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>'
-    return f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>{text}'
 
 
 def axis_number(value: float) -> str:
