@@ -158,18 +158,20 @@ def gauges_line(step: int, summary: GaugeSummary) -> str | None:
 
 def gauges_words(summary: GaugeSummary) -> str:
     """What was reported of several readings; empty when nothing was."""
-    share, used, total = summary.mean("utilization_share"), summary.peak("memory_used_bytes"), summary.peak("memory_bytes")
-    watts, celsius = summary.mean("power_watts"), summary.peak("temperature_celsius")
-    memory, cores, usable = summary.peak("process_memory_bytes"), summary.mean("busy_cores"), summary.peak("usable_cores")
+    mean, peak = summary.mean, summary.peak
+
+    def known(write: Callable[..., str], *values: float | None) -> str:
+        return "" if None in values else write(*values)
+
     gpu = [
-        f"{share:.0%}".replace("%", " %") if share is not None else "",
-        format_bytes_of(used, total) if used is not None and total else "",
-        f"{watts:.0f} W" if watts is not None else "",
-        f"{celsius:.0f} \u00b0C" if celsius is not None else "",
+        known(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
+        known(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes")),
+        known("{:.0f} W".format, mean("power_watts")),
+        known("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
-        f"process {format_bytes(memory)}" if memory is not None else "",
-        f"CPU {cores:.1f} of {usable:g} cores" if cores is not None and usable is not None else "",
+        known(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        known("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), peak("usable_cores")),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))

@@ -241,7 +241,9 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "evaluations": [asdict(done) for done in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
-        "settings": [dict(zip(("key", "value", "default"), (one.key, *one.values), strict=True)) for one in facts.asked],
+        "settings": [
+            dict(zip(("key", "value", "default"), (one.key, *one.values), strict=True)) for one in facts.asked
+        ],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
         "journal_damage": state.journal_damage,

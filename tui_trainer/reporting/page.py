@@ -433,7 +433,9 @@ def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
     if chart.resumed_at:
         shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
         entries.append(("level", "resumed after", shown + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
-    return "".join(f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries)
+    return "".join(
+        f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries
+    )
 
 
 def as_html(text: str) -> str:

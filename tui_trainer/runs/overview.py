@@ -145,8 +145,8 @@ class RunOverview(RunResult):
 
 
 _SUMMARIES: Final = TypeAdapter(tuple[tuple[int, int, int], RunOverview])
-"""`summary.json`: version, bytes of the journal and of the plan that it was made from, and the overview of a run that no
-process owns, or that has ended."""
+"""`summary.json`: version, bytes of the journal and of the plan that it was made from, and the overview of a run that
+has ended, or that no process owns."""
 
 
 class Overviews:
