@@ -186,6 +186,6 @@ def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
 
 def value_words(value: Any) -> str:
     """Return the value of a setting as text: a string as it is, everything else as JSON; `--` for None."""
-    if value is None or (isinstance(value, str) and value):
-        return value or "--"
-    return json.dumps(value, default=str)
+    if value is None:
+        return "--"
+    return value if isinstance(value, str) and value else json.dumps(value, default=str)

@@ -529,7 +529,7 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
     if rows and width < _WIDE_RESULT and graded:
         lines += scene.labelled("speed", graded, width, _STORY_LABEL)
         rows = [(label, more) for label, words in rows if (more := words.removeprefix(graded).removeprefix("; "))]
-    acts = []
+    acts: list[tuple[str, str, str]] = []
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"
