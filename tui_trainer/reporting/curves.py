@@ -45,7 +45,9 @@ def charts_of(state: RunState) -> list[Chart]:
         Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
     )
     names = dict.fromkeys(name for done in state.evals for name in done.scores)
-    scores = {name: [(done.step, done.scores[name]) for done in state.evals if name in done.scores] for name in names}
+    scores: dict[str, Points] = {
+        name: [(done.step, done.scores[name]) for done in state.evals if name in done.scores] for name in names
+    }
     in_training = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
     levels = tuple((state.baselines.losses if state.baselines else {}).items())
     parts = tuple(
