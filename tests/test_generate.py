@@ -151,5 +151,5 @@ def test_last_lines_of_a_run_tell_an_adapter_from_a_model():
     state = RunState()
     state.apply(RunFinished(step=2, reason="done", loss=0.5, eval_loss=None, seconds=9.0, model_path="model"))
     adapter = end_lines(state, "run", "/runs/run", "org/tiny")
-    assert "adapter        /runs/run/model" in adapter and any("on           org/tiny" in line for line in adapter)
+    assert "adapter        /runs/run/model" in adapter and any("base model   org/tiny" in line for line in adapter)
     assert "model          /runs/run/model" in end_lines(state, "run", "/runs/run")

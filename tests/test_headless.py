@@ -486,8 +486,8 @@ def test_terminal_that_goes_away_ends_the_printing_and_nothing_else(followed, mo
         os.close(master)
         for number in (2, 3):
             write(step_done(number))
-            follower.printer.note("still here")
-        assert not follower.printer.output.open
+            follower.print("still here")
+        assert not follower.output.open
 
 
 def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, capsys):
@@ -502,7 +502,7 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
     assert printed(step_done(200)) == [], "no gauges were read since"
     assert printed(gauges(0.9), step_done(299), step_done(300)) == ["step 300: GPU 90 %; process 1.0 GiB"]
     write(step_done(301), gauges(0.1), end(301))
-    follower.end()
+    follower.show_end()
     assert [line for line in capsys.readouterr().out.splitlines() if "GPU" in line] == [
         "step 301: GPU 10 %; process 1.0 GiB",
         "used           GPU 55 %; process 1.0 GiB (mean values; peak values of memory and temperature)",
@@ -512,6 +512,6 @@ def test_hardware_use_is_printed_every_hundred_steps_and_at_the_end(followed, ca
 def test_terminal_of_one_column_ends_no_run(followed, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "1")
     follower, _ = followed()
-    follower.printer.output.is_terminal = True
-    follower.printer.note("a word")
+    follower.output.is_terminal = True
+    follower.print("a word")
     assert "a" in capsys.readouterr().out

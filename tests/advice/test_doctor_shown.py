@@ -134,7 +134,7 @@ def test_the_lines_of_a_run_have_the_verdict_when_it_is_reached_and_at_the_end(t
     assert len(said) == 1 and said[0].startswith("step 200: doctor: Training waits for its data: 59 %")
     assert said[0].endswith("computes") and "next run: dataloader.num_workers = 1" in said[0]
     append(folder, [end])
-    follower.end()
+    follower.show_end()
     said = [line for line in capsys.readouterr().out.splitlines() if "doctor" in line]
     assert (
         len(said) == 1 and said[0].startswith("doctor         Training waits") and "tui-trainer doctor lines" in said[0]

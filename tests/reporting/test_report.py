@@ -294,9 +294,9 @@ def test_energy_is_power_over_time_without_the_gaps(tmp_path):
     # 10 s at 300 W; ten minutes in which nobody read; 5 s at 300 W.
     folder = run_of(tmp_path, "a", start(), *readings(0, 5, 10, watts=300.0), *readings(610, 615, watts=300.0))
     facts = facts_of(folder)
-    assert facts.state.gauge_curves.energy_joules == pytest.approx(15 * 300)
+    assert facts.state.gauge_summary.energy_joules == pytest.approx(15 * 300)
     assert "0.00125 kWh, 300 W on average" in to_markdown(facts)
-    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).state.gauge_curves.energy_joules is None
+    assert facts_of(run_of(tmp_path, "b", start(), *readings(0, 5))).state.gauge_summary.energy_joules is None
 
 
 def test_repeated_steps_are_drawn_once(tmp_path):

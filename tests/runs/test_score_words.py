@@ -10,7 +10,7 @@ from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import (
     KeptWeights,
     baselines_line,
-    best_by_score,
+    best_by,
     kept_weights,
     score_words,
     scores_line,
@@ -102,7 +102,7 @@ def test_early_stopping_keeps_the_weights_of_the_best_evaluation():
     state.plan = replace(plan, early_stopping_patience=None)
     assert (kept_weights(state).step, kept_weights(state).patience_words) == (50, "")
     assert kept_weights(state, patience=2) == used
-    assert best_by_score(state, "macro_f1").step == 10 and best_by_score(state, "mse") is None
+    assert best_by(state, "macro_f1").step == 10 and best_by(state, "mse") is None
 
 
 def test_a_better_unscheduled_evaluation_is_shown_as_not_counting():

@@ -13,7 +13,7 @@ from tui_trainer.reporting.curves import charts_of
 from tui_trainer.runs import events as e
 from tui_trainer.runs.events import from_line, to_line
 from tui_trainer.runs.journal import JournalReader, JournalWriter
-from tui_trainer.runs.result import ending_words, kept_step, lowest_evaluation, newest_scores
+from tui_trainer.runs.result import best_by, ending_words, kept_step, newest_scores
 from tui_trainer.runs.state import GaugeSummary, fold, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds
 
@@ -209,9 +209,9 @@ def test_the_smoothed_loss_is_weighted_by_tokens_without_losses_that_are_not_fin
 
 
 def test_the_best_evaluation_is_the_lowest_finite_one():
-    assert lowest_evaluation(fold([])) is None
+    assert best_by(fold([]), "loss") is None
     events = [evaluated(1, math.nan), evaluated(2, 1.25), evaluated(3, 1.75)]
-    assert lowest_evaluation(fold(events)) == events[1]
+    assert best_by(fold(events), "loss") == events[1]
 
 
 def test_the_last_samples_and_problems_are_kept():
@@ -230,7 +230,7 @@ def test_readings_are_of_the_last_hour_and_their_summary_of_the_whole_run():
     state = fold([started(), *(used(number) for number in range(1000))])
     assert [reading.step for reading in state.gauges] == list(range(280, 1000))
     summary = state.gauge_summary
-    assert (summary.readings, summary.peak_process_memory_bytes, summary.busy_cores.value) == (1000, 999, 1.0)
+    assert (summary.readings, summary.peak("process_memory_bytes"), summary.mean("busy_cores")) == (1000, 999, 1.0)
     assert (state.step, state.status) == (0, "preparing")
 
 

@@ -37,9 +37,8 @@ EPOCH = EpochDone(step=5, epoch=1, mean_loss=1.0, seconds=2.5, samples_per_secon
 def graded(rate: float, plan: PlanMade | None, others: float = 0.0) -> str:
     """Of a run of this plan, beside others that use so many of two cores."""
     reading = GaugesRead(process_cpu_share=1.0 - others / 2, usable_cores=2.0, machine_cpu_share=1.0)
-    return grade(
-        rate, fold([start(), *([plan] if plan else []), LibrariesLoaded(resident_bytes=0), *steps(1, 5), reading])
-    )
+    events = [start(), *([plan] if plan else []), LibrariesLoaded(resident_bytes=0), *steps(1, 5), reading]
+    return grade(fold(events), rate)
 
 
 def test_what_others_used_comes_before_a_grade_and_instead_of_a_bad_one_that_it_explains():

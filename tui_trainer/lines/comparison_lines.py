@@ -1,12 +1,10 @@
 """Runs beside each other as plain lines: a column for each run where they fit, else a line for each value."""
 
-import json
 from collections.abc import Callable, Sequence
 from operator import attrgetter
-from typing import Any
 
 from tui_trainer.lines.plan_and_events import loss_words, steps_words, table_lines
-from tui_trainer.runs.comparison import ComparedRun, Comparison
+from tui_trainer.runs.comparison import ComparedRun, Comparison, value_words
 from tui_trainer.runs.result import number, plain
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
@@ -41,7 +39,10 @@ def comparison_lines(comparison: Comparison, width: int, signs: Sequence[str] = 
     result = [row for row in result if {*row[1:]} != {"--"}]
     for name in dict.fromkeys(name for run in runs for name in run.scores):
         result.append([plain(name), *(number(run.scores[name]) if name in run.scores else "--" for run in runs)])
-    settings = [[one_line(one.key), *map(_value, one.values)] for one in comparison.differences]
+    settings = [
+        [one_line(one.key), *(one_line(value_words(value), _VALUE_WIDTH) for value in one.values)]
+        for one in comparison.differences
+    ]
     heads = list(signs) or [one_line(run.name) for run in runs]
     if len(set(heads)) < len(heads):
         heads = [one_line(str(run.path)) for run in runs]
@@ -65,8 +66,3 @@ def _section(head: list[str], rows: list[list[str]], width: int) -> list[str]:
 
 def _at_step(value: float | None, step: int | None) -> str:
     return "--" if value is None else f"{value:.3f} at {step}"
-
-
-def _value(value: Any) -> str:
-    words = value if isinstance(value, str) and value else json.dumps(value)
-    return "--" if value is None else one_line(words, _VALUE_WIDTH)

@@ -154,7 +154,13 @@ def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -
         "problems": [asdict(problem) for problem in diagnosis.problems],
         "gpu": diagnosis.gpu.index if diagnosis.gpu else None,
         "gpu_reason": diagnosis.gpu_reason or None,
-        "gpus": [_gpu_document(gpu) for gpu in hardware.gpus],
+        # What a card can do, and the maker's rates in 10^12 operations a second.
+        "gpus": [
+            asdict(gpu)
+            | {"abilities": asdict(gpu.abilities) if gpu.abilities else None}
+            | {"card": asdict(gpu.card) if gpu.card else None}
+            for gpu in hardware.gpus
+        ],
         "driver": asdict(hardware.driver) if hardware.driver else None,
         "cpu": {
             "name": hardware.cpu_name,
@@ -166,9 +172,3 @@ def as_document(hardware: Hardware, diagnosis: MachineDiagnosis, profile: Row) -
         "libraries": dict(hardware.libraries),
         "places": [asdict(place) for place in hardware.places],
     }
-
-
-def _gpu_document(gpu: Gpu) -> dict[str, Any]:
-    """A card, what it can do, and the maker's rates in 10^12 operations a second."""
-    can, card = gpu.abilities, gpu.card
-    return asdict(gpu) | {"abilities": asdict(can) if can else None, "card": asdict(card) if card else None}

@@ -16,7 +16,7 @@ from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, EXIT_STOPPED, FolderError
 from tui_trainer.launching.carry_out import RunThread
 from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.launching.torchrun import join
-from tui_trainer.lines.journal_printer import Follower, Printing
+from tui_trainer.lines.journal_printer import Follower
 from tui_trainer.runs import controls, slurm
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import is_under_way
@@ -30,9 +30,9 @@ _POLL_SECONDS = 0.2
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     """Carry out a run in a thread and print its journal in another until it ends. Returns the exit code."""
-    thread = RunThread(run)
+    thread, told = RunThread(run), ""
     with _Signals(thread.stop) as signals:
-        printing = Printing(Follower(run.folder, as_json=as_json), greeting)
+        printing = Follower(run.folder, as_json=as_json, greeting=greeting)
         allocation, saved_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
         if allocation:
             slurm.remember_job(run.folder, allocation.job)
@@ -42,9 +42,10 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
             while thread.alive:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(printing.note)
-                if reason := run.journal.failing:
+                if (reason := run.journal.failing) and reason != told:
                     words = f"could not write the journal ({reason}): training continues, but its progress is not shown"
-                    printing.note_once(words)
+                    printing.note(words)
+                    told = reason
             is_read = printing.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
         assert outcome is not None, "a run that ended has an outcome"
@@ -104,8 +105,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     """Print the journal of a run that another process carries out, until it ends or Ctrl+C is pressed, which stops
     only the watching. Returns the exit code of the run; 0 when it goes on.
     """
-    follower, job, told, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
-    printing = Printing(follower)
+    printing, job, told, is_over = Follower(folder, as_json=as_json), slurm.WatchedJob(folder), "", False
     try:
         # Who reads a line may press Ctrl+C at once.
         printing.start()
@@ -124,7 +124,7 @@ def watch(folder: RunFolder, *, as_json: bool) -> int:
     if not is_read:
         _tell_unread(folder)
     # What is printed may lag behind.
-    state = follower.state if is_read else read_run(folder)
+    state = printing.state if is_read else read_run(folder)
     if state.finished is None:
         unknown = "the process of the run has ended for an unknown reason"
         ended = one_line(state.failed.message) if state.failed else job.words or unknown

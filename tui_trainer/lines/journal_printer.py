@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from time import monotonic
 
-from tui_trainer.advice.examine import Doctor, Examination, examine
+from tui_trainer.advice.examine import Doctor, examine
 from tui_trainer.exporting.trained_model import adapter_base
 from tui_trainer.lines import plan_and_events as lines
 from tui_trainer.runs.events import EpochDone, Event, GaugesRead, PhaseChanged, Progress, StepDone, to_line
@@ -23,8 +23,8 @@ from tui_trainer.runs.steps_and_eta import is_off_plan, time_words, whole_second
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.terminal.standard_files import fd_of, silence_output, tell, write_all
 
-_SECONDS_BETWEEN_STEP_LINES = 5.0
-_SECONDS_BETWEEN_EPOCH_LINES = 5.0
+_SECONDS_BETWEEN_LINES = 5.0
+"""Of steps in a pipe, and of epochs."""
 _STEPS_BETWEEN_GAUGE_LINES = 100
 _SECONDS_BETWEEN_CORRECTIONS = 60.0
 _POLL_SECONDS = 0.2
@@ -32,86 +32,6 @@ _POLL_SECONDS = 0.2
 # asked for the end.
 _PATIENCE_SECONDS = 30.0
 _HURRIED_SECONDS = 3.0
-
-
-class Follower:
-    """The journal of a run, printed as it grows. What an earlier start wrote belongs to the state, but is not news."""
-
-    def __init__(self, folder: RunFolder, *, as_json: bool = False) -> None:
-        self._folder, self._journal = folder, FollowedJournal(folder)
-        self.state = self._journal.read_new()
-        self._doctor = Doctor(self.state)
-        self.printer: Printer = Printer() if as_json else _LinePrinter(self.state)
-
-    def show_new(self) -> None:
-        for event in self._journal.reader.read_new():
-            self.state.apply(event)
-            self.printer.show(event)
-        if news := self._doctor.look():
-            self.printer.show_verdict(news)
-        self.printer.refresh()
-
-    def end(self) -> None:
-        self.show_new()
-        self.printer.end(self._folder, self.state)
-
-
-class Printing(threading.Thread):
-    """A follower at work. Who reads slowly gets every line, as the journal is on the disk; who does not read at all
-    holds up this thread and nothing else.
-    """
-
-    def __init__(self, follower: Follower, greeting: Iterable[str] = ()) -> None:
-        super().__init__(name="journal-lines", daemon=True)
-        self._follower = follower
-        self._notes = deque(greeting)
-        self._noted: set[str] = set()
-        self._over = threading.Event()
-        self._has_ending = False
-
-    def note(self, text: str) -> None:
-        """A word of this program, between what the journal says."""
-        self._notes.append(text)
-
-    def note_once(self, text: str) -> None:
-        if text not in self._noted:
-            self._noted.add(text)
-            self.note(text)
-
-    def run(self) -> None:
-        try:
-            self._print()
-        except Exception as error:  # no failure of the lines is one of the run
-            tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
-
-    def _print(self) -> None:
-        is_over, patience_seconds = False, 0.0
-        while not is_over:
-            is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
-            while self._notes:
-                self._follower.printer.note(self._notes.popleft())
-            # The run frees memory when it misses some; what is new is printed then.
-            with suppress(MemoryError):
-                self._follower.show_new()
-        if self._has_ending:
-            self._follower.end()
-
-    def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
-        """Print what is left, with how the run has ended or without it. Whether all of it was read."""
-        output = self._follower.printer.output
-        before = output.seconds_waited
-        self._has_ending = has_ending
-        self._over.set()
-        while self.is_alive():
-            self.join(_POLL_SECONDS)
-            too_long = is_hurried() and output.seconds_waited - before > _HURRIED_SECONDS
-            if too_long or output.seconds_of_this_wait > _PATIENCE_SECONDS:
-                return False
-        return True
-
-
-def ending(folder: RunFolder, state: RunState) -> list[str]:
-    return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))
 
 
 class Output:
@@ -153,34 +73,20 @@ class Output:
         self._waited_seconds, self._waits_since = self.seconds_waited, None
 
 
-class Printer:
-    """Shows events as they come: the journal's lines, as they are, and nothing else."""
+class Follower(threading.Thread):
+    """The journal of a run, printed as it grows: as it is for programs, in lines for people. What an earlier start
+    wrote belongs to the state, but is not news.
 
-    def __init__(self) -> None:
-        self.output = Output()
+    On a terminal the last line is alive: it shows the newest step or how far long work is. Started as a thread, it
+    prints until `end`. Who reads slowly gets every line, as the journal is on the disk; who does not read at all holds
+    up this thread and nothing else.
+    """
 
-    def show(self, event: Event) -> None:
-        self.output.write(to_line(event) + "\n")
-
-    def show_verdict(self, verdict: Examination) -> None:
-        """What the doctor says now: the first time, and when another cause leads."""
-
-    def refresh(self) -> None:
-        """Called a few times a second."""
-
-    def note(self, text: str) -> None:
-        """A word of this program itself, not of the run."""
-
-    def end(self, folder: RunFolder, state: RunState) -> None:
-        """The run is over."""
-
-
-class _LinePrinter(Printer):
-    """Lines for people. On a terminal the last line is alive: it shows the newest step or how far long work is."""
-
-    def __init__(self, state: RunState) -> None:
-        super().__init__()
-        self._state = state
+    def __init__(self, folder: RunFolder, *, as_json: bool = False, greeting: Iterable[str] = ()) -> None:
+        super().__init__(name="journal-lines", daemon=True)
+        self._folder, self._journal, self._as_json = folder, FollowedJournal(folder), as_json
+        self.state, self.output = self._journal.read_new(), Output()
+        self._doctor = Doctor(self.state)
         self._live = ""
         self._shown_live = ""
         self._last_step_line = monotonic()
@@ -188,12 +94,24 @@ class _LinePrinter(Printer):
         self._gauges = GaugeSummary()
         self._told_seconds: float | None = None
         self._last_correction = -_SECONDS_BETWEEN_CORRECTIONS
+        self._notes, self._over, self._has_ending = deque(greeting), threading.Event(), False
 
-    def show(self, event: Event) -> None:
+    def show_new(self) -> None:
+        for event in self._journal.reader.read_new():
+            self.state.apply(event)
+            if self._as_json:
+                self.output.write(to_line(event) + "\n")
+            else:
+                self._show(event)
+        if verdict := self._doctor.look():
+            self.print(f"step {verdict.step}: doctor: {verdict.words}")
+        self._refresh()
+
+    def _show(self, event: Event) -> None:
         if isinstance(event, Progress):
             self._show_passing(lines.progress_line(event))
         elif isinstance(event, StepDone):
-            self._show_passing(lines.step_line(event, self._state))
+            self._show_passing(lines.step_line(event, self.state))
             self._correct_time(event.step)
             if event.step % _STEPS_BETWEEN_GAUGE_LINES == 0:
                 self._show_gauges(event.step)
@@ -204,39 +122,37 @@ class _LinePrinter(Printer):
                 self._live = ""
             if isinstance(event, EpochDone):
                 # Small data has several epochs a second: not each of them is news.
-                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_EPOCH_LINES:
+                if monotonic() - self._last_epoch_line < _SECONDS_BETWEEN_LINES:
                     return
                 self._last_epoch_line = monotonic()
-            if line := lines.event_line(event, self._state):
-                self._print(line)
+            if line := lines.event_line(event, self.state):
+                self.print(line)
 
-    def refresh(self) -> None:
+    def _refresh(self) -> None:
         if self.output.is_terminal and self._live != self._shown_live:
             # Not os.get_terminal_size: it raises once the terminal is gone, and says 0 where no size was set.
             width = shutil.get_terminal_size().columns
             self.output.write(f"\r\x1b[K{self._live[: width - 1]}")
             self._shown_live = self._live
 
-    def show_verdict(self, verdict: Examination) -> None:
-        self._print(f"step {verdict.step}: doctor: {verdict.words}")
-
-    def note(self, text: str) -> None:
-        self._print(text)
-
-    def end(self, folder: RunFolder, state: RunState) -> None:
-        self._live = ""
+    def show_end(self) -> None:
+        """Print what is left, and how the run has ended."""
+        self.show_new()
+        if self._as_json:
+            return
+        folder, state, self._live = self._folder, self.state, ""
         self._show_gauges(state.step)
         for line in ending(folder, state):
-            self._print(line)
+            self.print(line)
         if state.steps:
             verdict = examine(state)
             more = f"; `tui-trainer doctor {shell_word(folder.name)}` shows all findings" if verdict.findings else ""
-            self._print(f"{'doctor':<14} {verdict.words}{more}")
-        self.refresh()
+            self.print(f"{'doctor':<14} {verdict.words}{more}")
+        self._refresh()
 
     def _correct_time(self, step: int) -> None:
         """A line where the whole run takes clearly longer, or less, than was told last: at first by the plan."""
-        state = self._state
+        state = self.state
         if self._told_seconds is None and state.plan is not None and state.plan.duration_seconds is not None:
             # From the first step on, as `whole_seconds`.
             self._told_seconds = state.plan.duration_seconds - (state.plan.beginning_seconds or 0.0)
@@ -244,23 +160,26 @@ class _LinePrinter(Printer):
         if is_soon or not is_off_plan(state, self._told_seconds) or state.step >= state.total_steps:
             return
         self._told_seconds, self._last_correction = whole_seconds(state), monotonic()
-        self._print(f"step {step}: time: {time_words(state)}")
+        self.print(f"step {step}: time: {time_words(state)}")
 
     def _show_gauges(self, step: int) -> None:
         if line := lines.gauges_line(step, self._gauges):
-            self._print(line)
-        if slowest := slowest_rank(self._state):
-            self._print(f"step {step}: {slowest.words}")
+            self.print(line)
+        if slowest := slowest_rank(self.state):
+            self.print(f"step {step}: {slowest.words}")
         self._gauges = GaugeSummary()
 
     def _show_passing(self, line: str) -> None:
         """What the next such line replaces: on a terminal in place, in a pipe once in a few seconds."""
         self._live = line
-        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_STEP_LINES:
-            self._print(line)
+        if not self.output.is_terminal and monotonic() - self._last_step_line >= _SECONDS_BETWEEN_LINES:
+            self.print(line)
             self._last_step_line = monotonic()
 
-    def _print(self, text: str) -> None:
+    def print(self, text: str) -> None:
+        """Print a line for people; programs get the journal alone."""
+        if self._as_json:
+            return
         if self.output.is_terminal:
             width = max(shutil.get_terminal_size().columns - 1, 1)
             folded = "\n".join(textwrap.fill(line, width, subsequent_indent="  ") for line in text.split("\n"))
@@ -268,3 +187,37 @@ class _LinePrinter(Printer):
             self._shown_live = ""
         else:
             self.output.write(text + "\n")
+
+    def note(self, text: str) -> None:
+        """A word of this program, between what the journal says."""
+        self._notes.append(text)
+
+    def run(self) -> None:
+        try:
+            is_over, patience_seconds = False, 0.0
+            while not is_over:
+                is_over, patience_seconds = self._over.wait(patience_seconds), _POLL_SECONDS
+                while self._notes:
+                    self.print(self._notes.popleft())
+                # The run frees memory when it misses some; what is new is printed then.
+                with suppress(MemoryError):
+                    self.show_new()
+            if self._has_ending:
+                self.show_end()
+        except Exception as error:  # no failure of the lines is one of the run
+            tell(f"stopped printing lines: {type(error).__name__}: {error}; `tui-trainer attach` shows the run")
+
+    def end(self, is_hurried: Callable[[], bool], *, has_ending: bool = True) -> bool:
+        """Print what is left, with how the run has ended or without it. Whether all of it was read."""
+        output, before, self._has_ending = self.output, self.output.seconds_waited, has_ending
+        self._over.set()
+        while self.is_alive():
+            self.join(_POLL_SECONDS)
+            too_long = is_hurried() and output.seconds_waited - before > _HURRIED_SECONDS
+            if too_long or output.seconds_of_this_wait > _PATIENCE_SECONDS:
+                return False
+        return True
+
+
+def ending(folder: RunFolder, state: RunState) -> list[str]:
+    return lines.end_lines(state, folder.name, str(folder.root), adapter_base(folder.model))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import datetime
 from itertools import accumulate
 from typing import TYPE_CHECKING
@@ -12,31 +12,24 @@ from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.result import (
     adapter_words,
     baselines_line,
-    best_before,
+    beaten_words,
+    better_words,
+    ended_after_words,
     ending_words,
-    epoch_words,
     grade,
-    kept_step,
+    kept_at_words,
     kept_weights,
     number,
     plain,
-    score_lines,
+    planned_epoch_seconds,
     scores_line,
+    scores_of,
     targets_of,
     targets_summary,
 )
 from tui_trainer.runs.state import GaugeSummary, RunState
 from tui_trainer.runs.steps_and_eta import eta_seconds, speed_rows
-from tui_trainer.runs.wording import (
-    batch_of,
-    better_words,
-    held_out_words,
-    planned_time,
-    planned_time_words,
-    rows_words,
-    split_words,
-    takes_words,
-)
+from tui_trainer.runs.wording import held_out_words, planned_time, rows_words, split_words, takes_words
 from tui_trainer.tasks import holds_conversations, labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.units import figure_text, format_bytes, format_bytes_of, format_count, format_rate, format_seconds
@@ -70,17 +63,14 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return step_line(event, state)
         case events.EvalDone():
             kept = kept_weights(state)
-            of = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
-            asked = (
-                "requested; the best is chosen from the scheduled evaluations only"
-                if kept.asked_was_better
-                else "requested"
-            )
-            note = of if event.best else kept.patience_words if event.scheduled else asked
-            note = note and f" ({note})"
+            note = kept.patience_words
+            if event.best:
+                note = "best of the scheduled evaluations" if kept.asked_was_better else "best so far"
+            elif not event.scheduled:
+                note = "requested" + "; the best is chosen from the scheduled evaluations only" * kept.asked_was_better
             loss, targets = state.loss_smoothed, targets_summary(state)
             parts = [
-                f"step {event.step}: held-out loss {event.loss:.4f}{note}",
+                f"step {event.step}: held-out loss {event.loss:.4f}" + (f" ({note})" if note else ""),
                 scores_line(event.scores, state.baselines.scores if state.baselines else {}),
                 "" if loss is None else f"recent training loss {loss:.4f}",
                 format_seconds(event.seconds),
@@ -89,9 +79,11 @@ def event_line(event: events.Event, state: RunState) -> str | None:
             return ", ".join(filter(None, parts))
         case events.EpochDone():
             rates = f"{format_rate(event.samples_per_second, 'rows')}, {format_rate(event.tokens_per_second, 'tokens')}"
-            graded = grade(event.samples_per_second, state)
+            took, planned = format_seconds(event.seconds), planned_epoch_seconds(state.plan)
+            took += "" if planned is None else f" ({format_seconds(planned)} planned)"
+            graded = grade(state, event.samples_per_second)
             rates += f": {graded}" if graded else ""
-            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {epoch_words(event, state.plan)}, {rates}"
+            return f"epoch {event.epoch}: mean loss {event.mean_loss:.4f}, {took}, {rates}"
         case events.CheckpointSaved():
             cost = f"{format_bytes(event.bytes)}, {format_seconds(event.seconds)}"
             return f"step {event.step}: saved {event.path} ({cost})"
@@ -114,11 +106,9 @@ def _baselines_line(event: events.BaselinesMeasured) -> str | None:
 
 
 def _plan_made_line(event: events.PlanMade) -> str:
-    time = planned_time_words(event.duration_seconds, is_measured=event.has_measured_steps)
-    takes = takes_words(event.total_steps, batch_of(event), event.memory_bytes, time)
     return (
-        f"plan: {takes}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} parameters, "
-        f"{format_bytes(event.disk_bytes)} of disk"
+        f"plan: {takes_words(event)}; {event.steps_per_epoch:,} steps per epoch, {format_count(event.parameters)} "
+        f"parameters, {format_bytes(event.disk_bytes)} of disk"
         + (f"\nattention: {one_line(event.attention)}" if event.attention else "")
         + (f"\nstarts: {one_line(event.command, 300)}" if event.command else "")
     )
@@ -168,18 +158,20 @@ def gauges_line(step: int, summary: GaugeSummary) -> str | None:
 
 def gauges_words(summary: GaugeSummary) -> str:
     """What was reported of several readings; empty when nothing was."""
-    share, used, total = summary.utilization_share.value, summary.peak_gpu_memory_bytes, summary.gpu_memory_bytes
-    watts, celsius = summary.power_watts.value, summary.peak_temperature_celsius
-    memory, cores, usable = summary.peak_process_memory_bytes, summary.busy_cores.value, summary.usable_cores
+    mean, peak = summary.mean, summary.peak
+
+    def known(write: Callable[..., str], *values: float | None) -> str:
+        return "" if None in values else write(*values)
+
     gpu = [
-        f"{share:.0%}".replace("%", " %") if share is not None else "",
-        format_bytes_of(used, total) if used is not None and total else "",
-        f"{watts:.0f} W" if watts is not None else "",
-        f"{celsius:.0f} \u00b0C" if celsius is not None else "",
+        known(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
+        known(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes")),
+        known("{:.0f} W".format, mean("power_watts")),
+        known("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
-        f"process {format_bytes(memory)}" if memory is not None else "",
-        f"CPU {cores:.1f} of {usable:g} cores" if cores is not None and usable is not None else "",
+        known(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
+        known("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), peak("usable_cores")),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))
@@ -191,14 +183,14 @@ REHEARSAL_SECONDS = 600.0
 
 def start_lines(name: str, folder: str, plan: Plan) -> list[str]:
     """What is about to happen; the exact plan follows once the data is prepared."""
-    from tui_trainer.planning.summary import cost_words, place_words, tuning_words
+    from tui_trainer.planning.summary import place_words, tuning_words
 
     profiles = ", ".join(
         filter(None, [plan.recipe and f"recipe {plan.recipe}", f"hardware profile {plan.hardware_profile or 'none'}"])
     )
     lines = [one_line(f"run {name} in {folder}"), profiles, f"trains {place_words(plan)}; {tuning_words(plan)}"]
     if not plan.train_rows.exact:
-        lines.append(f"about {cost_words(plan)} (estimated; exact once the data is prepared)")
+        lines.append(f"about {takes_words(plan)} (estimated; exact once the data is prepared)")
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         lines.append("`tui-trainer rehearse` with the same arguments tries the largest batch, a save and an evaluation")
     return lines
@@ -212,47 +204,33 @@ def end_lines(state: RunState, name: str, folder: str, adapter_base: str = "") -
     if finished.reason == "stopped":
         verb = "resume" if finished.step else "start"
         return [f"{ending_words(state)}; {verb} with: tui-trainer resume {shell_word(name)}"]
-    lines = [f"{ending_words(state)}, {format_seconds(finished.seconds)} of training"]
-    if finished.eval_loss is not None:
-        kept = kept_step(state)
-        at = "" if kept is None else f", at step {kept:,}"
-        lines.append(f"held-out loss  {finished.eval_loss:.4f}{loss_unit(state.task)}{at}")
-        if state.baselines:
-            lines += [
-                f"  {label:<15} {loss:.4f}  ({'beaten' if finished.eval_loss < loss else 'not beaten'})"
-                for label, loss in state.baselines.losses.items()
-            ]
-    lines += score_lines(state)
-    lines += [f"{'target':<14} {one_line(one.words)}: {one.verdict}" for one in targets_of(state)]
-    for label, words in speed_rows(state):
-        lines.append(f"{label:<14} {one_line(words, 400)}")
+    rows = []
+    if (loss := finished.eval_loss) is not None:
+        rows.append(("held-out loss", f"{loss:.4f}{loss_unit(state.task)}{kept_at_words(state)}"))
+        losses = state.baselines.losses if state.baselines else {}
+        rows += [(f"  {label:<15}", f"{other:.4f}  ({beaten_words(loss < other)})") for label, other in losses.items()]
+    for score in scores_of(state):
+        beside = f"  ({score.baseline_words}: {beaten_words(score.beaten)})" if score.baseline else ""
+        rows.append((one_line(score.name), number(score.value) + one_line(beside)))
+    rows += [("target", f"{one_line(one.words)}: {one.verdict}") for one in targets_of(state)]
+    rows += [(label, one_line(words, 400)) for label, words in speed_rows(state)]
     if words := gauges_words(state.gauge_summary):
-        lines.append(f"{'used':<14} {words} (mean values; peak values of memory and temperature)")
-    if advice := better_before(state):
-        lines.append(advice)
-    if finished.model_path:
-        lines.append(f"{'adapter' if adapter_base else 'model':<14} {one_line(folder)}/{finished.model_path}")
-        if words := adapter_words(state):
-            lines.append(f"  size         {format_bytes(state.plan.merged_bytes if state.plan else None)} {words}")
-        lines += (
-            [f"  base model   {adapter_base}; the adapter's README.md shows how to load it with peft"]
-            if adapter_base
-            else []
-        )
-        lines.append(
-            f"try it         tui-trainer {'chat' if holds_conversations(state.task) else 'generate'} {shell_word(name)}"
-        )
-    return lines
-
-
-def better_before(state: RunState) -> str | None:
-    """A word for the one whose run was clearly better at an earlier evaluation than at its end; else None."""
-    if (best := best_before(state)) is None:
-        return None
-    words = f"{better_words(best)}. This model has the weights of the last step"
-    if state.plan and state.plan.early_stopping_patience:
-        return words
-    return f"{words}; set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
+        rows.append(("used", f"{words} (mean values; peak values of memory and temperature)"))
+    lines = [ended_after_words(state), *(f"{label:<14} {words}" for label, words in rows)]
+    if words := better_words(state):
+        keeps = "set evaluation.early_stopping_patience = 3 to stop early and keep the best weights"
+        advice = "" if state.plan and state.plan.early_stopping_patience else f"; {keeps}"
+        lines.append(f"{words}. This model has the weights of the last step{advice}")
+    if not finished.model_path:
+        return lines
+    rows = [("adapter" if adapter_base else "model", f"{one_line(folder)}/{finished.model_path}")]
+    if words := adapter_words(state):
+        rows.append(("  size", f"{format_bytes(state.plan.merged_bytes if state.plan else None)} {words}"))
+    if adapter_base:
+        rows.append(("  base model", f"{adapter_base}; the adapter's README.md shows how to load it with peft"))
+    tries = "chat" if holds_conversations(state.task) else "generate"
+    rows.append(("try it", f"tui-trainer {tries} {shell_word(name)}"))
+    return [*lines, *(f"{label:<14} {words}" for label, words in rows)]
 
 
 _ADDED = "what training needs in addition to the loaded libraries"
@@ -339,29 +317,28 @@ def _card_row(one: CardPlan) -> tuple[str, ...]:
     )
 
 
+_RUN_COLUMNS: dict[str, Callable[[RunOverview, datetime], str]] = {
+    "run": lambda one, _: one_line(one.name, 32),
+    "state": lambda one, _: one.status_words,
+    "steps": lambda one, _: steps_words(one) if one.is_run else "",
+    "loss": lambda one, _: loss_words(one.loss),
+    "held out": lambda one, _: loss_words(one.eval_loss),
+    "score": lambda one, _: one_line(one.score, 24),
+    "last event": lambda one, now: age_words(one, now),
+    "size": lambda one, _: format_bytes(one.size_bytes),
+    "tags and note": lambda one, _: one_line(" ".join(filter(None, (tag_words(one.tags), one.note))), 60),
+    "from": lambda one, _: one_line(one.came_from, 200),
+    "started (UTC)": lambda one, _: one_line(one.started_at[:16].replace("T", " ")),
+    "folder": lambda one, _: one_line(str(one.path)),
+}
+
+
 def run_lines(overviews: Sequence[RunOverview], width: int, now: datetime) -> list[str]:
-    """The table of `tui-trainer runs`: the columns that fit, from the left."""
-    head = (
-        "run",
-        "state",
-        "steps",
-        "loss",
-        "held out",
-        "score",
-        "last event",
-        "size",
-        "tags and note",
-        "from",
-        "started (UTC)",
-        "folder",
-    )
-    rows = [head, *(_run_row(one, now) for one in overviews)]
-    if not any(one.came_from for one in overviews):
-        rows = [row[:9] + row[10:] for row in rows]
-    if not any(one.tags or one.note for one in overviews):
-        rows = [row[:8] + row[9:] for row in rows]
-    if not any(one.scores for one in overviews):  # only some tasks have scores beside the loss
-        rows = [row[:5] + row[6:] for row in rows]
+    """The table of `tui-trainer runs`: the columns that fit, from the left. Only some runs have scores, a note or an
+    ancestor: without any of them, there is no such column."""
+    columns = [[title, *(text(one, now) for one in overviews)] for title, text in _RUN_COLUMNS.items()]
+    shown = [one for one in columns if any(one[1:]) or one[0] not in ("score", "tags and note", "from")]
+    rows = [[cell or "--" for cell in row] for row in zip(*shown, strict=True)]
     return table_lines(rows, width, right=("steps", "loss", "held out", "last event", "size"))
 
 
@@ -382,24 +359,8 @@ def table_lines(rows: Sequence[Sequence[str]], width: int, right: Collection[str
 
 def age_words(one: RunOverview, now: datetime) -> str:
     """How long ago a run's last event was; `clock ahead` where another machine's clock is ahead of this one's."""
-    return "clock ahead" if one.clock_is_ahead(now) else format_seconds(one.age_seconds(now))
-
-
-def _run_row(one: RunOverview, now: datetime) -> tuple[str, ...]:
-    return (
-        one_line(one.name, 32),
-        one.status_words,
-        steps_words(one) if one.is_run else "--",
-        loss_words(one.loss),
-        loss_words(one.eval_loss),
-        one_line(one.score, 24) or "--",
-        age_words(one, now),
-        format_bytes(one.size_bytes),
-        one_line(" ".join(filter(None, (tag_words(one.tags), one.note))), 60) or "--",
-        one_line(one.came_from, 200) or "--",
-        one_line(one.started_at[:16].replace("T", " ")),
-        one_line(str(one.path)),
-    )
+    seconds = one.age_seconds(now)
+    return "clock ahead" if seconds is not None and seconds < 0 else format_seconds(seconds)
 
 
 def steps_words(one: RunResult) -> str:

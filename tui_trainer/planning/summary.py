@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.ancestry import chain_words
-from tui_trainer.runs.wording import batch_words, planned_time_words, takes_words, trained_words
+from tui_trainer.runs.wording import trained_words
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_seconds
@@ -66,19 +66,7 @@ def threads_words(plan: Plan) -> str:
 
 def tuning_words(plan: Plan) -> str:
     """How many of the weights are trainable."""
-    return f"{trained_words(plan.trained_parameters.value, plan.parameters.value)} are trainable"
-
-
-def batch_of_plan(plan: Plan) -> str:
-    """Its effective batch, and how that is cut."""
-    rows, passes = plan.per_device_train_batch_size.value, plan.gradient_accumulation_steps.value
-    return batch_words(plan.effective_batch_size.value, rows, passes, plan.processes.value)
-
-
-def cost_words(plan: Plan) -> str:
-    """What the run takes: steps, memory and time."""
-    time = planned_time_words(plan.duration_seconds.value, is_measured=plan.has_measured_steps)
-    return takes_words(plan.total_steps.value, batch_of_plan(plan), plan.memory_bytes.value, time)
+    return f"{trained_words(plan)} are trainable"
 
 
 def model_words(plan: Plan) -> str:

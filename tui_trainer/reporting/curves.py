@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tui_trainer.runs.comparison import eval_curve, train_curve
 from tui_trainer.runs.events import GAUGES
 from tui_trainer.runs.result import plain
-from tui_trainer.runs.state import GaugeCurves, RunState, means
+from tui_trainer.runs.state import GaugeSummary, RunState, means
 from tui_trainer.units import Unit, plotted
 
 MOST_POINTS = 600
@@ -44,35 +44,38 @@ def charts_of(state: RunState) -> list[Chart]:
         Curve(name="training", points=[(point.step, point.loss) for point in train_curve(state, MOST_POINTS)]),
         Curve(name="held out", points=[(point.step, point.loss) for point in eval_curve(state, MOST_POINTS)]),
     )
-    names = list(dict.fromkeys(name for done in state.evals for name in done.scores))
-    scores: list[tuple[str, Points]] = [
-        (plain(name), [(done.step, done.scores[name]) for done in state.evals if name in done.scores]) for name in names
-    ]
+    names = dict.fromkeys(name for done in state.evals for name in done.scores)
+    scores: dict[str, Points] = {
+        name: [(done.step, done.scores[name]) for done in state.evals if name in done.scores] for name in names
+    }
+    in_training = {name: means(state.steps, column, MOST_POINTS) for name, column in state.step_scores.items()}
     levels = tuple((state.baselines.losses if state.baselines else {}).items())
-    part_seconds = {name: means(state.steps, getattr(state, f"{name}_seconds"), MOST_POINTS) for name in STEP_PARTS}
     parts = tuple(
-        Curve(name=name, points=[(step, 1e3 * seconds) for step, seconds in points])
-        for name, points in part_seconds.items()
+        Curve(name=name, points=[(step, 1e3 * seconds) for step, seconds in _means(state, f"{name}_seconds")])
+        for name in STEP_PARTS
     )
     made = [
         Chart(title="Loss", x_unit="step", curves=losses, levels=levels, from_zero=False),
-        *(replace(_alone(f"Score: {name}", name, points), from_zero=False) for name, points in scores),
+        *(_alone(f"Score: {plain(name)}", plain(name), points, from_zero=False) for name, points in scores.items()),
         *(
-            replace(_alone(f"In training: {plain(name)}", plain(name), points), from_zero=False)
-            for name, column in state.step_scores.items()
-            if (points := means(state.steps, column, MOST_POINTS))
+            _alone(f"In training: {plain(name)}", plain(name), points, from_zero=False)
+            for name, points in in_training.items()
         ),
-        _alone("Learning rate", "learning rate", means(state.steps, state.lrs, MOST_POINTS)),
-        _alone("Gradient norm", "gradient norm", means(state.steps, state.grad_norms, MOST_POINTS)),
+        _alone("Learning rate", "learning rate", _means(state, "lrs")),
+        _alone("Gradient norm", "gradient norm", _means(state, "grad_norms")),
         Chart(title="Step time, ms", x_unit="step", curves=parts, stacked=True),
     ]
     resumed_at = _resumed_at(state)
-    made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *_gauge_charts(state.gauge_curves)]
+    made = [*(replace(chart, resumed_at=resumed_at) for chart in made), *_gauge_charts(state.gauge_summary)]
     return [chart for chart in made if any(curve.points for curve in chart.curves)]
 
 
-def _alone(title: str, name: str, points: Points) -> Chart:
-    return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),))
+def _means(state: RunState, column: str) -> Points:
+    return means(state.steps, getattr(state, column), MOST_POINTS)
+
+
+def _alone(title: str, name: str, points: Points, *, from_zero: bool = True) -> Chart:
+    return Chart(title=title, x_unit="step", curves=(Curve(name=name, points=points),), from_zero=from_zero)
 
 
 def _resumed_at(state: RunState) -> tuple[int, ...]:
@@ -89,7 +92,7 @@ _TOGETHER: dict[Unit, str] = {"bytes": "Memory, GiB", "share": "Use, 0 to 1"}
 """Titles of charts in which the gauges of one unit are drawn together."""
 
 
-def _gauge_charts(gauges: GaugeCurves) -> Iterator[Chart]:
+def _gauge_charts(gauges: GaugeSummary) -> Iterator[Chart]:
     seconds = gauges.seconds[-1] if gauges.seconds else 0.0
     unit = next((unit for unit, length in _UNITS.items() if seconds >= _LEAST_UNITS * length), "second")
     xs = [value / _UNITS[unit] for value in gauges.seconds]

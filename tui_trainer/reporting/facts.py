@@ -4,7 +4,7 @@ For programs it stays as it was measured, in bytes and seconds, where the other 
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -12,33 +12,28 @@ from typing import Any
 
 from tui_trainer.advice.examine import examine
 from tui_trainer.config.load import all_settings
-from tui_trainer.config.sections import ModelSection
+from tui_trainer.config.sections import ModelSection, RopeScalingSection
 from tui_trainer.config.token_list import tokens_in
 from tui_trainer.errors import ConfigError, system_reason
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.plan_file import read_plan_file
-from tui_trainer.planning.summary import batch_of_plan
 from tui_trainer.reporting.curves import Chart, charts_of
-from tui_trainer.runs.comparison import settings_of
+from tui_trainer.runs.comparison import Difference, settings_of
 from tui_trainer.runs.folder import RunFolder, folder_size, read_fields, read_plain_file
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.overview import RunOverview, overview
-from tui_trainer.runs.result import (
-    Target,
-    best_before,
-    kept_weights,
-    number,
-    score_words,
-    targets_of,
-)
+from tui_trainer.runs.result import best_before, kept_weights, number, score_words, targets_of
 from tui_trainer.runs.state import FollowedJournal, RunState
+from tui_trainer.runs.steps_and_eta import speed_rows
+from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB, format_seconds
+from tui_trainer.units import MIB, format_bytes, format_count, format_seconds
 
 # What a report and a model card both state of a run's model: its losses, its scores, and how it was trained.
 
 Rows = list[tuple[str, str]]
 _MOST_TOKENS = 8
+_JOULES_IN_KWH = 3.6e6
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -66,57 +61,49 @@ class ReportedModel:
 
     def score_rows(self) -> Rows:
         """What else was measured on the held-out rows; nothing where the loss says it all."""
-        rows = []
-        for score in score_words(self.scores, self.baseline_scores):
-            beside = f" ({score.baseline[0]}: {number(score.baseline[1])})" if score.baseline else ""
-            rows.append((score.name, number(score.value) + beside))
-        return rows
+        return [(score.name, score.words) for score in score_words(self.scores, self.baseline_scores)]
 
     def setting_rows(self, plan: Plan) -> Rows:
-        training, warm_up = plan.config.training, plan.warmup_steps.value
+        training, model, total = plan.config.training, plan.config.model, plan.total_steps.value
         decay = f", decay {plan.decay_steps.value} steps, {training.decay_type}" if plan.decay_steps else ""
         floor = f", down to {training.min_lr_rate:g} of the peak" if training.min_lr_rate else ""
         threads = f", {plan.threads.value} threads" if plan.device == "cpu" else ""
         best = " (the best evaluation)" if self.weights_step != self.step else ""
-        is_whole = self.step == self.weights_step == plan.total_steps.value
-        return [
-            ("steps", f"{self.step} of {plan.total_steps.value}"),
-            *([("ended", self.ending)] if self.ending and not is_whole else []),
-            ("weights of", f"step {self.weights_step}{best}"),
-            (
-                "effective batch",
-                f"{batch_of_plan(plan)} of up to {plan.config.data.max_length} tokens",
+        schedule = f"{training.lr_scheduler_type}, warm-up {plan.warmup_steps.value} steps"
+        alpha, router = training.neftune_noise_alpha, plan.router_aux_loss_coef
+        rows = {
+            "steps": f"{self.step} of {total}",
+            "ended": "" if self.step == self.weights_step == total else self.ending,
+            "weights of": f"step {self.weights_step}{best}",
+            "effective batch": f"{batch_words(plan)} of up to {plan.config.data.max_length} tokens",
+            "learning rate": f"{plan.learning_rate.value:g}, {schedule}{decay}{floor}",
+            "tuning": _tuning_words(plan),
+            "added tokens": _added_tokens(model),
+            "positions": _positions(model.rope_scaling),
+            "precision": f"{plan.precision.value}, weights in {plan.weights_dtype.value}",
+            "attention": plan.attention.words,
+            "optimizer": (
+                f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}"
             ),
-            (
-                "learning rate",
-                f"{plan.learning_rate.value:g}, {training.lr_scheduler_type}, warm-up {warm_up} steps{decay}{floor}",
-            ),
-            ("tuning", _tuning_words(plan)),
-            *_changes_of_model(plan.config.model),
-            ("precision", f"{plan.precision.value}, weights in {plan.weights_dtype.value}"),
-            *([("attention", plan.attention.words)] if plan.attention.words else []),
-            (
-                "optimizer",
-                f"{training.optim}, weight decay {training.weight_decay:g}, clipping at {training.max_grad_norm:g}",
-            ),
-            *([("noise", f"NEFTune, alpha {training.neftune_noise_alpha:g}")] if training.neftune_noise_alpha else []),
-            *([("router loss", f"weight {weight.value:g}")] if (weight := plan.router_aux_loss_coef) else []),
-            ("seed", str(training.seed)),
-            ("time", f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}"),
-        ]
+            "noise": f"NEFTune, alpha {alpha:g}" if alpha else "",
+            "router loss": f"weight {router.value:g}" if router else "",
+            "seed": str(training.seed),
+            "time": f"{format_seconds(self.training_seconds)} on {plan.device_name}{threads}",
+        }
+        return [(label, words) for label, words in rows.items() if words]
 
 
-def _changes_of_model(model: ModelSection) -> Rows:
-    """What the model got before it was trained."""
-    found: Rows = []
-    rope = model.rope_scaling
+def _added_tokens(model: ModelSection) -> str:
     with suppress(ConfigError):  # of a list in a file that is gone; runs of today keep the tokens themselves
         if tokens := tokens_in(model.add_tokens):
             shown = ", ".join(tokens[:_MOST_TOKENS]) + (", ..." if len(tokens) > _MOST_TOKENS else "")
-            found.append(("added tokens", f"{len(tokens):,}: {one_line(shown, 160)}"))
-    if rope.rope_type != "default":
-        found.append(("positions", f"{rope.rope_type}, {rope.factor:g} times as many as the base model has"))
-    return found
+            return f"{len(tokens):,}: {one_line(shown, 160)}"
+    return ""
+
+
+def _positions(rope: RopeScalingSection) -> str:
+    is_scaled = rope.rope_type != "default"
+    return f"{rope.rope_type}, {rope.factor:g} times as many as the base model has" if is_scaled else ""
 
 
 def _tuning_words(plan: Plan) -> str:
@@ -143,23 +130,17 @@ _NOT_ASKED = frozenset({"schema_version", "output.runs_dir", "output.name"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class AskedSetting:
-    key: str
-    value: Any
-    default: Any
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class RunFacts:
     """A run that is over, or as far as it has come. `plan` is None before there is one, and if its version is not
-    understood; `plan_fault` then gives the reason."""
+    understood; `plan_fault` then gives the reason. `asked` are the settings that differ from their defaults: the value
+    and the default."""
 
     folder: RunFolder
     about: RunOverview
     state: RunState
     plan: Plan | None
     plan_fault: str
-    asked: tuple[AskedSetting, ...]
+    asked: tuple[Difference, ...]
     config_text: str
     charts: tuple[Chart, ...]
     disk_bytes: int
@@ -187,12 +168,6 @@ def facts_of(folder: RunFolder) -> RunFacts:
     )
 
 
-def gpu_hours(state: RunState) -> float | None:
-    """Return the time of all starts times the number of GPUs, in hours; None on a CPU, and if it is unknown."""
-    cards = state.plan.processes if state.plan else 1
-    return cards * state.seconds / 3600 if state.device == "cuda" and state.seconds is not None else None
-
-
 def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
     try:
         return read_plan_file(folder.plan.read_bytes(), finished=True), ""
@@ -204,12 +179,12 @@ def _plan_of(folder: RunFolder) -> tuple[Plan | None, str]:
         return None, str(error)
 
 
-def _asked(folder: RunFolder) -> list[AskedSetting]:
+def _asked(folder: RunFolder) -> list[Difference]:
     """Of the plan's config, in which profiles are dissolved; of config.toml before there is one."""
-    found, declared = settings_of(folder), all_settings()
+    found = settings_of(folder)
     return [
-        AskedSetting(key=key, value=found[key], default=setting.default)
-        for key, setting in declared.items()
+        Difference(key=key, values=(found[key], setting.default))
+        for key, setting in all_settings().items()
         if key in found and key not in _NOT_ASKED and found[key] != setting.default
     ]
 
@@ -260,18 +235,20 @@ def _object(facts: RunFacts) -> dict[str, Any]:
         "ended": None if ended is None else asdict(ended),
         "better_before": None if best is None else asdict(best),
         "model": asdict(facts.model),
-        "targets": [_target(target) for target in targets_of(state)],
+        "targets": [asdict(one) | {"met": one.met, "words": one.words} for one in targets_of(state)],
         "inference": None if state.inference is None else asdict(state.inference),
         "charts": [asdict(chart) for chart in facts.charts],
         "evaluations": [asdict(done) for done in state.evals],
         "starts": [{**asdict(start), "seconds": start.seconds} for start in state.starts],
         "problems": [asdict(problem) for problem in state.problems],
-        "settings": [asdict(setting) for setting in facts.asked],
+        "settings": [
+            dict(zip(("key", "value", "default"), (one.key, *one.values), strict=True)) for one in facts.asked
+        ],
         "plan": None if plan is None else plan.model_dump(mode="json"),
         "plan_fault": facts.plan_fault,
         "journal_damage": state.journal_damage,
         "data": None if data is None else asdict(data),
-        "costs": _costs(facts),
+        "costs": {name: value for name, value, *_ in costs_of(facts) if name},
         "doctor": _verdict(facts),
         "exports": facts.exports,
         "samples": [asdict(sample) for sample in state.samples],
@@ -280,32 +257,42 @@ def _object(facts: RunFacts) -> dict[str, Any]:
     }
 
 
-def _costs(facts: RunFacts) -> dict[str, Any]:
-    """Return what the run took. Energy and power are those of the GPUs; None: unknown."""
-    state, plan = facts.state, facts.state.plan
-    energy_joules = state.gauge_curves.energy_joules
-    return {
-        "seconds": state.seconds,
-        "step_seconds": facts.model.training_seconds,
-        "evaluation_seconds": sum(done.seconds for done in state.evals),
-        "checkpoint_seconds": sum(done.seconds for done in state.checkpoints),
-        "gpu_hours": gpu_hours(state),
-        "energy_joules": energy_joules,
-        "power_watts": None if energy_joules is None else state.gauge_summary.power_watts.value,
-        "samples_per_second": state.samples_per_second,
-        "tokens_per_second": state.tokens_per_second,
-        "peak_memory_bytes": state.peak_memory_bytes or None,
-        "library_memory_bytes": state.resident_bytes_before,
-        "planned_memory_bytes": plan.memory_bytes if plan else None,
-        "planned_seconds": plan.duration_seconds if plan else None,
-        "disk_bytes": facts.disk_bytes,
-    }
+Cost = tuple[str, Any, str, Callable[[Any], str]]
 
 
-def _target(target: Target) -> dict[str, Any]:
-    """Without `show`, which is a function."""
-    fields = {name: value for name, value in asdict(target).items() if name != "show"}
-    return {**fields, "met": target.met, "words": target.words}
+def costs_of(facts: RunFacts) -> list[Cost]:
+    """Return what the run took: the name in the JSON report, the value, the title and how the value is written.
+
+    The name or the title is empty if only one kind of report shows it. Energy and power are those of the GPUs, and
+    GPU-hours are those of all starts. None: unknown.
+    """
+    state, plan, seconds = facts.state, facts.state.plan, facts.state.seconds
+    processes = plan.processes if plan else 1
+    hours = seconds * processes / 3600 if state.device == "cuda" and seconds is not None else None
+    joules = state.gauge_summary.energy_joules
+    watts = None if joules is None else state.gauge_summary.mean("power_watts")
+    average = "" if watts is None else f", {watts:.0f} W on average"
+    evaluations, checkpoints = f" ({len(state.evals)})", f" ({len(state.checkpoints)})"
+    evaluation_seconds = sum(done.seconds for done in state.evals)
+    checkpoint_seconds = sum(done.seconds for done in state.checkpoints)
+    return [
+        ("seconds", seconds, "time of the whole run", format_seconds),
+        ("step_seconds", facts.model.training_seconds, "steps", format_seconds),
+        ("evaluation_seconds", evaluation_seconds, "evaluations", lambda it: format_seconds(it) + evaluations),
+        ("checkpoint_seconds", checkpoint_seconds, "checkpoints", lambda it: format_seconds(it) + checkpoints),
+        *(("", words, title, str) for title, words in speed_rows(state)),
+        ("gpu_hours", hours, "GPU-hours", "{:.2f}".format),
+        ("energy_joules", joules, "GPU energy", lambda joules: f"{joules / _JOULES_IN_KWH:.3g} kWh{average}"),
+        ("power_watts", watts, "", str),
+        ("samples_per_second", state.samples_per_second, "rows per second", format_count),
+        ("tokens_per_second", state.tokens_per_second, "tokens per second", format_count),
+        ("", state.inference, "predictions per second", lambda it: f"{number(it.samples_per_second)}, in batches"),
+        ("peak_memory_bytes", state.peak_memory_bytes or None, "peak memory", format_bytes),
+        ("library_memory_bytes", state.resident_bytes_before, "libraries, part of the peak", format_bytes),
+        ("planned_memory_bytes", plan.memory_bytes if plan else None, "planned training memory", format_bytes),
+        ("planned_seconds", plan.duration_seconds if plan else None, "planned time", format_seconds),
+        ("disk_bytes", facts.disk_bytes, "disk", format_bytes),
+    ]
 
 
 def _verdict(facts: RunFacts) -> dict[str, Any] | None:

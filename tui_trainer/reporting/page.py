@@ -2,7 +2,6 @@
 a heading, a link, a cell or HTML.
 """
 
-import json
 import math
 import re
 import shlex
@@ -15,48 +14,43 @@ from typing import Any
 from tui_trainer.advice.examine import examine
 from tui_trainer.planning.summary import model_words, place_words, tuning_words
 from tui_trainer.reporting.curves import Chart, Curve, Points
-from tui_trainer.reporting.facts import Rows, RunFacts, facts_of, gpu_hours
+from tui_trainer.reporting.facts import Rows, RunFacts, costs_of, facts_of
+from tui_trainer.runs.comparison import value_words
 from tui_trainer.runs.folder import RunFolder, write_atomically
-from tui_trainer.runs.overview import metric_value
-from tui_trainer.runs.result import best_before, ending_words, grade, number, plain, planned_epoch_seconds, targets_of
-from tui_trainer.runs.state import Start, spread_ends
-from tui_trainer.runs.steps_and_eta import speed_rows
-from tui_trainer.runs.wording import better_words
+from tui_trainer.runs.result import (
+    better_words,
+    ending_words,
+    grade,
+    metric_value,
+    number,
+    plain,
+    planned_epoch_seconds,
+    targets_of,
+)
+from tui_trainer.runs.state import spread_ends
+from tui_trainer.runs.wording import sentence
 from tui_trainer.tasks import labels_rows
 from tui_trainer.terminal.safe_text import as_markdown, one_line, shell_word, visible
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_seconds
 
 # A report in words: facts in, sections out. The end of this file draws them as HTML and as Markdown.
 #
 # Texts are plain and may be foreign: whoever writes them out makes them harmless.
 
-_MOST_EVALUATIONS = 20
-_MOST_EPOCHS = 20
+_MOST_ROWS = 20
+"""Of evaluations and of epochs."""
 _MOST_PROBLEMS = 50
 _MOST_SAMPLES = 3
 _MOST_SAMPLE_LINES = 30
 _VALUE_CHARACTERS = 300
-_JOULES_IN_KWH = 3.6e6
-
-
-@dataclass(frozen=True, slots=True)
-class Pairs:
-    """Names and values below each other."""
-
-    rows: Rows
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`rows` below the titles `head`."""
+    """`rows` below the titles `head`; without titles, names and their values."""
 
-    head: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    lines: tuple[str, ...]
+    rows: Sequence[tuple[str, ...]]
+    head: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,18 +60,13 @@ class Code:
     text: str
 
 
-Block = Pairs | Table | Text | Code | Chart
+Block = str | Table | Code | Chart
+"""A text is a paragraph."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSection:
-    title: str
-    blocks: tuple[Block, ...]
-
-
-def sections(facts: RunFacts) -> list[ReportSection]:
-    made = [ReportSection(title, tuple(make(facts))) for title, make in _SECTIONS.items()]
-    return [section for section in made if section.blocks]
+def sections(facts: RunFacts) -> list[tuple[str, list[Block]]]:
+    """Return the title and the content of each section that has any."""
+    return [(title, blocks) for title, make in _SECTIONS.items() if (blocks := list(make(facts)))]
 
 
 def title(facts: RunFacts) -> str:
@@ -99,39 +88,37 @@ def key_figures(facts: RunFacts) -> Rows:
 
 def _outcome(facts: RunFacts) -> Iterator[Block]:
     state, finished, failed = facts.state, facts.state.finished, facts.state.failed
-    lines = []
     if failed is not None:
         log = f" The traceback is in {failed.log_path}." if failed.log_path else ""
-        lines.append(f"The run failed: {failed.message}.{log}")
+        yield f"The run failed: {failed.message}.{log}"
     elif finished is None:
         gone = "The process of the run stopped without an error message."
-        lines.append(gone if facts.about.status == "interrupted" else "The run is active.")
+        yield gone if facts.about.status == "interrupted" else "The run is active."
     else:
-        lines.append(f"The run {ending_words(state)}.")
+        yield f"The run {ending_words(state)}."
     if facts.about.status in ("failed", "stopped", "interrupted"):
-        lines.append(f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`.")
-    if best := best_before(state):
-        words = better_words(best)
-        lines.append(f"{words[0].upper()}{words[1:]}.")
-    yield Text(tuple(lines))
+        yield f"Resume the run with `tui-trainer resume {shell_word(facts.folder.name)}`."
+    if words := better_words(state):
+        yield sentence(words)
     if state.steps or state.evals:
-        yield Pairs([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
+        yield Table([(f"loss: {name}", value) for name, value in facts.model.loss_rows()])
     if rows := facts.model.score_rows():
-        yield Pairs(rows)
+        yield Table(rows)
 
 
 def _targets(facts: RunFacts) -> Iterator[Block]:
     if targets := targets_of(facts.state):
         over = facts.about.status in ("finished", "stopped", "failed")
-        rows = [(target.words, "unknown" if over and target.met is None else target.verdict) for target in targets]
-        yield Pairs(rows)
+        yield Table(
+            [(target.words, "unknown" if over and target.met is None else target.verdict) for target in targets]
+        )
 
 
 def _asked(facts: RunFacts) -> Iterator[Block]:
     plan = facts.plan
     if plan is not None:
         recipe = f"{plan.recipe or 'none'}, hardware profile {plan.hardware_profile or 'none'}"
-        yield Pairs(
+        yield Table(
             [
                 ("task", plan.config.task.type),
                 ("model", f"{model_words(plan)}; {tuning_words(plan)}"),
@@ -141,80 +128,75 @@ def _asked(facts: RunFacts) -> Iterator[Block]:
             ]
         )
     if facts.plan_fault:
-        yield Text((f"The plan is not shown: {facts.plan_fault}.",))
+        yield f"The plan is not shown: {facts.plan_fault}."
     if facts.asked:
-        rows = tuple((one.key, _value(one.value), _value(one.default)) for one in facts.asked)
-        yield Text(("Settings that differ from their defaults:",))
-        yield Table(("setting", "value", "default"), rows)
+        yield "Settings that differ from their defaults:"
+        rows = [(one.key, *(value_words(it)[:_VALUE_CHARACTERS] for it in one.values)) for one in facts.asked]
+        yield Table(rows, ("setting", "value", "default"))
 
 
 def _trained(facts: RunFacts) -> Iterator[Block]:
     if facts.plan is not None and facts.state.steps:
-        yield Pairs(facts.model.setting_rows(facts.plan))
+        yield Table(facts.model.setting_rows(facts.plan))
+
+
+def _spread(rows: Sequence[tuple[str, ...]], head: tuple[str, ...], named: str) -> Iterator[Block]:
+    """Yield a table of up to `_MOST_ROWS` of the rows, and how many there are if it leaves some out."""
+    if rows:
+        chosen = [rows[end - 1] for end in spread_ends(len(rows), _MOST_ROWS)]
+        yield Table(chosen, head)
+        if len(rows) > len(chosen):
+            yield f"{len(chosen)} of {len(rows)} {named}, evenly spaced."
 
 
 def _evaluations(facts: RunFacts) -> Iterator[Block]:
-    evals = facts.state.evals
-    if not evals:
-        return
+    evals, metric = facts.state.evals, facts.about.metric
     names = tuple(dict.fromkeys(name for done in evals for name in done.scores))
-    chosen = [evals[end - 1] for end in spread_ends(len(evals), _MOST_EVALUATIONS)]
     best = max((done.step for done in evals if done.best), default=None)
     rows = []
-    for done in chosen:
+    for done in evals:
         scores = (number(done.scores[name]) if name in done.scores else "--" for name in names)
         rows.append((f"{done.step:,}" + (" (best)" if done.step == best else ""), f"{done.loss:.4f}", *scores))
-    yield Table(("step", "held-out loss", *map(plain, names)), tuple(rows))
-    if len(evals) > len(chosen):
-        yield Text((f"{len(chosen)} of {len(evals)} evaluations, evenly spaced.",))
-    metric = facts.about.metric
-    if (value := metric_value(evals[-1], metric)) is not None and metric != "loss":
-        yield Text((f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}.",))
+    yield from _spread(rows, ("step", "held-out loss", *map(plain, names)), "evaluations")
+    if evals and metric != "loss" and (value := metric_value(evals[-1], metric)) is not None:
+        yield f"The best evaluation is chosen by {plain(metric)}; the last evaluation reached {number(value)}."
 
 
 def _epochs(facts: RunFacts) -> Iterator[Block]:
-    epochs, plan = facts.state.epochs, facts.state.plan
-    if not epochs:
-        return
-    planned, rows = format_seconds(planned_epoch_seconds(plan)), []
-    for done in (epochs[end - 1] for end in spread_ends(len(epochs), _MOST_EPOCHS)):
+    planned, rows = format_seconds(planned_epoch_seconds(facts.state.plan)), []
+    for done in facts.state.epochs:
         rate = f"{done.samples_per_second:.1f}"
-        graded = grade(done.samples_per_second, facts.state) or "--"
+        graded = grade(facts.state, done.samples_per_second) or "--"
         rows.append((f"{done.epoch:,}", f"{done.mean_loss:.4f}", format_seconds(done.seconds), planned, rate, graded))
-    yield Table(("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), tuple(rows))
-    if len(epochs) > len(rows):
-        yield Text((f"{len(rows)} of {len(epochs)} epochs, evenly spaced.",))
+    yield from _spread(rows, ("epoch", "mean loss", "time of steps", "planned", "rows/s", "grade"), "epochs")
 
 
 def _history(facts: RunFacts) -> Iterator[Block]:
     state, starts = facts.state, facts.state.starts
     if len(starts) > 1 or (starts and facts.about.status == "interrupted"):
         silent = "killed" if facts.about.status == "interrupted" else "not yet"
-        *before, last = starts
-        rows = (*(_start_row(start, "killed") for start in before), _start_row(last, silent))
-        yield Table(("started (UTC)", "from step", "to step", "duration", "ended"), rows)
-    problems = list(state.problems)[-_MOST_PROBLEMS:]
-    if problems:
-        told = tuple((f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems)
-        yield Table(("step", "problem", "message"), told)
+        rows = []
+        for start in starts:
+            came_from = "new" if start.from_step is None else f"{start.from_step:,}"
+            # A start that recorded no end was killed, or is the newest one.
+            ended = start.ending or (silent if start is starts[-1] else "killed")
+            taken = format_seconds(start.seconds)
+            rows.append((start.at[:19].replace("T", " "), came_from, f"{start.last_step:,}", taken, ended))
+        yield Table(rows, ("started (UTC)", "from step", "to step", "duration", "ended"))
+    if problems := list(state.problems)[-_MOST_PROBLEMS:]:
+        told = [(f"{one.step:,}", one.kind, "; ".join(filter(None, (one.message, one.hint)))) for one in problems]
+        yield Table(told, ("step", "problem", "message"))
     if not starts:
-        yield Text(("The journal does not record the start of this run.",))
+        yield "The journal does not record the start of this run."
     if state.journal_damage:
-        yield Text((f"{state.journal_damage[0].upper()}{state.journal_damage[1:]}.",))
-
-
-def _start_row(start: Start, silent: str) -> tuple[str, ...]:
-    """`silent`: what it means that the start noted no end."""
-    came_from = "new" if start.from_step is None else f"{start.from_step:,}"
-    begun, taken = start.at[:19].replace("T", " "), format_seconds(start.seconds)
-    return begun, came_from, f"{start.last_step:,}", taken, start.ending or silent
+        yield sentence(state.journal_damage)
 
 
 def _data(facts: RunFacts) -> Iterator[Block]:
     data = facts.state.data
     if data is None:
         return
-    yield Pairs(
+    yield Table(
         [
             ("training rows", f"{data.rows:,}"),
             ("tokens", f"{data.tokens:,}"),
@@ -223,38 +205,14 @@ def _data(facts: RunFacts) -> Iterator[Block]:
             ("vocabulary", f"{data.vocabulary:,}"),
         ]
     )
-    notes = list(data.notes)
-    if facts.plan is not None:
-        notes += [source.words() for source in facts.plan.sources]
-    if notes:
-        yield Text(tuple(dict.fromkeys(notes)))
+    sources = facts.plan.sources if facts.plan is not None else ()
+    yield from dict.fromkeys([*data.notes, *(source.words() for source in sources)])
 
 
 def _costs(facts: RunFacts) -> Iterator[Block]:
-    state, plan, speed, energy = facts.state, facts.state.plan, facts.state.inference, "--"
-    if not state.started_at:
-        return
-    if (joules := state.gauge_curves.energy_joules) is not None:
-        watts = state.gauge_summary.power_watts.value
-        energy = f"{joules / _JOULES_IN_KWH:.3g} kWh" + (f", {watts:.0f} W on average" if watts is not None else "")
-    rows = [
-        ("time of the whole run", format_seconds(state.seconds)),
-        ("steps", format_seconds(facts.model.training_seconds)),
-        ("evaluations", f"{format_seconds(sum(one.seconds for one in state.evals))} ({len(state.evals)})"),
-        ("checkpoints", f"{format_seconds(sum(one.seconds for one in state.checkpoints))} ({len(state.checkpoints)})"),
-        *speed_rows(state),
-        ("GPU-hours", "--" if (hours := gpu_hours(state)) is None else f"{hours:.2f}"),
-        ("GPU energy", energy),
-        ("rows per second", format_count(state.samples_per_second)),
-        ("tokens per second", format_count(state.tokens_per_second)),
-        ("predictions per second", f"{number(speed.samples_per_second)}, in batches" if speed else "--"),
-        ("peak memory", format_bytes(state.peak_memory_bytes or None)),
-        ("libraries, part of the peak", format_bytes(state.resident_bytes_before)),
-        ("planned training memory", format_bytes(plan.memory_bytes if plan else None)),
-        ("planned time", format_seconds(plan.duration_seconds if plan else None)),
-        ("disk", format_bytes(facts.disk_bytes)),
-    ]
-    yield Pairs([row for row in rows if row[1] != "--"])
+    if facts.state.started_at:
+        known = [(title, show(value)) for _, value, title, show in costs_of(facts) if title and value is not None]
+        yield Table([row for row in known if row[1] != "--"])
 
 
 def _doctor(facts: RunFacts) -> Iterator[Block]:
@@ -262,17 +220,17 @@ def _doctor(facts: RunFacts) -> Iterator[Block]:
         return
     verdict = examine(facts.state)
     if verdict.leading is None:
-        yield Text((f"{verdict.healthy[:1].upper()}{verdict.healthy[1:]}.",))
+        yield sentence(verdict.healthy)
     if verdict.findings:
         found = [(one, one.found) for one in verdict.findings]
-        rows = tuple((one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found)
-        yield Table(("costs", "cause", "evidence", "in the next run"), rows)
+        rows = [(one.cost_words, it.cause, it.evidence, one.remedy_words or "--") for one, it in found]
+        yield Table(rows, ("costs", "cause", "evidence", "in the next run"))
 
 
 def _exports(facts: RunFacts) -> Iterator[Block]:
     if facts.exports:
-        rows = (_export_row(name, certificate) for name, certificate in facts.exports.items())
-        yield Table(("format", "held-out loss", "size", "ms/row", "certificate"), tuple(rows))
+        rows = [_export_row(name, certificate) for name, certificate in facts.exports.items()]
+        yield Table(rows, ("format", "held-out loss", "size", "ms/row", "certificate"))
 
 
 def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
@@ -280,7 +238,7 @@ def _export_row(name: str, certificate: dict[str, Any]) -> tuple[str, ...]:
     verdict = (
         "matches the trained model"
         if certificate.get("is_good") is True
-        else f"differs from the trained model: {_value(faults)}"
+        else f"differs from the trained model: {value_words(faults)[:_VALUE_CHARACTERS]}"
     )
     return (
         f"{certificate.get('format')} (export/{name})",
@@ -301,12 +259,12 @@ def _from_to(certificate: dict[str, Any], name: str, words: Callable[[float], st
 def _samples(facts: RunFacts) -> Iterator[Block]:
     border = "" if labels_rows(facts.state.task) else "\u00b7"
     for sample in list(facts.state.samples)[-_MOST_SAMPLES:]:
-        yield Text((f"After step {sample.step:,}:",))
+        yield f"After step {sample.step:,}:"
         lines = f"{sample.prompt}{border}{sample.text}".split("\n")
         left_out = len(lines) - _MOST_SAMPLE_LINES
         yield Code("\n".join(lines[:_MOST_SAMPLE_LINES]))
         if left_out > 0:
-            yield Text((f"and {left_out:,} more lines.",))
+            yield f"and {left_out:,} more lines."
 
 
 def _again(facts: RunFacts) -> Iterator[Block]:
@@ -314,7 +272,7 @@ def _again(facts: RunFacts) -> Iterator[Block]:
     name = f"{folder.name}-again"[:64]
     yield Code(shlex.join(["tui-trainer", "--no-ui", str(folder.config), "--set", f"output.name={name}"]))
     if facts.config_text:
-        yield Text((f"{folder.config.name}:",))
+        yield f"{folder.config.name}:"
         yield Code(facts.config_text.rstrip())
     if plan is not None:
         keys = [
@@ -323,9 +281,9 @@ def _again(facts: RunFacts) -> Iterator[Block]:
             ("commit of the base model", plan.model_commit),
             ("GPU", plan.gpu_uuid),
         ]
-        yield Pairs([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
+        yield Table([("seed", str(plan.config.training.seed)), *(pair for pair in keys if pair[1])])
     if facts.state.versions:
-        yield Pairs(list(facts.state.versions.items()))
+        yield Table(list(facts.state.versions.items()))
 
 
 _SECTIONS: dict[str, Callable[[RunFacts], Iterator[Block]]] = {
@@ -354,7 +312,7 @@ def chart_summary(chart: Chart) -> Table:
             values = [value for _, value in curve.points]
             figures = (values[0], values[-1], min(values), max(values))
             rows.append((curve.name, *map(short_number, figures)))
-    return Table((chart.title, "first", "last", "lowest", "highest"), tuple(rows))
+    return Table(rows, (chart.title, "first", "last", "lowest", "highest"))
 
 
 def short_number(value: float) -> str:
@@ -363,12 +321,6 @@ def short_number(value: float) -> str:
         digits, _, power = f"{value:.3e}".partition("e")
         return f"{float(digits):g}e{int(power)}"
     return f"{value:.4g}" if math.isfinite(value) else "--"
-
-
-def _value(value: Any) -> str:
-    if isinstance(value, str) and value:
-        return value[:_VALUE_CHARACTERS]
-    return json.dumps(value, default=str)[:_VALUE_CHARACTERS]
 
 
 # Charts as SVG inside a page: no script, no font and no colour of their own but those of the page's style.
@@ -408,7 +360,11 @@ def chart_figure(chart: Chart) -> str:
     values = [y for points in lines for _, y in points] + [value for _, value in chart.levels]
     y_ticks = nice_ticks(min(0.0, *values) if chart.from_zero else min(values), max(values))
     frame = _Frame(min(0.0, *xs), max(xs), y_ticks[0], y_ticks[-1])
-    parts = [_axes(frame, y_ticks), *(_level(frame, name, value) for name, value in chart.levels)]
+    parts = [_axes(frame, y_ticks)]
+    for name, value in chart.levels:
+        y, right = frame.y(value), _WIDTH - _RIGHT
+        parts.append(f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>')
+        parts.append(f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>')
     parts += [f'<path class="level" d="M{frame.x(step):.1f} {_TOP}V{_HEIGHT - _BOTTOM}"/>' for step in chart.resumed_at]
     drawn = [_drawn(frame, lines, at, stacked=chart.stacked) for at in range(len(lines))]
     name, picture = as_html(chart.title), "".join([*parts, *reversed(drawn)])
@@ -453,12 +409,6 @@ def _axes(frame: _Frame, y_ticks: Sequence[float]) -> str:
     return "".join(parts)
 
 
-def _level(frame: _Frame, name: str, value: float) -> str:
-    y, right = frame.y(value), _WIDTH - _RIGHT
-    text = f'<text x="{right}" y="{y - 4:.1f}" text-anchor="end">{as_html(name)}</text>'
-    return f'<path class="level" d="M{_LEFT} {y:.1f}H{right}"/>{text}'
-
-
 def axis_number(value: float) -> str:
     """`20k` for 20000, `1.5e-4` for 0.00015."""
     if 0 < abs(value) < 1e-3:
@@ -478,19 +428,14 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _legend(chart: Chart, curves: Sequence[Curve]) -> str:
-    lines = [
-        f'<span><i class="c{at % COLOURS}"></i>{as_html(curve.name)} <b>{short_number(curve.points[-1][1])}</b></span>'
-        for at, curve in enumerate(curves)
-    ]
-    lines += [
-        f'<span><i class="level"></i>{as_html(name)} <b>{short_number(value)}</b></span>'
-        for name, value in chart.levels
-    ]
+    entries = [(f"c{at % COLOURS}", curve.name, short_number(curve.points[-1][1])) for at, curve in enumerate(curves)]
+    entries += [("level", name, short_number(value)) for name, value in chart.levels]
     if chart.resumed_at:
         shown = ", ".join(f"{step:,}" for step in chart.resumed_at[:_MOST_NAMED])
-        more = " ..." if len(chart.resumed_at) > _MOST_NAMED else ""
-        lines.append(f'<span><i class="level"></i>resumed after <b>{shown}{more}</b></span>')
-    return "".join(lines)
+        entries.append(("level", "resumed after", shown + " ..." * (len(chart.resumed_at) > _MOST_NAMED)))
+    return "".join(
+        f'<span><i class="{kind}"></i>{as_html(name)} <b>{value}</b></span>' for kind, name, value in entries
+    )
 
 
 def as_html(text: str) -> str:
@@ -501,33 +446,26 @@ _TICKS = re.compile("`+")
 
 
 def to_markdown(facts: RunFacts) -> str:
-    lines = [f"# {as_markdown(title(facts))}", "", *_markdown(Pairs(key_figures(facts)))]
-    for section in sections(facts):
-        lines += [f"## {section.title}", ""]
-        for block in section.blocks:
-            lines += _markdown(block)
+    lines = [f"# {as_markdown(title(facts))}", "", *_markdown(Table(key_figures(facts)))]
+    for heading, blocks in sections(facts):
+        lines += [f"## {heading}", "", *(line for block in blocks for line in _markdown(block))]
     return "\n".join(lines)
 
 
 def _markdown(block: Block) -> list[str]:
     match block:
         case Chart():
-            return _markdown_table(chart_summary(block))
-        case Pairs(rows=rows):
-            return _markdown_table(Table(("", ""), tuple(rows))) if rows else []
-        case Table():
-            return _markdown_table(block)
-        case Text(lines=lines):
-            return [part for line in lines for part in (as_markdown(line), "")]
+            return _markdown(chart_summary(block))
+        case Table(rows=rows, head=head):
+            cells = [head or ("", ""), *rows] if rows else []
+            lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in cells]
+            return [*lines[:1], "| " + " | ".join(["---"] * len(cells[0])) + " |", *lines[1:], ""] if rows else []
         case Code(text=text):
             # Longer than any row of backticks inside.
             fence = "`" * max(3, *(len(found) + 1 for found in _TICKS.findall(text)), 3)
             return [fence, visible(text), fence, ""]
-
-
-def _markdown_table(table: Table) -> list[str]:
-    lines = ["| " + " | ".join(map(as_markdown, row)) + " |" for row in (table.head, *table.rows)]
-    return [lines[0], "| " + " | ".join(["---"] * len(table.head)) + " |", *lines[1:], ""]
+        case str():
+            return [as_markdown(block), ""]
 
 
 # Even a browser that is asked to may not fetch or run anything.
@@ -547,8 +485,7 @@ def to_html(facts: RunFacts) -> str:
     figures = "".join(f"<div>{as_html(label)}<b>{as_html(value)}</b></div>" for label, value in key_figures(facts))
     role = "bad" if facts.about.status in _BAD else "good" if facts.about.status == "finished" else "dim"
     body = "".join(
-        f"<section><h2>{as_html(section.title)}</h2>{_html_of(section.blocks)}</section>\n"
-        for section in sections(facts)
+        f"<section><h2>{as_html(heading)}</h2>{_html_of(blocks)}</section>\n" for heading, blocks in sections(facts)
     )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -560,8 +497,8 @@ def to_html(facts: RunFacts) -> str:
     )
 
 
-def _html_of(blocks: tuple[Block, ...]) -> str:
-    if blocks and all(isinstance(block, Chart) for block in blocks):
+def _html_of(blocks: Sequence[Block]) -> str:
+    if all(isinstance(block, Chart) for block in blocks):
         return f'<div class="charts">{"".join(map(_html, blocks))}</div>'
     return "".join(map(_html, blocks))
 
@@ -570,17 +507,17 @@ def _html(block: Block) -> str:
     match block:
         case Chart():
             return chart_figure(block)
-        case Pairs(rows=rows):
+        case Table(rows=rows, head=()):
             cells = "".join(f"<tr><th>{as_html(name)}</th><td>{as_html(value)}</td></tr>" for name, value in rows)
             return f'<div class="table"><table class="pairs">{cells}</table></div>'
-        case Table(head=head, rows=rows):
+        case Table(rows=rows, head=head):
             titles = "".join(f"<th>{as_html(cell)}</th>" for cell in head)
             cells = "".join(f"<tr>{''.join(f'<td>{as_html(cell)}</td>' for cell in row)}</tr>" for row in rows)
             return f'<div class="table"><table><tr>{titles}</tr>{cells}</table></div>'
-        case Text(lines=lines):
-            return "".join(f"<p>{as_html(line)}</p>" for line in lines)
         case Code(text=text):
             return f"<pre>{escape(visible(text))}</pre>"
+        case str():
+            return f"<p>{as_html(block)}</p>"
 
 
 def write_report(folder: RunFolder, out: Path | None = None) -> list[Path]:

@@ -17,7 +17,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.runs.folder import RunFolder, read_fields, read_plain_file
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.runs.overview import RunResult, overview
-from tui_trainer.runs.result import best_evaluation, lowest_evaluation, targets_summary
+from tui_trainer.runs.result import best_by, best_evaluation, targets_summary
 from tui_trainer.runs.state import FollowedJournal, RunState, measured_figures, smoothing_window, spread_ends
 from tui_trainer.units import MIB, Figure
 
@@ -101,7 +101,7 @@ def compare_and_states(folders: Sequence[RunFolder]) -> tuple[Comparison, tuple[
 
 def _compared(folder: RunFolder, journal: FollowedJournal) -> ComparedRun:
     about, state = overview(folder, journal), journal.state
-    lowest, best, plan = lowest_evaluation(state), best_evaluation(state), state.plan
+    lowest, best, plan = best_by(state, "loss"), best_evaluation(state), state.plan
     return ComparedRun(
         **{item.name: getattr(about, item.name) for item in fields(RunResult)},
         best_eval_loss=lowest.loss if lowest else None,
@@ -182,3 +182,10 @@ def differing(settings: Sequence[dict[str, Any]]) -> tuple[Difference, ...]:
         if len(known) > 1:
             found.append(Difference(key=key, values=tuple(one.get(key) for one in settings)))
     return tuple(found)
+
+
+def value_words(value: Any) -> str:
+    """Return the value of a setting as text: a string as it is, everything else as JSON; `--` for None."""
+    if value is None:
+        return "--"
+    return value if isinstance(value, str) and value else json.dumps(value, default=str)

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter
 from tui_trainer.errors import FolderError
 from tui_trainer.runs import registry
 from tui_trainer.runs.at_rest import named_root, remains_of
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced
+from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.folder import (
     MARKER,
     OUR_NAMES,
@@ -36,9 +36,9 @@ from tui_trainer.runs.result import (
     ending_words,
     held_out_loss,
     kept_step,
+    metric_value,
+    metric_words,
     newest_scores,
-    number,
-    plain,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, FollowedJournal, RunState, Status, means
 from tui_trainer.units import MIB
@@ -122,7 +122,7 @@ class RunOverview(RunResult):
     def score(self) -> str:
         """`macro F1 0.810`: what the best evaluation goes by, else the first score; empty where there is none."""
         name = self.metric if self.metric in self.scores else next(iter(self.scores), "")
-        return f"{plain(name)} {number(self.scores[name])}" if name else ""
+        return metric_words(name, self.scores[name]) if name else ""
 
     @property
     def is_run(self) -> bool:
@@ -134,37 +134,19 @@ class RunOverview(RunResult):
         return min(self.step / self.total_steps, 1.0) if self.total_steps else None
 
     def age_seconds(self, now: datetime) -> float | None:
-        """Since the last event; None where there is none, and where the clock that wrote it is ahead of `now`."""
-        seconds = self._seconds_until(now)
-        return None if seconds is None or seconds < -_CLOCK_TOLERANCE_SECONDS else max(seconds, 0.0)
+        """Return the seconds since the last event; None if there is none.
 
-    def clock_is_ahead(self, now: datetime) -> bool:
-        """Whether the clock of the machine that wrote the journal is more than a minute ahead of `now` (UTC)."""
-        seconds = self._seconds_until(now)
-        return seconds is not None and seconds < -_CLOCK_TOLERANCE_SECONDS
-
-    def _seconds_until(self, now: datetime) -> float | None:
+        They are negative only if the clock of the machine that wrote the journal is more than a minute ahead of `now`.
+        """
         with suppress(ValueError, TypeError, OverflowError):
-            return (now - datetime.fromisoformat(self.last_event_at)).total_seconds()
+            seconds = (now - datetime.fromisoformat(self.last_event_at)).total_seconds()
+            return seconds if seconds < -_CLOCK_TOLERANCE_SECONDS else max(seconds, 0.0)
         return None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _MadeFrom:
-    version: int
-    journal_bytes: int
-    plan_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Summary:
-    """`summary.json`: the overview of a run that no process owns, or that has ended, and what it was made from."""
-
-    made_from: _MadeFrom
-    run: RunOverview
-
-
-_SUMMARIES: Final = TypeAdapter(_Summary)
+_SUMMARIES: Final = TypeAdapter(tuple[tuple[int, int, int], RunOverview])
+"""`summary.json`: version, bytes of the journal and of the plan that it was made from, and the overview of a run that
+has ended, or that no process owns."""
 
 
 class Overviews:
@@ -262,7 +244,7 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
     if journal is None:
         return replace(about, status=_without_journal(folder.root, alive))
     plan = _signature(folder.plan)
-    made_from = _MadeFrom(version=_SUMMARY_VERSION, journal_bytes=journal[0], plan_bytes=plan[0] if plan else 0)
+    made_from = _SUMMARY_VERSION, journal[0], plan[0] if plan else 0
     known = _summary(folder, made_from, alive)
     if known and followed is None:
         return replace(known, name=about.name, path=about.path, alive=alive)
@@ -275,15 +257,15 @@ def _overview(folder: RunFolder, alive: bool, followed: FollowedJournal | None) 
     # The sizes were taken before the files were read: if the run went on in between, the summary is made once more.
     if not known and (not alive or found.status in _ENDED):
         with suppress(FolderError):  # another user's folder or a read-only disk: the journal is read the next time
-            folder.write_file(folder.summary, _SUMMARIES.dump_json(_Summary(made_from, found), indent=1))
+            folder.write_file(folder.summary, _SUMMARIES.dump_json((made_from, found), indent=1))
     return found
 
 
-def _summary(folder: RunFolder, made_from: _MadeFrom, alive: bool) -> RunOverview | None:
+def _summary(folder: RunFolder, made_from: tuple[int, int, int], alive: bool) -> RunOverview | None:
     """Return the overview that was kept, or None if there is none that was made from these files as they are now."""
     with suppress(OSError, ValueError):
-        found = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
-        return found.run if found.made_from == made_from and (not alive or found.run.status in _ENDED) else None
+        was_made_from, run = _SUMMARIES.validate_json(read_plain_file(folder.summary, _SUMMARY_LIMIT_BYTES))
+        return run if was_made_from == made_from and (not alive or run.status in _ENDED) else None
     return None
 
 
@@ -318,11 +300,6 @@ def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunO
         started_at=state.started_at,
         last_event_at=state.last_event_at,
     )
-
-
-def metric_value(done: EvalDone, metric: str) -> float | None:
-    """The value of `evaluation.metric_for_best_model` in an evaluation; None where it was not measured."""
-    return done.loss if metric == "loss" else done.scores.get(metric)
 
 
 def _without_journal(root: Path, alive: bool) -> RunStatus:

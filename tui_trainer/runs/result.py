@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from tui_trainer.runs.events import EpochDone, EvalDone, PlanMade
+from tui_trainer.runs.events import EvalDone, PlanMade
 from tui_trainer.runs.state import RunState
-from tui_trainer.terminal.safe_text import one_line, shell_word
+from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import GIB, format_bytes, format_bytes_of, format_rate, format_seconds
 
 # Scores of a run in words, each beside what a simple model reaches: `accuracy 0.83 (most frequent class 0.31)`.
@@ -34,9 +34,15 @@ class ScoreWords:
             return None
         return self.value < self.baseline[1] if self.less_is_better else self.value > self.baseline[1]
 
-    def __str__(self) -> str:
-        beside = f" ({self.baseline[0]} {number(self.baseline[1])})" if self.baseline else ""
-        return f"{self.name} {number(self.value)}{beside}"
+    @property
+    def baseline_words(self) -> str:
+        """`most frequent class 0.310`; empty if nothing is to be beaten."""
+        return f"{self.baseline[0]} {number(self.baseline[1])}" if self.baseline else ""
+
+    @property
+    def words(self) -> str:
+        """`0.834 (most frequent class 0.310)`."""
+        return number(self.value) + (f" ({self.baseline_words})" if self.baseline else "")
 
 
 def score_words(scores: Mapping[str, float], baselines: Mapping[str, float]) -> list[ScoreWords]:
@@ -59,7 +65,7 @@ def less_is_better(name: str) -> bool:
 
 def scores_line(scores: Mapping[str, float], baselines: Mapping[str, float]) -> str:
     """`accuracy 0.83 (most frequent class 0.31), macro F1 0.80`."""
-    return ", ".join(map(str, score_words(scores, baselines)))
+    return ", ".join(f"{score.name} {score.words}" for score in score_words(scores, baselines))
 
 
 def baselines_line(baselines: Mapping[str, float]) -> str:
@@ -147,9 +153,29 @@ def ended_words(reason: str, step: int, kept: int | None, metric: str, value: fl
     how = f"stopped early at step {step:,}" if reason == "early stopping" else f"finished after {step:,} steps"
     if kept is None:
         return how
-    measured = "held-out loss" if metric == "loss" else plain(metric)
-    shown = "" if value is None else f": {measured} {f'{value:.4f}' if metric == 'loss' else number(value)}"
-    return f"{how}; kept step {kept:,}{shown}"
+    return f"{how}; kept step {kept:,}" + ("" if value is None else f": {metric_words(metric, value)}")
+
+
+def metric_words(metric: str, value: float) -> str:
+    """Return the value of `evaluation.metric_for_best_model`: `held-out loss 1.2500`, `macro F1 0.810`."""
+    return f"held-out loss {value:.4f}" if metric == "loss" else f"{plain(metric)} {number(value)}"
+
+
+def metric_value(done: EvalDone, metric: str) -> float | None:
+    """Return the value of `evaluation.metric_for_best_model` in an evaluation; None if it was not measured."""
+    return done.loss if metric == "loss" else done.scores.get(metric)
+
+
+def ended_after_words(state: RunState) -> str:
+    """Return how a run ended, and how long it trained; only for a run that has finished."""
+    assert state.finished is not None
+    return f"{ending_words(state)}, {format_seconds(state.finished.seconds)} of training"
+
+
+def kept_at_words(state: RunState) -> str:
+    """Return `, at step 30` if the run's model went back to that step, else an empty text."""
+    kept = kept_step(state)
+    return "" if kept is None else f", at step {kept:,}"
 
 
 def _of(step: int, total_steps: int) -> str:
@@ -163,15 +189,14 @@ def best_evaluation(state: RunState) -> EvalDone | None:
 
 def _measured(done: EvalDone, metric: str) -> float:
     """The metric of an evaluation, the lower the better; NaN where it has none."""
-    if metric == "loss":
-        return done.loss
-    return done.scores.get(metric, math.nan) * (1 if less_is_better(metric) else -1)
+    value = metric_value(done, metric)
+    return math.nan if value is None else value if metric == "loss" or less_is_better(metric) else -value
 
 
-def best_by_score(state: RunState, name: str) -> EvalDone | None:
-    """The first one that no other exceeds in this score; None before it was measured."""
-    having = (done for done in state.evals if math.isfinite(_measured(done, name)))
-    return min(having, key=lambda done: _measured(done, name), default=None)
+def best_by(state: RunState, metric: str) -> EvalDone | None:
+    """Return the first evaluation that no other exceeds in this score, or in `loss`; None before it was measured."""
+    having = (done for done in state.evals if math.isfinite(_measured(done, metric)))
+    return min(having, key=lambda done: _measured(done, metric), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,10 +221,8 @@ class KeptWeights:
         if self.best is None:
             return ""
         of = " (scheduled evaluations only)" if self.asked_was_better else ""
-        if self.metric == "loss":
-            return f"step {self.best.step:,}, held-out loss {self.best.loss:.4f}{of}"
-        value = self.best.scores.get(self.metric)
-        return f"step {self.best.step:,}" + ("" if value is None else f", {plain(self.metric)} {number(value)}") + of
+        value = metric_value(self.best, self.metric)
+        return f"step {self.best.step:,}" + ("" if value is None else f", {metric_words(self.metric, value)}") + of
 
     @property
     def patience_words(self) -> str:
@@ -227,18 +250,12 @@ def kept_weights(state: RunState, patience: int | None = None) -> KeptWeights:
                        asked_was_better=better)  # fmt: skip
 
 
-def lowest_evaluation(state: RunState) -> EvalDone | None:
-    """Return the first of the evaluations with the lowest held-out loss; None before the first finite one."""
-    finite = (done for done in state.evals if math.isfinite(done.loss))
-    return min(finite, key=lambda done: done.loss, default=None)
-
-
 def best_before(state: RunState) -> EvalDone | None:
     """The best evaluation of a run that was clearly better then than at its end; else None.
 
     A model that went back to its best evaluation, or ended with it, is the best by what the user asked for.
     """
-    finished, best, last = state.finished, lowest_evaluation(state), final_evaluation(state)
+    finished, best, last = state.finished, best_by(state, "loss"), final_evaluation(state)
     if finished is None or finished.reason != "done" or finished.eval_loss is None or best is None:
         return None
     if kept_step(state) is not None or (last is not None and last.best):
@@ -246,25 +263,31 @@ def best_before(state: RunState) -> EvalDone | None:
     return None if finished.eval_loss <= best.loss * _CLEARLY_WORSE else best
 
 
-def score_lines(state: RunState) -> list[str]:
-    if state.finished is None:
-        return []
-    lines = []
-    for score in score_words(newest_scores(state), state.baselines.scores if state.baselines else {}):
-        what = f"{score.baseline[0]} {number(score.baseline[1])}: " if score.baseline else ""
-        beaten = {True: "beaten", False: "not beaten", None: ""}[score.beaten]
-        beside = f"  ({what}{beaten})" if what else ""
-        lines.append(f"{one_line(score.name):<14} {number(score.value)}{one_line(beside)}")
-    return lines
+def better_words(state: RunState) -> str:
+    """Return that an earlier evaluation was clearly better than the end of the run; empty if none was."""
+    best = best_before(state)
+    return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}" if best else ""
 
 
-def grade(samples_per_second: float, state: RunState) -> str:
-    """`good, 82 % of the best speed here (1.42 k rows/s)`; without such steps on this machine `good, 82 % of the usual
-    speed for this model width`, by the plan's rates, or why that would mean nothing. Empty: neither is known.
+def scores_of(state: RunState) -> list[ScoreWords]:
+    """Return the scores of the run's model, or of the last evaluation so far, each beside its baseline."""
+    return score_words(newest_scores(state), state.baselines.scores if state.baselines else {})
+
+
+def beaten_words(is_beaten: bool | None) -> str:
+    return {True: "beaten", False: "not beaten", None: ""}[is_beaten]
+
+
+def grade(state: RunState, samples_per_second: float | None = None) -> str:
+    """Return `good, 82 % of the best speed here (1.42 k rows/s)` for a rate, by default that of the whole run so far.
+
+    Without such steps on this machine it is `good, 82 % of the usual speed for this model width`, by the plan's rates,
+    or why that would mean nothing. It is empty if neither is known.
 
     What others used of the cores is named before it, and instead of it where that explains why the run was slow.
     """
     plan = state.plan
+    samples_per_second = _samples_per_second(state) if samples_per_second is None else samples_per_second
     if plan is None or samples_per_second <= 0:
         return ""
     if best := plan.best_samples_per_second:
@@ -294,13 +317,13 @@ def _graded(share: float, what: str, state: RunState) -> str:
 
 def others_words(state: RunState) -> str:
     """Return `other programs used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
-    share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
+    share, cores = _others_share(state), state.gauge_summary.peak("usable_cores") or 0.0
     return f"other programs used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
 
 
 def _others_share(state: RunState) -> float:
     """Return the share of the usable cores that other programs used; 0 where nobody measured it."""
-    others, cores = state.gauge_summary.others_cores.value, state.gauge_summary.usable_cores
+    others, cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.peak("usable_cores")
     return others / cores if others is not None and cores else 0.0
 
 
@@ -330,23 +353,12 @@ def _share_of(reached: float, rate: float) -> str:
 def throughput_words(state: RunState) -> str:
     """Of a whole run so far: its grade, and what share it is of what this machine and its card compute; empty where
     nothing is known."""
-    return "; ".join(filter(None, (run_grade(state), computing_words(_samples_per_second(state), state.plan))))
-
-
-def run_grade(state: RunState) -> str:
-    """The grade of a whole run so far; empty where none is known."""
-    return grade(_samples_per_second(state), state)
+    return "; ".join(filter(None, (grade(state), computing_words(_samples_per_second(state), state.plan))))
 
 
 def _samples_per_second(state: RunState) -> float:
     seconds, rows = sum(state.step_seconds), state.plan.effective_batch_size if state.plan else 0
     return state.samples_per_second or (len(state.steps) * rows / seconds if seconds else 0.0)
-
-
-def epoch_words(done: EpochDone, plan: PlanMade | None) -> str:
-    """How long its steps took, beside what was planned: `12.3 s (10.1 s planned)`."""
-    planned = planned_epoch_seconds(plan)
-    return format_seconds(done.seconds) + ("" if planned is None else f" ({format_seconds(planned)} planned)")
 
 
 def planned_epoch_seconds(plan: PlanMade | None) -> float | None:
@@ -405,7 +417,7 @@ def in_use_words(state: RunState) -> str:
     if plan is None or not state.steps:
         return ""
     parts = [f"memory {memory_words(state)}"]
-    cores, busy = summary.busy_cores.value, summary.utilization_share.value
+    cores, busy = summary.mean("busy_cores"), summary.mean("utilization_share")
     if plan.cpu_threads is not None and cores is not None:
         threads = plan.cpu_threads * plan.processes
         parts.append(f"CPU {cores:.1f} of {threads} thread{'s' if threads > 1 else ''} planned")
@@ -426,7 +438,6 @@ class Target:
     requested: float
     measured: float | None
     at_most: bool
-    show: Callable[[float], str] = number
     beside: str = ""
     """What the measured value is, or how it is measured."""
 
@@ -444,9 +455,10 @@ class Target:
     @property
     def words(self) -> str:
         """`samples/s 28.3 (at least 20)`."""
-        measured = "--" if self.measured is None else self.show(self.measured)
+        show = format_bytes if self.setting.endswith("_gib") else number
+        measured = "--" if self.measured is None else show(self.measured)
         bound = "at most" if self.at_most else "at least"
-        return f"{self.label} {measured}{self.beside and f', {self.beside}'} ({bound} {self.show(self.requested)})"
+        return f"{self.label} {measured}{self.beside and f', {self.beside}'} ({bound} {show(self.requested)})"
 
 
 def targets_of(state: RunState) -> list[Target]:
@@ -456,13 +468,12 @@ def targets_of(state: RunState) -> list[Target]:
         Target(
             setting=name,
             label=metric if name == "score" else label,
-            requested=requested[name] * (GIB if in_bytes else 1),
+            requested=requested[name] * (GIB if name.endswith("_gib") else 1),
             measured=measure(state),
             at_most=at_most,
-            show=format_bytes if in_bytes else number,
             beside=_BESIDE[name](state) if name in _BESIDE else "",
         )
-        for name, (label, at_most, in_bytes, measure) in _TARGETS.items()
+        for name, (label, at_most, measure) in _TARGETS.items()
         if requested.get(name)
     ]
 
@@ -484,7 +495,7 @@ def _score(state: RunState) -> float | None:
 
 
 def _loss(state: RunState) -> float | None:
-    lowest = lowest_evaluation(state)
+    lowest = best_by(state, "loss")
     loss = held_out_loss(state) if state.finished else lowest.loss if lowest else None
     return None if loss is None else loss if math.isfinite(loss) else math.inf
 
@@ -505,22 +516,20 @@ def adapter_words(state: RunState) -> str:
     return f"merged; the adapter alone {format_bytes(finished.model_bytes)}"
 
 
-def _inference_speed(state: RunState) -> float | None:
-    return state.inference.samples_per_second if state.inference else None
-
-
 _BESIDE: dict[str, Callable[[RunState], str]] = {
     "model_size_gib": adapter_words,
     "inference_samples_per_second": lambda state: (
         "in batches" if state.inference else f"measure it with `tui-trainer bench {shell_word(state.name)}`"
     ),
 }
-# By the name of the setting: label, whether less is better, whether it is set in GiB, what it is compared with.
-_TARGETS: dict[str, tuple[str, bool, bool, Callable[[RunState], float | None]]] = {
-    "samples_per_second": ("samples/s", False, False, lambda state: state.samples_per_second),
-    "inference_samples_per_second": ("inference samples/s", False, False, _inference_speed),
-    "memory_gib": ("memory", True, True, lambda state: state.peak_memory_bytes or None),
-    "model_size_gib": ("model size", True, True, _model_bytes),
-    "loss": ("held-out loss", True, False, _loss),
-    "score": ("score", False, False, _score),
-}
+# By the name of the setting: label, whether less is better, what it is compared with.
+_TARGETS: dict[str, tuple[str, bool, Callable[[RunState], float | None]]] = {
+    "samples_per_second": ("samples/s", False, lambda state: state.samples_per_second),
+    "inference_samples_per_second": (
+        "inference samples/s", False, lambda state: state.inference.samples_per_second if state.inference else None
+    ),
+    "memory_gib": ("memory", True, lambda state: state.peak_memory_bytes or None),
+    "model_size_gib": ("model size", True, _model_bytes),
+    "loss": ("held-out loss", True, _loss),
+    "score": ("score", False, _score),
+}  # fmt: skip

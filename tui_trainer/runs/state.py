@@ -26,68 +26,9 @@ from tui_trainer.units import Figure, figures_of, format_seconds
 # What the steps and the readings of a run add up to, while its journal is read.
 
 
-@dataclass(slots=True)
-class Mean:
-    """Of the values that were reported; None without one."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, *values: float | None) -> None:
-        known = _reported(values)
-        self.total += sum(known)
-        self.count += len(known)
-
-    @property
-    def value(self) -> float | None:
-        return self.total / self.count if self.count else None
-
-
-@dataclass(slots=True)
-class GaugeSummary:
-    """Several readings as one, for all GPUs as `GaugesRead.over_gpus` has them. None: not reported by any reading."""
-
-    readings: int = 0
-    utilization_share: Mean = field(default_factory=Mean)
-    power_watts: Mean = field(default_factory=Mean)
-    busy_cores: Mean = field(default_factory=Mean)
-    others_cores: Mean = field(default_factory=Mean)
-    """Cores that other processes were busy on."""
-    usable_cores: float | None = None
-    peak_gpu_memory_bytes: float | None = None
-    gpu_memory_bytes: float | None = None
-    peak_temperature_celsius: float | None = None
-    peak_process_memory_bytes: float | None = None
-
-    def add(self, reading: GaugesRead) -> None:
-        """Takes one more reading in; figures that are not finite count as not reported."""
-        self.readings += 1
-        self.utilization_share.add(reading.over_gpus("utilization_share"))
-        self.power_watts.add(reading.over_gpus("power_watts"))
-        cores, share = _highest(reading.usable_cores), _highest(reading.process_cpu_share)
-        if cores is not None and share is not None:
-            self.busy_cores.add(share * cores)
-            self.usable_cores = cores
-            if (machine := _highest(reading.machine_cpu_share)) is not None:
-                self.others_cores.add(max(machine - share, 0.0) * cores)
-        self.peak_gpu_memory_bytes = _highest(self.peak_gpu_memory_bytes, reading.over_gpus("memory_used_bytes"))
-        self.gpu_memory_bytes = _highest(self.gpu_memory_bytes, reading.over_gpus("memory_bytes"))
-        self.peak_temperature_celsius = _highest(
-            self.peak_temperature_celsius, reading.over_gpus("temperature_celsius")
-        )
-        self.peak_process_memory_bytes = _highest(self.peak_process_memory_bytes, reading.process_memory_bytes)
-
-
-def _reported(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None and math.isfinite(value)]
-
-
-def _highest(*values: float | None) -> float | None:
-    return max(_reported(values), default=None)
-
-
 # Nothing was measured between readings that are further apart: the run was paused or gone, or a clock jumped.
 _LONGEST_GAP_SECONDS: Final = 60.0
+_READ: Final = (*events.GAUGES, "memory_bytes", "usable_cores", "machine_cpu_share")
 
 
 def _column() -> array[float]:
@@ -99,27 +40,55 @@ def _counts() -> array[int]:
 
 
 @dataclass(slots=True)
-class GaugeCurves:
-    """All readings of a run, a column for each gauge; GPUs as `GaugesRead.over_gpus` has them, NaN: not reported."""
+class GaugeSummary:
+    """Several readings as one: the mean and the peak of each gauge, of those readings that report it.
 
+    Gauges are the fields of `GaugesRead`, those of all GPUs as `GaugesRead.over_gpus` has them, `busy_cores` of the
+    run's process and `others_cores`, the cores that other processes were busy on.
+    """
+
+    readings: int = 0
     seconds: array[float] = field(default_factory=_column)
     """The time at each reading, in seconds, without the gaps in which nothing was measured."""
     columns: dict[str, array[float]] = field(default_factory=lambda: {name: _column() for name in events.GAUGES})
+    """The value of each gauge at each reading; NaN if it does not report it."""
     energy_joules: float | None = None
     """Energy that the GPUs used; None if none of them reports its power."""
+    _totals: dict[str, float] = field(default_factory=dict)
+    _reports: dict[str, int] = field(default_factory=dict)
+    _peaks: dict[str, float] = field(default_factory=dict)
     _last_at: datetime | None = None
     _last_watts: float | None = None
 
     def add(self, reading: GaugesRead) -> None:
-        at, values = _moment(reading.at), {name: reading.figure(name) for name in events.GAUGES}
+        """Add one more reading. Values that are not finite count as not reported."""
+        self.readings += 1
+        at, values = _moment(reading.at), {name: reading.figure(name) for name in _READ}
         gap = _seconds_between(self._last_at, at) or 0.0
         gap = gap if gap <= _LONGEST_GAP_SECONDS else 0.0
         if (watts := values["power_watts"]) is not None:
             self.energy_joules = (self.energy_joules or 0.0) + gap * (watts + (self._last_watts or watts)) / 2
         self._last_at, self._last_watts = at or self._last_at, watts
         self.seconds.append(self.seconds[-1] + gap if self.seconds else 0.0)
+        for name, column in self.columns.items():
+            column.append(math.nan if (value := values[name]) is None else value)
+        cores, share, machine = values["usable_cores"], values["process_cpu_share"], values["machine_cpu_share"]
+        if cores is not None and share is not None:
+            values["busy_cores"] = share * cores
+            values["others_cores"] = None if machine is None else max(machine - share, 0.0) * cores
         for name, value in values.items():
-            self.columns[name].append(math.nan if value is None else value)
+            if value is not None and math.isfinite(value):
+                self._totals[name] = self._totals.get(name, 0.0) + value
+                self._reports[name] = self._reports.get(name, 0) + 1
+                self._peaks[name] = max(value, self._peaks.get(name, value))
+
+    def mean(self, gauge: str) -> float | None:
+        """Return the mean of a gauge; None if no reading reports it."""
+        return self._totals[gauge] / self._reports[gauge] if gauge in self._reports else None
+
+    def peak(self, gauge: str) -> float | None:
+        """Return the highest value of a gauge; None if no reading reports it."""
+        return self._peaks.get(gauge)
 
 
 def _moment(at: str) -> datetime | None:
@@ -311,7 +280,6 @@ class RunState:
     """The last hour of the process, whatever its step: a resume drops none."""
     gauge_summary: GaugeSummary = field(default_factory=GaugeSummary)
     """Of all readings of the run, also of those that `gauges` does not keep."""
-    gauge_curves: GaugeCurves = field(default_factory=GaugeCurves)
     recent: deque[events.StepDone] = field(default_factory=lambda: deque(maxlen=WINDOW_STEPS))
     rank_times: deque[events.RanksTimed] = field(default_factory=lambda: deque(maxlen=_RANK_TIMES_KEPT))
     """Of this start."""
@@ -350,7 +318,6 @@ class RunState:
                 self.gauges.append(event)
                 self.readings_since_start += 1
                 self.gauge_summary.add(event)
-                self.gauge_curves.add(event)
             case events.BetweenSteps():
                 self.times.add_between(event)
             case events.RanksTimed():

@@ -89,19 +89,13 @@ def time_words(state: RunState) -> str:
 
 def step_words(state: RunState) -> str:
     """`125 ms/step, planned 195 ms: numpy matmuls reach ...`; empty if that is unknown."""
-    plan, measured = state.plan, measured_step_seconds(state)
-    if plan is None or plan.step_seconds is None or measured is None:
+    plan, whole, steps = state.plan, state.times.whole, state.step_seconds
+    # Without the first two steps, if there are others.
+    seconds, count = (whole.step_seconds, whole.steps) if whole.steps else (sum(steps), len(steps))
+    if plan is None or plan.step_seconds is None or not count:
         return ""
     reason = f": {plan.step_seconds_reason}" if plan.step_seconds_reason else ""
-    return f"{format_seconds(measured)}/step, planned {format_seconds(plan.step_seconds)}{reason}"
-
-
-def measured_step_seconds(state: RunState) -> float | None:
-    """The mean of this start, without its first two steps; of all steps where there are only those."""
-    whole = state.times.whole
-    if whole.steps:
-        return whole.step_seconds / whole.steps
-    return sum(state.step_seconds) / len(state.step_seconds) if state.step_seconds else None
+    return f"{format_seconds(seconds / count)}/step, planned {format_seconds(plan.step_seconds)}{reason}"
 
 
 def speed_rows(state: RunState) -> list[tuple[str, str]]:
@@ -135,7 +129,7 @@ def _between_seconds_left(state: RunState) -> float:
     evals = [(done.step, done.seconds) for done in state.evals if done.scheduled and done.step > 0]
     saves = [(done.step, done.seconds) for done in state.checkpoints if done.step > 0]
     if plan is None:
-        return _share_left(state, evals) + _share_left(state, saves)
+        return _seconds_left(state, evals) + _seconds_left(state, saves)
     eval_guess = (plan.eval_rows or 0) * EVALUATION_SHARE / rate if rate else 0.0
     save_guess = _CHECKPOINT_BYTES_PER_PARAMETER * plan.parameters / _SAVE_BYTES_PER_SECOND
     seconds = _seconds_left(state, evals, None if plan.eval_rows is None else plan.eval_every_steps, eval_guess)
@@ -147,18 +141,15 @@ def _between_seconds_left(state: RunState) -> float:
     return seconds
 
 
-_Costs = list[tuple[int, float]]
-"""After which step, and how many seconds."""
+def _seconds_left(
+    state: RunState, costs: list[tuple[int, float]], every_steps: int | None = None, guess: float = 0.0
+) -> float:
+    """Return the seconds that are left of something that took so many after which step.
 
-
-def _seconds_left(state: RunState, costs: _Costs, every_steps: int | None, guess: float) -> float:
+    In journals that do not record how often it happens, a step has its share of it.
+    """
     if every_steps is None:
-        return _share_left(state, costs)
+        per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
+        return max(state.total_steps - state.step, 0) * per_step
     mean_seconds = fmean(seconds for _, seconds in costs) if costs else guess
     return times(state.total_steps, every_steps, after=state.step) * mean_seconds
-
-
-def _share_left(state: RunState, costs: _Costs) -> float:
-    """For journals that do not say how often something happens: a step's share of it, for all steps left."""
-    per_step = sum(seconds for _, seconds in costs) / costs[-1][0] if costs else 0.0
-    return max(state.total_steps - state.step, 0) * per_step

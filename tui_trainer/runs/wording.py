@@ -3,7 +3,8 @@
 Numbers in, text out; how numbers are written is in `units.py`.
 """
 
-from tui_trainer.runs.events import EvalDone, PlanMade
+from typing import Any
+
 from tui_trainer.runs.state import RunState
 from tui_trainer.units import format_bytes, format_count, format_seconds
 
@@ -16,25 +17,30 @@ def split_words(rows: int, passes: int, processes: int = 1, *, width_tokens: int
     return f"{rows} row{'s' if rows != 1 else ''}{width} x {passes}{group}"
 
 
-def batch_words(effective: int, rows: int, passes: int, processes: int = 1) -> str:
-    """An effective batch and how it is cut: `64 rows (4 rows x 8 x 2 processes)`; `64 rows` where it is not."""
-    is_cut = passes > 1 or processes > 1
-    every = f"{effective} row{'s' if effective != 1 else ''}"
-    return f"{every} ({split_words(rows, passes, processes)})" if is_cut else every
+def _figure(plan: object, name: str) -> Any:
+    """Return a figure of a `Plan`, or of a `PlanMade`, whose fields of the same names have the values alone."""
+    value = getattr(plan, name)
+    return getattr(value, "value", value)
 
 
-def batch_of(plan: PlanMade) -> str:
-    passes, processes = plan.gradient_accumulation_steps, plan.processes
-    return batch_words(plan.effective_batch_size, plan.per_device_train_batch_size, passes, processes)
+def batch_words(plan: object) -> str:
+    """Return the effective batch of a `Plan` or a `PlanMade`, and how it is cut: `64 rows (4 rows x 8 x 2 processes)`,
+    or `64 rows` if it is not."""
+    names = ("per_device_train_batch_size", "gradient_accumulation_steps", "processes")
+    effective, cut = _figure(plan, "effective_batch_size"), [_figure(plan, name) for name in names]
+    rows = f"{effective} row{'s' if effective != 1 else ''}"
+    return f"{rows} ({split_words(*cut)})" if max(cut[1:]) > 1 else rows
 
 
-def trained_words(trained: int, every: int) -> str:
-    """How many of a model's parameters are trainable: `6.7 k of 818 k parameters (0.82 %)`, `all 818 k parameters`."""
-    if trained >= every:
-        return f"all {format_count(every)} parameters"
-    percent = 100 * trained / every
+def trained_words(plan: object) -> str:
+    """Return how many parameters of a `Plan` or a `PlanMade` are trainable: `6.7 k of 818 k parameters (0.82 %)`, `all
+    818 k parameters`."""
+    trained, total = _figure(plan, "trained_parameters") or 0, _figure(plan, "parameters")
+    if trained >= total:
+        return f"all {format_count(total)} parameters"
+    percent = 100 * trained / total
     share = f" ({percent:.0f} %)" if percent >= 10 else f" ({percent:.2g} %)" if trained else ""
-    return f"{format_count(trained)} of {format_count(every)} parameters{share}"
+    return f"{format_count(trained)} of {format_count(total)} parameters{share}"
 
 
 def rows_words(rows: int, tokens: int) -> str:
@@ -64,15 +70,15 @@ def planned_time_words(seconds: float | None, *, is_measured: bool) -> str:
     return "time unknown" if seconds is None else time if time == UNDER_A_MINUTE else f"about {time}"
 
 
-def takes_words(steps: int, batch: str, memory_bytes: int, time_words: str) -> str:
-    """What a run takes: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min 05 s`; `batch` is of `batch_words`, and
-    `time_words` of `planned_time_words`."""
-    return f"{steps:,} steps of {batch}, {format_bytes(memory_bytes)} of memory, {time_words}"
+def plan_time_words(plan: object) -> str:
+    """Return the planned time of a `Plan` or a `PlanMade` for a sentence."""
+    return planned_time_words(_figure(plan, "duration_seconds"), is_measured=_figure(plan, "has_measured_steps"))
 
 
-def better_words(best: EvalDone) -> str:
-    """For a run that was clearly better at an earlier evaluation than at its end (`runs/result.py`)."""
-    return f"an earlier evaluation was better: held-out loss {best.loss:.4f} at step {best.step:,}"
+def takes_words(plan: object) -> str:
+    """Return what a run takes by a `Plan` or a `PlanMade`: `1,200 steps of 64 rows, 1.2 GiB of memory, about 2 min`."""
+    steps, memory_bytes = _figure(plan, "total_steps"), _figure(plan, "memory_bytes")
+    return f"{steps:,} steps of {batch_words(plan)}, {format_bytes(memory_bytes)} of memory, {plan_time_words(plan)}"
 
 
 def gone_words(state: RunState, key: str = "") -> str:
@@ -87,3 +93,7 @@ def gone_words(state: RunState, key: str = "") -> str:
         else "starts over: no checkpoint was saved"
     )
     return f"{words}; {key} {where}"
+
+
+def sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}."

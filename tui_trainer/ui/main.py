@@ -204,12 +204,12 @@ def _carry_out_what_was_asked(bench: Workbench) -> None:
 
 def _wait_for(run: CurrentRun, signals: Signals, *, wants_stop: bool, has_lines: bool) -> None:
     """Until the run has ended; then say how it did."""
-    from tui_trainer.lines.journal_printer import Follower, Printing
+    from tui_trainer.lines.journal_printer import Follower
 
     is_asked, printing = False, None
     if has_lines:
         tell(f"{run.folder.name} continues: you may close this terminal; Ctrl+C saves and stops the run")
-        printing = Printing(Follower(run.folder))
+        printing = Follower(run.folder)
         printing.start()
     while run.alive:
         if (wants_stop or signals.ask_for_stop) and not is_asked:

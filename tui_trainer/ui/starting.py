@@ -13,8 +13,9 @@ from tui_trainer.launching.open_run import OpenRun
 from tui_trainer.lines.plan_and_events import REHEARSAL_SECONDS
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.summary import batch_of_plan, threads_words, tuning_words
+from tui_trainer.planning.summary import threads_words, tuning_words
 from tui_trainer.runs.folder import RunFolder, read_plain_file
+from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
 from tui_trainer.ui.command_dialogs import offer
@@ -77,7 +78,7 @@ def offer_lines(plan: "Plan") -> list[str]:
     takes = figures(plan)
     return [
         f"{one_line(plan.recipe or plan.config.task.type)}: {takes['steps']} steps "
-        f"of {batch_of_plan(plan)} from {one_line(plan.config.data.path)}",
+        f"of {batch_words(plan)} from {one_line(plan.config.data.path)}",
         f"{takes['time']}, {takes['memory']} of memory, {takes['disk']} of disk",
         ", ".join(text for _, text in _model_rows(plan)),
     ]
@@ -103,7 +104,7 @@ def _what_would_happen(bench: Workbench, plan: "Plan") -> list[Line]:
     takes = figures(plan)
     free_bytes = memory_budget(plan, bench.hardware, bench.memory_free_bytes).free_bytes
     rows = [
-        ("steps", f"{takes['steps']}, each with {batch_of_plan(plan)}"),
+        ("steps", f"{takes['steps']}, each with {batch_words(plan)}"),
         ("time", takes["time"]),
         ("memory", f"{takes['memory']} of {format_bytes(free_bytes)} free"),
         ("disk", f"{takes['disk']} in {one_line(plan.config.output.runs_dir)}"),

@@ -28,8 +28,8 @@ from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY
 from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.planned import StepGrade
-from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
+from tui_trainer.runs.wording import takes_words
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
 
@@ -65,7 +65,7 @@ class CanBePlanned(Rule):
             sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
             hints = [problem.hint for problem in context.problems if problem.hint]
             return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
-        return passed(cost_words(context.plan))
+        return passed(takes_words(context.plan))
 
 
 class GpuUsed(Rule):

@@ -198,8 +198,6 @@ class CompareDialog(Dialog):
         for sign, run, state in zip(SIGNS, self._answer.runs, self._states, strict=False):
             if name == LOSS:
                 curves.append(ComparedCurve(sign, points(run.train_curve), points(run.eval_curve)))
-            elif name == HELD_OUT_LOSS:
-                curves.append(ComparedCurve(sign, points(run.eval_curve)))
             else:
                 metric = metric_of(state, name)
                 curves.append(ComparedCurve(sign, metric_points(state, metric, unit) if metric else ()))

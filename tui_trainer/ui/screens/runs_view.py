@@ -22,7 +22,7 @@ from textual.strip import Strip
 from textual.widgets import DataTable
 
 from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
-from tui_trainer.runs.comparison import MOST_RUNS, Difference
+from tui_trainer.runs.comparison import MOST_RUNS, Difference, value_words
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
@@ -469,7 +469,7 @@ def _facts(one: RunOverview, now: datetime) -> list[str]:
     epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
     best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
     scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
-    age = age_words(one, now) + ("" if one.clock_is_ahead(now) else " ago")
+    age = age_words(one, now) + ("" if (one.age_seconds(now) or 0) < 0 else " ago")
     shortages = one.out_of_memory_events
     memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
@@ -501,7 +501,7 @@ def difference_lines(
     if not differences:
         return [*lines, [("same settings", "dim")]]
     for one in differences[:_MOST_DIFFERENCES]:
-        old, new = (one_line("--" if value is None else str(value), width) for value in one.values)
+        old, new = (one_line(value_words(value), width) for value in one.values)
         lines += paragraph(f"{one_line(one.key)}  {old} {glyphs.arrow} {new}", width)
     more = len(differences) - _MOST_DIFFERENCES
     return [*lines, [(f"and {more} more", "dim")]] if more > 0 else lines

@@ -1,7 +1,7 @@
 """The parts of the Train screen while a run trains: each gives the lines of a scene for a width and a height."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import Final
 
@@ -10,31 +10,32 @@ from rich.cells import cell_len
 from tui_trainer.advice.examine import Examination
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.hardware.gauges import Gauges
-from tui_trainer.lines.plan_and_events import gauges_words
+from tui_trainer.lines.plan_and_events import event_line, gauges_words
 from tui_trainer.runs.events import EvalDone, PlanMade, StepDone
 from tui_trainer.runs.result import (
     ScoreWords,
-    Target,
-    baselines_line,
-    best_before,
-    best_by_score,
+    beaten_words,
+    best_by,
+    better_words,
+    ended_after_words,
     ending_words,
+    grade,
     held_out_loss,
-    kept_step,
+    kept_at_words,
     kept_weights,
-    lowest_evaluation,
     memory_above_plan,
     memory_words,
+    metric_value,
     newest_scores,
     number,
     planned_epoch_seconds,
-    run_grade,
     score_words,
+    scores_of,
     targets_of,
 )
 from tui_trainer.runs.state import STOPPED_EARLY, GaugeSummary, RunState, slowest_rank
 from tui_trainer.runs.steps_and_eta import eta_seconds, figure_rows, speed_rows, time_words
-from tui_trainer.runs.wording import batch_of, better_words, gone_words, planned_time_words, rows_words, trained_words
+from tui_trainer.runs.wording import batch_words, gone_words, plan_time_words, rows_words, sentence, trained_words
 from tui_trainer.tasks import labels_rows, loss_unit
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import in_keys
@@ -105,7 +106,8 @@ class TrainScene:
         return next((done for done in reversed(self.run.evals) if done.table_rows), None)
 
     def beaten(self, is_beaten: bool) -> Span:
-        return (f"{self.glyphs.good} beaten", "good") if is_beaten else (f"{self.glyphs.bad} not beaten", "bad")
+        sign, role = verdict_of(is_beaten, self.glyphs)
+        return f"{sign} {beaten_words(is_beaten)}", role
 
     def shown(self, text: str) -> str:
         """Foreign text on one line, made harmless, and in ASCII where only that may appear."""
@@ -301,7 +303,7 @@ class TrainScene:
         if plan is None:
             return []
         name = _field(f"LoRA r {plan.lora_rank} on " if plan.lora_rank else "", self._base_name(plan))
-        words = trained_words(plan.trained_parameters or 0, plan.parameters)
+        words = trained_words(plan)
         return [[*name, *_field(": ", words), (" are trainable", "dim")]]
 
     def standing_heading(self) -> tuple[str, str]:
@@ -311,23 +313,17 @@ class TrainScene:
     def standing_rows(self, width: int, _: int) -> list[Line]:
         """What the task measures: now, the best and where it was, and what is to be beaten; and which weights stay."""
         state = self.run
-        baselines = state.baselines
+        losses, scores = (state.baselines.losses, state.baselines.scores) if state.baselines else ({}, {})
         rows: list[Line] = [[(f"{'':<{_STANDING_NAME}}{'now':>8}{'best':>8}{'at step':>8}  to beat", "dim")]]
-        if (lowest := lowest_evaluation(state)) is not None:
-            now = state.evals[-1].loss
-            losses = {} if baselines is None else baselines.losses
+        last = state.evals[-1] if state.evals else None
+        if last is not None and best_by(state, "loss") is not None:
             hardest = min(losses.items(), key=lambda item: item[1], default=None)
-            beaten = hardest and now < hardest[1]
-            rows.append(
-                self._standing("held-out loss", now, (lowest.loss, lowest.step), hardest, beaten, "{:.4f}".format)
-            )
-        measured = state.evals[-1].scores if state.evals else {}
-        for name, score in zip(measured, score_words(measured, baselines.scores if baselines else {}), strict=True):
-            done = best_by_score(state, name)
-            highest = (done.scores[name], done.step) if done else None
-            rows.append(self._standing(score.name, score.value, highest, score.baseline, score.beaten, number))
+            rows.append(self._standing(ScoreWords("held-out loss", last.loss, hardest, True), "loss", "{:.4f}".format))
+        measured = last.scores if last else {}
+        for name, score in zip(measured, score_words(measured, scores), strict=True):
+            rows.append(self._standing(score, name))
         for score in score_words(state.training_scores, {}):
-            rows.append(self._standing(f"{score.name}, training", score.value, None, None, None, number))
+            rows.append(self._standing(replace(score, name=f"{score.name}, training")))
         kept = kept_weights(state)
         if words := kept.best_words:
             rows += self.labelled("best", words, width, _LABEL)
@@ -336,16 +332,16 @@ class TrainScene:
         keeps = f"weights of step {kept.step:,}" if kept.patience or self.is_over else "weights of the last step"
         return [*rows, *self.labelled("final", keeps, width, _LABEL)] if state.evals else rows
 
-    def _standing(
-        self, name: str, now: float, best: tuple[float, int] | None, to_beat: tuple[str, float] | None,
-        beaten: bool | None, show: Callable[[float], str],
-    ) -> Line:  # fmt: skip
-        line = fit([(self.shown(name), "dim")], _STANDING_NAME, self.glyphs.ellipsis)
-        best_value, at = ("", "") if best is None else (show(best[0]), f"{best[1]:,}")
-        line += [(f"{show(now):>8}", "text"), (f"{best_value:>8}", "bold"), (f"{at:>8}", "dim")]
-        if to_beat is not None:
-            sign: Span = (f"  {self.glyphs.good} ", "good") if beaten else (f"  {self.glyphs.bad} ", "bad")
-            line += [sign, (f"{show(to_beat[1])} ", "text"), (self.shown(to_beat[0]), "dim")]
+    def _standing(self, score: ScoreWords, metric: str = "", show: Callable[[float], str] = number) -> Line:
+        """One row: the newest value, the best of `metric` and where it was, and what is to be beaten."""
+        done = best_by(self.run, metric)
+        best, at = (show(metric_value(done, metric) or 0.0), f"{done.step:,}") if done else ("", "")
+        line = fit([(self.shown(score.name), "dim")], _STANDING_NAME, self.glyphs.ellipsis)
+        line += [(f"{show(score.value):>8}", "text"), (f"{best:>8}", "bold"), (f"{at:>8}", "dim")]
+        if score.baseline is not None:
+            sign, role = verdict_of(score.beaten, self.glyphs)
+            what, value = score.baseline
+            line += [(f"  {sign} ", role), (f"{show(value)} ", "text"), (self.shown(what), "dim")]
         return line
 
     def plan_rows(self, width: int, _: int) -> list[Line]:
@@ -355,13 +351,13 @@ class TrainScene:
         device = self.shown(state.device) or "--"
         model = [("model", f"{format_count(plan.parameters)} parameters on {device}")]
         if is_tuned(plan):
-            words = trained_words(plan.trained_parameters or 0, plan.parameters)
+            words = trained_words(plan)
             model = [("model", f"{self._base_name(plan)} on {device}")]
             model.append(("LoRA", f"r {plan.lora_rank}, {words}") if plan.lora_rank else ("trains", words))
         rows = [
             *model,
             ("data", rows_words(data.rows, data.tokens) if data else "--"),
-            ("batch", batch_of(plan)),
+            ("batch", batch_words(plan)),
             ("steps", f"{plan.total_steps:,}, {plan.steps_per_epoch:,} per epoch"),
             *([("attention", self.shown(plan.attention))] if plan.attention else []),
             *figure_rows(state),
@@ -465,8 +461,7 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
     state, glyphs = scene.run, scene.glyphs
     data, plan, loading, training = state.data, state.plan, state.phase == "loading", state.status == "training"
     done = "" if data is None else rows_words(data.rows, data.tokens)
-    time = planned_time_words(plan.duration_seconds, is_measured=plan.has_measured_steps) if plan else ""
-    planned = f"{plan.total_steps:,} steps, {time}" if plan else ""
+    planned = f"{plan.total_steps:,} steps, {plan_time_words(plan)}" if plan else ""
     is_read, is_planned = data is not None, plan is not None
     stages = [
         ("reading and preparing the data", is_read, not is_read and not loading, done),
@@ -481,11 +476,8 @@ def preparation(scene: TrainScene, width: int, _: int) -> list[Line]:
         lines.append([(sign.ljust(3), role), (text.ljust(33), "text" if now or over else "dim"), (note, "dim")])
         if now and state.progress is not None:
             lines.append([("   ", "text"), *scene.work_line(min(width, _READING_WIDTH) - 5)])
-    if (baselines := state.baselines) is not None:
-        beat = ", ".join(f"{scene.shown(name)} {loss:.4f}" for name, loss in baselines.losses.items())
-        unit = loss_unit(state.task) if beat else ""
-        beat = beat or scene.shown(baselines_line(baselines.scores))
-        lines += [[], *scene.wrapped(f"to beat: {beat}{unit}", min(width, _READING_WIDTH) - 2)]
+    if state.baselines is not None and (words := event_line(state.baselines, state)):
+        lines += [[], *scene.wrapped(words, min(width, _READING_WIDTH) - 2)]
     return _indented(lines)
 
 
@@ -506,7 +498,7 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
             path = path if path.startswith("/") else f"{scene.run_folder or '.'}/{path}"
             lines += scene.labelled("log", path, width, _STORY_LABEL)
     elif finished is not None:
-        lines = [[(f"{_headline(state)}.", "bold")]]
+        lines = [[(sentence(ending_words(state)), "bold")]]
     elif scene.interrupted:
         gone = gone_words(state, scene.key_of("train.pause"))
         return scene.wrapped(f"{gone}. The process was killed, or the machine went down.", width, role="bad")
@@ -519,31 +511,25 @@ def ending(scene: TrainScene, width: int, _: int) -> list[Line]:
     return [*lines, *scene.labelled("", where, width, _STORY_LABEL)]
 
 
-def _headline(state: RunState) -> str:
-    words = ending_words(state)
-    return f"{words[:1].upper()}{words[1:]}"
-
-
 def _result(scene: TrainScene, width: int) -> list[Line]:
     state, finished = scene.run, scene.run.finished
     assert finished is not None
-    words = f"{_headline(state)}, {format_seconds(finished.seconds)} of training."
-    lines = scene.wrapped(words, width, role="bold")
+    lines = scene.wrapped(sentence(ended_after_words(state)), width, role="bold")
     if finished.eval_loss is not None:
         lines += _against_baselines(scene, finished.eval_loss)
-        baselines = state.baselines.scores if state.baselines else {}
-        lines += [_score_row(scene, score) for score in score_words(newest_scores(state), baselines)]
+        lines += [_score_row(scene, score) for score in scores_of(state)]
         for target in targets_of(state):
-            sign, role = verdict_of(target, scene.glyphs)
+            sign, role = verdict_of(target.met, scene.glyphs)
             words = scene.shown(target.words)
             lines.append([("target   ", "dim"), (f"{words} ", "text"), (f"{sign} {target.verdict}", role)])
-        if best := best_before(state):
-            lines.append([(better_words(best), "warn")])
-    rows, graded = speed_rows(state), run_grade(state)
+        if words := better_words(state):
+            lines.append([(words, "warn")])
+    rows, graded = speed_rows(state), grade(state)
     # Where there is room for them, the rows at the end say it.
     if rows and width < _WIDE_RESULT and graded:
         lines += scene.labelled("speed", graded, width, _STORY_LABEL)
         rows = [(label, more) for label, words in rows if (more := words.removeprefix(graded).removeprefix("; "))]
+    acts: list[tuple[str, str, str]] = []
     if finished.model_path:
         is_adapter = state.plan is not None and bool(state.plan.lora_rank)
         what, path = "adapter" if is_adapter else "model", f"{scene.run_folder or '.'}/{finished.model_path}"
@@ -551,13 +537,13 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
         if state.plan is not None and is_adapter:
             lines += scene.labelled("base", state.plan.base_model, width, _STORY_LABEL)
         does = "classify" if labels_rows(state.task) else "continue"
-        words = f"  {does} a text that you type"
-        lines.append([("try it".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.try_model"), "key"), (words, "text")])
-        words = f"  to another format: {', '.join(format_names())}"
-        lines.append([("export".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.export"), "key"), (words, "text")])
+        acts = [("try it", "try_model", f"{does} a text that you type"),
+                ("export", "export", f"to another format: {', '.join(format_names())}")]  # fmt: skip
     if scene.report:
-        words = f"  copies the path of {scene.report.rpartition('/')[2]}"
-        lines.append([("report".ljust(_STORY_LABEL), "dim"), (scene.key_of("train.report"), "key"), (words, "text")])
+        acts.append(("report", "report", f"copies the path of {scene.report.rpartition('/')[2]}"))
+    for label, act, words in acts:
+        key = scene.key_of(f"train.{act}")
+        lines.append([(label.ljust(_STORY_LABEL), "dim"), (key, "key"), (f"  {words}", "text")])
     # Last, as a small terminal has no place for them.
     for label, words in rows:
         lines += scene.labelled(label, words, width, _SPEED_LABEL)
@@ -566,9 +552,8 @@ def _result(scene: TrainScene, width: int) -> list[Line]:
 
 def _against_baselines(scene: TrainScene, loss: float) -> list[Line]:
     state = scene.run
-    kept = kept_step(state)
-    at = "" if kept is None else f", at step {kept:,}"
-    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (f"{loss_unit(state.task)}{at}", "dim")]]
+    unit = f"{loss_unit(state.task)}{kept_at_words(state)}"
+    lines: list[Line] = [[("held out ", "dim"), (f"{loss:.4f}", "bold"), (unit, "dim")]]
     for name, other in (state.baselines.losses if state.baselines else {}).items():
         label = f"  {scene.shown(name)[:16]:<17}"
         lines.append(
@@ -582,19 +567,17 @@ def _score_row(scene: TrainScene, score: ScoreWords) -> Line:
     line: Line = [(name, "dim"), (number(score.value), "bold")]
     if score.baseline is None:
         return line
-    what, value = score.baseline
-    beside = fit([(f"  {scene.shown(what)} {number(value)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
+    beside = fit([(f"  {scene.shown(score.baseline_words)} ", "dim")], _BASELINE_WIDTH, scene.glyphs.ellipsis)
     return [*line, *beside, scene.beaten(bool(score.beaten))]
 
 
-def verdict_of(target: Target, glyphs: Glyphs) -> Span:
-    met = target.met
-    return (glyphs.dot, "dim") if met is None else (glyphs.good, "good") if met else (glyphs.bad, "bad")
+def verdict_of(is_met: bool | None, glyphs: Glyphs) -> Span:
+    return (glyphs.dot, "dim") if is_met is None else (glyphs.good, "good") if is_met else (glyphs.bad, "bad")
 
 
 def target_rows(scene: TrainScene, *_: int) -> list[Line]:
     targets = targets_of(scene.run)
-    return [[verdict_of(target, scene.glyphs), (f" {scene.shown(target.words)}", "text")] for target in targets]
+    return [[verdict_of(target.met, scene.glyphs), (f" {scene.shown(target.words)}", "text")] for target in targets]
 
 
 def scores_heading(scene: TrainScene) -> tuple[str, str]:
