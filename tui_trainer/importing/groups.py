@@ -403,41 +403,39 @@ def one_or_all(values: list[Any]) -> Any:
     return values if len(values) > 1 else values[0]
 
 
-def write_places(done: Conversion, given: Given, key: str, why: Why = Why.NOT_SUPPORTED) -> list[dict[str, Any]]:
-    """Write a list of data sets as paths, and return its entries, none where it has no list of them.
+def write_places(
+    done: Conversion, given: Given, key: str = "data.path", why: Why = Why.NOT_SUPPORTED
+) -> tuple[list[dict[str, Any]], set[str]]:
+    """Write a list of data sets as paths, with their configuration and split where all have the same.
 
-    `why`: what a list is in which a place is not said.
+    Return its entries, none where it has no list of them, and the keys of entries that were read. `why`: what a list is
+    in which a place is not said.
     """
     # axolotl takes a data set's name in place of its table.
     entries = [{"path": entry} if isinstance(entry, str) else entry for entry in listed(given.value)]
     if not all(isinstance(entry, dict) for entry in entries):
         done.leave(why, f"not every entry says where its data is; set {key} to the files", given)
-        return []
+        return [], set()
     by_entry = [rules.listed_places(entry) for entry in entries]
+    places = [place for some in by_entry for place in some]
     if all(by_entry):
-        done.write(key, one_or_all([place for places in by_entry for place in places]), given)
+        done.write(key, one_or_all(places), given)
     else:
         which = "the entry does" if len(entries) == 1 else "one of the entries does"
         done.leave(why, f"{which} not say where its data is; set {key} to a file or hub:owner/name", given)
-    return entries
-
-
-def write_part(done: Conversion, given: Given, entries: list[dict[str, Any]], *, trained: bool) -> set[str]:
-    """Write the configuration and the split, and return the keys that say them; of several data sets those that all
-    have alike."""
-    places = [place for entry in entries for place in rules.listed_places(entry)]
+    trained = key == "data.path"
     # A file has no other split there, so that train is all of it.
     usual = "train" if trained or all(rules.is_data_file(place) for place in places) else ""
     parts = [("split", "data.split" if trained else "data.eval_split", usual)]
     parts += [("name", "data.name", "default")] if trained else []
     read = set()
-    for key, setting, default in parts:
-        values = list({str(entry.get(key) or default) for entry in entries})
+    for name, setting, default in parts:
+        values = list({str(entry.get(name) or default) for entry in entries})
         if values == [default] or (len(places) == 1 and len(values) == 1):
-            read |= {key}
-        if key in read and values != [default]:
-            done.write(setting, values[0], given)
-    return read
+            read |= {name}
+            if values != [default]:
+                done.write(setting, values[0], given)
+    return entries, read
 
 
 def refuse_unread(done: Conversion, given: Given, entries: list[dict[str, Any]], read: Iterable[str]) -> None:

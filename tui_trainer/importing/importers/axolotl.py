@@ -41,14 +41,11 @@ _OWN_TEMPLATES = {"tokenizer_default": "any", "qwen_25": "Qwen2.5", "qwen2_vl": 
 def _source(done: Conversion, given: Given) -> None:
     """Read a list of data sets: a path for each entry."""
     trained = given.name != "test_datasets"
-    entries = groups.write_places(done, given, "data.path" if trained else "data.eval_path")
-    if not entries:
-        return
-    read = groups.write_part(done, given, entries, trained=trained)
-    if trained:
+    entries, read = groups.write_places(done, given, "data.path" if trained else "data.eval_path")
+    if entries and trained:
         read |= {*_SOURCE_KEYS, *_task(done, given, entries)}
         groups.refuse_unread(done, given, entries, read)
-    if given.name == "pretraining_dataset":
+    if entries and given.name == "pretraining_dataset":
         done.write("data.streaming", True, given, reason="axolotl streams such data")
 
 

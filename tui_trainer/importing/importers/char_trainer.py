@@ -49,13 +49,9 @@ IMPORTER = Importer(
     groups=(
         Keys(groups.batch, "training.batch_size", "training.gradient_accumulation_steps"),
         Keys(
-            groups.every_epochs,
-            "training.save_every save_every",
-            "training.epochs",
-            "training.num_epochs",
-            key="checkpoint.save_steps",
-            epochs_default=25,
+            groups.every_epochs, "training.save_every save_every", "training.epochs", "training.num_epochs",
+            key="checkpoint.save_steps", epochs_default=25,
         ),
         Keys(_start_from_recipe),
     ),
-)
+)  # fmt: skip

@@ -5,10 +5,11 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 
 from typing import Any
 
+from tui_trainer.importing import rules
 from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
 from tui_trainer.importing.importers.transformers import OPTIMIZER, OTHER_TOOL
-from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, Same, To, Why, whole
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, Same, To, Why
 
 _OF_THE_SCRIPT = Automatic("set by the training script")
 _OFFLOADS = "zero_optimization.offload_optimizer zero_optimization.offload_param"
@@ -29,11 +30,12 @@ def _precision(done: Conversion, *given: Given | None) -> None:
         done.write("training.mixed_precision", "no", *there, reason="neither bf16 nor fp16 is on")
 
 
-def _offload(done: Conversion, *given: Given | None) -> None:
+def _offload(done: Conversion) -> None:
     stage = done.given.get("zero_optimization.stage")
-    devices = [(part, part.value.get("device", "none")) for part in given if part and isinstance(part.value, dict)]
-    on = [part for part, device in devices if device == "cpu"]
-    done.leave(Why.NOT_NEEDED, "turned off in the file", *(part for part, device in devices if device == "none"))
+    given = ((name, done.given.get(name)) for name in _OFFLOADS.split())
+    devices = {name: value.get("device", "none") for name, value in given if isinstance(value, dict)}
+    on = [name for name, device in devices.items() if device == "cpu"]
+    done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in devices.items() if device == "none"))
     if on and stage in (2, 3):
         weights = ", as do parts of the weights" if stage == 3 else ""
         reason = f"gradients and optimizer state stay in host memory{weights}"
@@ -64,7 +66,7 @@ def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
 
 def _logging_steps(value: Any) -> Any:
     """A number above all steps prints nothing there."""
-    return min(steps, _MOST_LOGGING_STEPS) if (steps := whole(value)) else value
+    return min(steps, _MOST_LOGGING_STEPS) if (steps := rules.whole(value)) else value
 
 
 def _to(key: str) -> To:
@@ -128,7 +130,7 @@ IMPORTER = Importer(
     ),
     groups=(
         Keys(_precision, "bf16.enabled", "fp16.enabled"),
-        Keys(_offload, *_OFFLOADS.split()),
+        Keys(_offload),
         Keys(_betas, _BETAS),
         Keys(_learning_rate, _PEAK, _LR),
     ),

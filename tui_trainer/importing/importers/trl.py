@@ -70,10 +70,9 @@ def _no_cut(done: Conversion) -> None:
 
 def _mixture(done: Conversion, given: Given) -> None:
     """Read its list of data sets, whose rows are used one after another."""
-    entries = groups.write_places(done, given, "data.path", Why.REFUSED)
+    entries, read = groups.write_places(done, given, why=Why.REFUSED)
     if not entries:
         return
-    read = {"path", "data_files", "data_dir", *groups.write_part(done, given, entries, trained=True)}
     columns = [entry.get("columns") or [] for entry in entries]
     if len(columns[0]) == 1 and all(names == columns[0] for names in columns):
         if columns[0][0] not in _USUAL_COLUMNS:
@@ -81,7 +80,7 @@ def _mixture(done: Conversion, given: Given) -> None:
         read |= {"columns"}
     elif all(set(map(str, names)) <= _USUAL_COLUMNS for names in columns):
         read |= {"columns"}
-    groups.refuse_unread(done, given, entries, read)
+    groups.refuse_unread(done, given, entries, {"path", "data_files", "data_dir", *read})
 
 
 def _handbook(done: Conversion, mixture: Given, splits: Given | None) -> None:
