@@ -61,13 +61,10 @@ IMPORTER = Importer(
         Keys(groups.method, "peft_type", adapter_key="peft_type", methods={"LORA": "lora"}, lora="r"),
         Keys(_heads, "modules_to_save"),
         Keys(
-            groups.adapted_layers,
-            "layers_to_transform",
-            "layers_pattern",
-            "target_modules",
+            groups.adapted_layers, "layers_to_transform", "layers_pattern", "target_modules",
             target_key="target_modules",
         ),
         Keys(groups.usual_layers, target_key="target_modules"),
     ),
     defaults={"tuning.r": 8, "tuning.lora_alpha": 8},
-)
+)  # fmt: skip
