@@ -1216,7 +1216,7 @@ env: {WANDB_PROJECT: sheep}
         values={"model.model_name_or_path": "org/m", "data.path": "hub:org/d", "data.num_proc": 4,
                 "training.learning_rate": 1e-4, "training.lr_scheduler_type": "cosine", "tuning.method": "full",
                 "task.loss_on": "all"},
-        defaults="trl", told=("TRL trains on whole conversations; set \"completion\" for rows with",),
+        defaults="trl", told=("TRL trains on whole conversations; set task.loss_on = \"completion\" for rows",),
     ),
     WildConfig(
         name="TRL: names of older versions",

@@ -141,6 +141,7 @@ KEYS: list[tuple[str, dict, dict, dict]] = [
     *(("llama_factory", {**SFT, "model_name_or_path": "m", **given},
        {"tuning.r": rank, "tuning.lora_alpha": alpha}, {})
       for given, rank, alpha in (({}, 8, 16), ({"lora_rank": 32}, 32, 64), ({"lora_alpha": 8}, 8, 8))),
+    ("llama_factory_v1", {"quant_config": {"name": "bnb"}, "model": "m"}, {METHOD: "qlora"}, {}),
     ("llama_factory_v1", {"peft_config": {"name": "lora", "r": 8, "bias": "none"}, "model": "m"},
      {METHOD: "lora", "tuning.r": 8}, {"peft_config.bias": Why.UNKNOWN}),
     ("", {"peft_type": "LORA", "r": 8.0, "lora_alpha": "16", "lora_dropout": "5e-2"},

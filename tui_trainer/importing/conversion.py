@@ -1,22 +1,18 @@
 """A table applied to a file: every key of it ends as a rewrite into ours or as left out, none is lost."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tui_trainer.config.changes import same
+from tui_trainer.importing import rules
 from tui_trainer.importing.missing import conditional_names, missing_names, missing_reason
-from tui_trainer.importing.rules import Left, Off, Rule, Same, Table, To, Why, empty, fit, merge, off
-from tui_trainer.models.chat_rendering import TEMPLATE_KEY
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.importing.rules import OFF, Left, Off, Rule, Same, Table, To, Why, empty, fit, merge
 
-_OFF = "turned off in the file"
-_NOT_READ = "this value is not understood"
 _SAYS_MORE = "this key is auto, and another key sets a value"
 
 
@@ -44,12 +40,47 @@ class LeftOut:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class KeyGroup:
-    """Keys that are read beside each other; `read` takes those that it understands, the rest have rules."""
+class Given(NamedTuple):
+    """A key of the file that has a value."""
 
-    names: tuple[str, ...]
-    read: "Callable[[Conversion], None]"
+    name: str
+    value: Any
+
+    @property
+    def is_on(self) -> bool:
+        """Whether it is true, and not only like it."""
+        return self.value is True
+
+    @property
+    def is_off(self) -> bool:
+        return rules.off(self.value)
+
+    @property
+    def number(self) -> float | None:
+        return rules.number(self.value)
+
+    @property
+    def whole(self) -> int | None:
+        return rules.whole(self.value)
+
+
+class Keys:
+    """Keys of a file that mean something only beside each other, and the function that reads them.
+
+    Each of `names` is a key, or several spellings of one with blanks between them. The function gets the first spelling
+    of each that has a value and no line yet, or None. It is called if all are there that it annotates as `Given`. Keys
+    that it leaves have rules.
+    """
+
+    def __init__(self, read: Callable[..., None], *names: str, **options: Any) -> None:
+        self.names = tuple(" ".join(names).split())
+        self._function, self._spellings, self._options = read, names, options
+        self._required = [hint is Given for hint in read.__annotations__.values()][1:]
+
+    def read(self, done: "Conversion") -> None:
+        given = [done.first(*spellings.split()) for spellings in self._spellings]
+        if all(key or not is_required for key, is_required in zip(given, self._required, strict=False)):
+            self._function(done, *given, **self._options)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +97,7 @@ class Importer:
     rank: int
     telltale: str
     tables: tuple[Table, ...]
-    groups: tuple[KeyGroup, ...] = ()
+    groups: tuple[Keys, ...] = ()
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Our settings with the values that the tool takes where a file does not say them, as far as ours differ."""
 
@@ -79,27 +110,23 @@ class Importer:
     def names(self) -> frozenset[str]:
         """All keys that are known by name."""
         single = (name for name in self.rules if "*" not in name)
-        of_groups = (name for group in self.groups for name in group.names)
+        of_groups = (name for keys in self.groups for name in keys.names)
         return frozenset([*single, *of_groups, *missing_names(self.name), *conditional_names(self.name)])
 
     def rule(self, name: str) -> Rule | None:
-        """What becomes of one key; None: the key is not known."""
+        """Return what becomes of one key; None: it has no rule."""
         matching = (rule for pattern, rule in self.rules.items() if "*" in pattern and fnmatchcase(name, pattern))
         return self.rules.get(name) or next(matching, None)
 
-    def knows(self, name: str) -> bool:
-        return name in self.names or self.rule(name) is not None
-
     def counts(self, name: str) -> bool:
-        """Whether a key speaks for this tool: it is known by name, or stands in a table of which all is known."""
+        """Return whether a key speaks for this tool: it is known by name, or in a table of which all is known."""
         return name in self.names or any(
             pattern.endswith(".*") and fnmatchcase(name, pattern) for pattern in self.rules if "*" not in pattern[:-1]
         )
 
-    def spoken_for(self, given: Mapping[str, Any]) -> list[str]:
-        """The telltale keys among those of a file."""
-        telltale = self.telltale.split()
-        return [name for name in given if name in telltale]
+    def telltale_in(self, given: Mapping[str, Any]) -> list[str]:
+        """Return the telltale keys among those of a file."""
+        return [name for name in given if name in self.telltale.split()]
 
 
 class Conversion:
@@ -122,7 +149,12 @@ class Conversion:
         self.rewrites: list[Rewrite] = []
         self.left_out: list[LeftOut] = []
         self._waiting = dict(given)
-        self._read_all(importer)
+        for name, value in given.items():
+            if reason := missing_reason(importer.name, name, value):
+                self.leave(Why.REFUSED, reason, name)
+        for keys in importer.groups:
+            keys.read(self)
+        self._apply_rules(importer)
         self._sort()
 
     def _sort(self) -> None:
@@ -136,9 +168,13 @@ class Conversion:
         """Our settings by key, as far as they are found."""
         return {rewrite.key: rewrite.value for rewrite in self.rewrites}
 
-    def first(self, *names: str) -> tuple[str, Any] | None:
+    def first(self, *names: str) -> Given | None:
         """The first of these keys that has a value and waits to be read."""
-        return next(((name, self._waiting[name]) for name in names if not empty(self._waiting.get(name))), None)
+        return next((Given(name, self._waiting[name]) for name in names if not empty(self._waiting.get(name))), None)
+
+    def file(self, key: Given | None) -> Path | None:
+        """Return the file that a key names, if it is near the one that is read."""
+        return rules.file_near(self.folder, str(key.value)) if key else None
 
     def has(self, *names: str) -> bool:
         """Whether the file says something under one of these keys, read already or not."""
@@ -148,57 +184,53 @@ class Conversion:
         self,
         key: str,
         value: Any,
-        *names: str,
+        *sources: Given | str | None,
         reason: str = "",
         product: bool = False,
         per_device: bool = False,
     ) -> None:
-        """One of our settings, from these keys of the file, which are read with it."""
+        """Write one of our settings, from these keys of the file, which are read with it."""
+        names = _names(sources)
         try:
             fitting = fit(key, value)
         except ValueError as error:
             self.leave(Why.DOES_NOT_FIT, str(error), *names)
             return
         if self.values.get(key) == "auto" != fitting:
-            self.take_back(key, Why.NOT_NEEDED, _SAYS_MORE)
+            self.reject(key, Why.NOT_NEEDED, _SAYS_MORE)
         if fitting == "auto" != self.values.get(key, "auto"):
             self.leave(Why.NOT_NEEDED, _SAYS_MORE, *names)
             return
         if key in self.values and not same(self.values[key], fitting):
             self.leave(Why.DOES_NOT_FIT, f"an earlier key has set {key} to another value", *names)
             return
-        sources = {name: self.given[name] for name in names}
-        self._read(*names)
+        values = {name: self._read(name) for name in names}
         self.rewrites.append(
-            Rewrite(sources=sources, key=key, value=fitting, reason=reason, product=product, per_device=per_device)
+            Rewrite(sources=values, key=key, value=fitting, reason=reason, product=product, per_device=per_device)
         )
 
-    def leave(self, why: Why, reason: str, *names: str) -> None:
-        """These keys have no line in ours."""
-        self._read(*names)
-        self.left_out += [LeftOut(key=name, value=self.given[name], why=why, reason=reason) for name in names]
+    def leave(self, why: Why, reason: str, *sources: Given | str | None) -> None:
+        """Leave out these keys of the file."""
+        for name in _names(sources):
+            self.left_out.append(LeftOut(key=name, value=self._read(name), why=why, reason=reason))
 
-    def take_back(self, key: str, why: Why, reason: str) -> None:
-        """What became this setting has no line in ours after all."""
-        taken = [one for one in self.rewrites if one.key == key]
-        self.rewrites = [one for one in self.rewrites if one.key != key]
-        for one in taken:
-            self.leave(why, reason, *one.sources)
+    def reject(self, key: str, why: Why, reason: str) -> None:
+        """Leave out the keys that became this setting after all."""
+        self.leave(why, reason, *self._withdraw(key))
         self._sort()
 
     def change(self, key: str, value: Any, name: str, reason: str) -> None:
         """Write another value for a setting, from the key `name` and those that it came from."""
-        before = [one for one in self.rewrites if one.key == key]
-        self.rewrites = [one for one in self.rewrites if one.key != key]
-        sources = dict.fromkeys([*(source for one in before for source in one.sources), name])
-        self.write(key, value, *sources, reason=reason)
+        self.write(key, value, *dict.fromkeys([*self._withdraw(key), name]), reason=reason)
 
-    def _read_all(self, importer: Importer) -> None:
-        for name, value in self.given.items():
-            if reason := missing_reason(importer.name, name, value):
-                self.leave(Why.REFUSED, reason, name)
-        for group in importer.groups:
-            group.read(self)
+    def _withdraw(self, key: str) -> list[str]:
+        """Remove a setting, and return the keys that it came from."""
+        sources = [name for rewrite in self.rewrites if rewrite.key == key for name in rewrite.sources]
+        self.rewrites = [rewrite for rewrite in self.rewrites if rewrite.key != key]
+        return sources
+
+    def _apply_rules(self, importer: Importer) -> None:
+        """Apply to each key that no group has read its rule."""
         for name, value in list(self._waiting.items()):
             if empty(value):
                 self.leave(Why.NOT_NEEDED, "empty in the file", name)
@@ -207,90 +239,39 @@ class Conversion:
             elif name in conditional_names(importer.name):
                 self.leave(Why.ALWAYS, "this value changes nothing", name)
             elif name in importer.names:
-                self.leave(*((Why.NOT_NEEDED, _OFF) if off(value) else (Why.DOES_NOT_FIT, _NOT_READ)), name)
+                self._apply(name, value, Off("this value is not understood", Why.DOES_NOT_FIT))
             else:
                 near = get_close_matches(name, importer.names - {name}, n=1, cutoff=0.8)
                 hint = f"did you mean {near[0]}?" if near else f"{importer.name} has no such key"
                 self.leave(Why.UNKNOWN, hint, name)
 
-    def _read(self, *names: str) -> None:
-        for name in names:
-            self._waiting.pop(name, None)
+    def _read(self, name: str) -> Any:
+        """Return the value of a key, which has been read with that."""
+        self._waiting.pop(name, None)
+        return self.given[name]
 
     def _apply(self, name: str, value: Any, rule: Rule) -> None:
         match rule:
-            case To():
-                self._translate(name, value, rule)
             case Left():
                 self.leave(rule.why, rule.reason, name)
             case Off():
-                why, reason = (Why.NOT_NEEDED, _OFF) if off(value) else (rule.why, rule.reason)
-                self.leave(why, reason, name)
+                self._apply(name, value, OFF if rules.off(value) else Left(rule.why, rule.reason))
             case Same():
-                usual = any(same(value, one) for one in rule.values)
-                why = Why.ALWAYS if usual else rule.why
-                self.leave(why, rule.reason if usual else rule.otherwise or rule.reason, name)
-
-    def _translate(self, name: str, value: Any, rule: To) -> None:
-        spelt = next((spelling for spelling in rule.values if same(value, spelling)), None)
-        found = None if spelt is None else rule.values[spelt]
-        if isinstance(found, Left | Off):
-            self._apply(name, value, found)
-        elif spelt is not None:
-            self.write(rule.key, found, name, reason=rule.reason)
-        elif rule.otherwise:
-            self._apply(name, value, rule.otherwise)
-        else:
-            try:
-                value = rule.convert(value) if rule.convert else value
-            except ValueError as error:
-                self.leave(Why.DOES_NOT_FIT, str(error), name)
-            else:
-                self.write(rule.key, value, name, reason=rule.reason)
+                if any(same(value, usual) for usual in rule.values):
+                    self.leave(Why.ALWAYS, rule.reason, name)
+                else:
+                    self.leave(rule.why, rule.otherwise.format(rule.reason), name)
+            case To():
+                try:
+                    ours = rule.translate(value)
+                except ValueError as error:
+                    self.leave(Why.DOES_NOT_FIT, str(error), name)
+                    return
+                if isinstance(ours, Left | Off):
+                    self._apply(name, value, ours)
+                else:
+                    self.write(rule.key, ours, name, reason=rule.reason)
 
 
-# What becomes of another tool's name for a chat template: one of those here, the model's own, or a refusal.
-
-# How a model is called whose own template is meant: those that give a row without a system message the same one.
-QWEN2_5 = re.compile(r"qwen2\.5-(coder-)?[\d.]+b-instruct(-1m)?")
-QWEN2_5_VL = re.compile(r"qwen2\.5-vl-[\d.]+b-instruct")
-QWEN3_VL = re.compile(r"qwen3-vl-[\d.]+b(-a\d+b)?-instruct")
-QWEN3 = re.compile(r"qwen3-[\d.]+b(-a\d+b)?(-base)?")
-PHI4 = re.compile("phi-4")
-
-
-def write_template(
-    done: Conversion,
-    key: str,
-    template: str,
-    model: str,
-    *,
-    ours: Mapping[str, str],
-    own: Mapping[str, re.Pattern[str]],
-    reason: str = "",
-) -> None:
-    """`ours`: the tool's names for those that are here, `own`: its names for those that models of such a name have.
-    `model` is the one of the file.
-    """
-    if template in ours:
-        done.write(TEMPLATE_KEY, ours[template], key, reason=reason)
-    elif template in own and own[template].fullmatch(Path(model).name.lower()):
-        more = f"; {reason}" if reason else ""
-        done.leave(Why.ALWAYS, f"this is the model's own chat template, which is used{more}", key)
-    else:
-        why = (
-            "does not match this model" if template in own else "is not available, and may differ from the model's own"
-        )
-        hint = f"use --without {key} for the model's own template, or set {TEMPLATE_KEY}"
-        done.leave(Why.REFUSED, f"the template {one_line(template, 40)} {why}; {hint}", key)
-
-
-def write_text(done: Conversion, text: str, *names: str) -> None:
-    """Write a template that stands in the file itself into a file beside the result."""
-    if done.beside is None:
-        done.leave(
-            Why.REFUSED, "the template needs a file of its own; --to OUT.toml writes this file next to OUT.toml", *names
-        )
-    else:
-        done.text = text
-        done.write(TEMPLATE_KEY, str(done.beside), *names, reason="the template text, in a file next to the config")
+def _names(sources: Iterable[Given | str | None]) -> list[str]:
+    return [source if isinstance(source, str) else source.name for source in sources if source]

@@ -32,7 +32,6 @@ _COMMENT_WIDTH = 110
 _NOT_IN_FILE = "not in the file"
 _ASKS_METHOD = f"{_NOT_IN_FILE}: whether to train all weights or an adapter; set tuning.method = full or lora"
 _ASKS_DATA = f"{_NOT_IN_FILE}: the training data; set data.path"
-_ASKS_WEIGHTS = "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
 _NAMES_OF_DATA = ("dataset", "train_dataset", "datasets", "pretraining_dataset")
 # A file of fewer settings that names no model is a part of a config: what it does not say stands elsewhere.
 _WHOLE_FROM = 8
@@ -65,67 +64,69 @@ class Imported:
         data_is_elsewhere = any(one.key in _NAMES_OF_DATA and one.why is Why.NOT_SUPPORTED for one in self.left_out)
         asks_data = data_is_elsewhere and "data.path" not in self.values
         stored = stored_as(str(self.values.get(MODEL_KEY, "")))
-        asks_weights = f"{MODEL_KEY}: the weights are stored as {stored}, which cannot be trained; {_ASKS_WEIGHTS}"
+        asks_weights = f"{MODEL_KEY}: the weights are stored as {stored}, which cannot be trained; "
+        asks_weights += "use the 16-bit version of the model (tuning.method = qlora loads it in 4 bits)"
         asked = ((self.asks_method, _ASKS_METHOD), (asks_data, _ASKS_DATA), (bool(stored), asks_weights))
         return [text for is_asked, text in asked if is_asked]
 
     @property
     def toml(self) -> str:
         """The config file, with where each value comes from, and at its end what was left out."""
-        sources = {one.key: _sources(one) if one.sources else f"{_NOT_IN_FILE}: {one.reason}" for one in self.rewrites}
-        texts = {one.key: f"{toml_text(one.value)}  # {sources[one.key]}" for one in self.rewrites}
-        path = one_line(str(self.path), _PATH_WIDTH)
-        lines = [f"# {path}, read as {self.importer.name}", f"schema_version = {SCHEMA_VERSION}"]
-        lines += table_lines(texts)
-        for asked in self.asks:
-            lines += ["", *_wrapped(asked, _COMMENT_WIDTH, "# ")]
+        texts = {
+            one.key: f"{toml_text(one.value)}  # {_sources(one)}{'' if one.sources else f': {one.reason}'}"
+            for one in self.rewrites
+        }
+        lines = [f"# {one_line(str(self.path), _PATH_WIDTH)}, read as {self.importer.name}"]
+        lines += [f"schema_version = {SCHEMA_VERSION}", *table_lines(texts)]
+        for question in self.asks:
+            lines += ["", *_wrapped(question, _COMMENT_WIDTH, "# ")]
         if self.left_out:
-            rows = (row for one in self.left_out for row in _wrapped(_left_out_line(one), _COMMENT_WIDTH, "#   "))
+            rows = (row for left in self.left_out for row in _wrapped(_left_out_line(left), _COMMENT_WIDTH, "#   "))
             lines += ["", "# Not imported:", *rows]
         return "\n".join(lines) + "\n"
 
     def report_lines(self, width: int) -> list[str]:
-        """The report, in which no line is wider than `width` unless one word is."""
+        """Return the report, in which no line is wider than `width` unless one word is."""
         return [row for line in self.report for row in _wrapped(line, width)]
 
     @property
     def report(self) -> list[str]:
         """Lines for people: what was detected, each rewrite, and what was left out."""
-        where = one_line(str(self.path))
-        lines = [f"{where}: {self.importer.title} ({self.importer.name}): {self.reason}"]
+        lines = [f"{one_line(str(self.path))}: {self.importer.title} ({self.importer.name}): {self.reason}"]
         lines += [*map(_rewrite_line, self.rewrites), *self.asks]
-        left_out = ["not imported:", *(f"  {_left_out_line(one)}" for one in self.left_out)]
-        return [*lines, *left_out] if self.left_out else lines
+        if self.left_out:
+            lines += ["not imported:", *(f"  {_left_out_line(left)}" for left in self.left_out)]
+        return lines
 
     def as_values(self) -> dict[str, Any]:
-        """The same for programs: every value is one that JSON has."""
+        """Return the same for programs: every value is one that JSON has."""
         rewrites = [
-            {"from": plain(one.sources), "key": one.key, "value": one.value, "reason": one.reason}
-            | {"line": _rewrite_line(one)}
-            for one in self.rewrites
+            {"from": plain(rewrite.sources), "key": rewrite.key, "value": rewrite.value, "reason": rewrite.reason}
+            | {"line": _rewrite_line(rewrite)}
+            for rewrite in self.rewrites
         ]
         left_out = [
-            {"key": one.key, "value": plain(one.value), "why": str(one.why), "reason": one.reason}
-            for one in self.left_out
+            {"key": left.key, "value": plain(left.value), "why": str(left.why), "reason": left.reason}
+            for left in self.left_out
         ]
         kind = {"kind": self.importer.name, "reason": self.reason}
         return {**kind, "rewrites": rewrites, "left_out": left_out, "toml": self.toml}
 
     def next_command(self, out: str) -> str:
-        """The command that uses the config, with a place for what it does not name."""
+        """Return the command that uses the config, with a place for what it does not name."""
         words = ["tui-trainer", "plan", shlex.quote(one_line(out))]
-        whole = "profile" in self.values
-        if not whole and not self.values.get(MODEL_KEY) and self.values.get("model.init") != "scratch":
-            words.append("--model FOLDER")
-        if not whole and not self.values.get("data.path"):
-            words.append("--data FILE")
+        if "profile" not in self.values:
+            if not self.values.get(MODEL_KEY) and self.values.get("model.init") != "scratch":
+                words.append("--model FOLDER")
+            if not self.values.get("data.path"):
+                words.append("--data FILE")
         if self.asks_method:
             words.append(f"--set {METHOD_KEY}=METHOD")
         return " ".join(words)
 
     def refuse_other_runs(self) -> None:
-        """Raises ConfigError for a file of which not all that could change the run is understood, and for one that
-        sets nothing: what it leaves to the defaults would be another run than it describes."""
+        """Raise ConfigError for a file of which not all that could change the run is understood, and for one that sets
+        nothing: what it leaves to the defaults would be another run than it describes."""
         where = str(self.path)
         if refused := [one for one in self.left_out if one.why in REFUSALS]:
             names = shlex.quote(",".join(dict.fromkeys(one.key for one in refused)))
@@ -141,8 +142,8 @@ class Imported:
 def import_file(
     path: Path, kind: str = "", devices: int | None = None, without: Sequence[str] = (), to: Path | None = None
 ) -> Imported:
-    """A YAML or JSON file in our words; `devices` are those that its run trains on, `without` the keys that are not
-    read, `to` is where the config will be written.
+    """Read a YAML or JSON file in our words; `devices` are those that its run trains on, `without` the keys that are
+    not read, `to` is where the config will be written.
 
     Raises ConfigError where it cannot be read, its kind is not clear, or it says nothing that goes with the devices.
     """
@@ -152,49 +153,52 @@ def import_file(
         refuse_toml(raw, str(path))
     importer, reason = (find_importer(kind), "as requested") if kind else detect(raw, str(path))
     given = spread(importer, raw)
-    if strange := [name for name in without if name not in given]:
-        message, hint = f"the file has no key {one_line(strange[0], _KEY_WIDTH)!r}", name_hint(strange[0], given)
-        raise ConfigError(message, hint=hint, where="--without")
+    for name in without:
+        if name not in given:
+            message = f"the file has no key {one_line(name, _KEY_WIDTH)!r}"
+            raise ConfigError(message, hint=name_hint(name, given), where="--without")
     read = {name: value for name, value in given.items() if name not in without}
     done = Conversion(importer, read, path.parent, devices, to and to.with_suffix(".jinja").absolute())
     keep_whole(done)
     keep_adapter(done)
     rewrites = [*done.rewrites, *_defaults(done, importer)]
     unread = [LeftOut(key=name, value=given[name], why=Why.AS_ASKED, reason="named by --without") for name in without]
-    found = Imported(
+    imported = Imported(
         path=path,
         importer=importer,
         reason=reason,
-        rewrites=tuple(_packed(one, {other.key: other.value for other in rewrites}) for one in rewrites),
+        rewrites=tuple(_packed(rewrite, {other.key: other.value for other in rewrites}) for rewrite in rewrites),
         left_out=(*unread, *done.left_out),
         template=done.text,
     )
-    if devices and not any(one.per_device for one in found.rewrites):
+    if devices and not any(rewrite.per_device for rewrite in imported.rewrites):
         raise ConfigError("has no per-device batch size that --processes could multiply", where=str(path))
-    _check(found)
-    return found
+    _check(imported)
+    return imported
 
 
 def _defaults(done: Conversion, importer: Importer) -> Iterator[Rewrite]:
-    """What the other tool takes where a whole file does not say it."""
+    """Yield what the other tool takes where a whole file does not say it."""
     values = done.values
     if MODEL_KEY not in values and len(values) < _WHOLE_FROM:
         return
-    rules = (importer.rule(one.key) for one in done.left_out if one.why is Why.DOES_NOT_FIT or not empty(one.value))
+    rules = (importer.rule(left.key) for left in done.left_out if left.why is Why.DOES_NOT_FIT or not empty(left.value))
     said = {*values, *(rule.key for rule in rules if isinstance(rule, To))}
-    if values.get(METHOD_KEY) not in ("lora", "qlora") or done.goes_on:
-        said |= {key for key in importer.defaults if key.startswith("tuning.")}
-    if values.get(METHOD_KEY) != "qlora":
-        said |= {key for key in importer.defaults if key.startswith("quantization.")}
-    for key in (key for key in importer.defaults if key not in said):
-        value, reason = importer.defaults[key], f"the default of {importer.name}"
+    method = values.get(METHOD_KEY)
+    for key, value in importer.defaults.items():
+        is_of_other_method = (key.startswith("tuning.") and (method not in ("lora", "qlora") or done.goes_on)) or (
+            key.startswith("quantization.") and method != "qlora"
+        )
+        if key in said or is_of_other_method:
+            continue
+        reason = f"the default of {importer.name}"
         if key == EFFECTIVE:
             value, reason = value * (done.devices or 1), f"{reason}; {per_device(done.devices)}"
         yield Rewrite(sources={}, key=key, value=value, reason=reason, per_device=key == EFFECTIVE)
 
 
 def _packed(rewrite: Rewrite, values: Mapping[str, Any]) -> Rewrite:
-    """The batch of packed rows with what differs: a step is so many documents here, so many filled rows there."""
+    """Add to the batch of packed rows what differs: a step is so many documents here, so many filled rows there."""
     if rewrite.key != EFFECTIVE or values.get("data.packing") is not True:
         return rewrite
     more = "the batch size counts documents here, but packed rows of several documents in the other tool"
@@ -219,7 +223,7 @@ def write_config(imported: Imported, path: Path, *, force: bool = False) -> None
 
 
 def plain(value: Any) -> Any:
-    """The value with nothing in it that JSON does not have: dates, `.inf` and bytes as texts."""
+    """Return the value with nothing in it that JSON does not have: dates, `.inf` and bytes as texts."""
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple | set):
@@ -230,7 +234,7 @@ def plain(value: Any) -> Any:
 
 
 def _check(imported: Imported) -> None:
-    """What is written is what the loader reads. Raises ConfigError."""
+    """Raise ConfigError unless what is written is what the loader reads."""
     problems: list[Problem] = []
     where = "the imported config"
     found = flatten(parse_toml(imported.toml, where), where, problems)

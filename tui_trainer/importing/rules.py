@@ -15,8 +15,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.config.changes import same
 from tui_trainer.config.editing import toml_text
-from tui_trainer.config.fields import Setting, is_pattern
+from tui_trainer.config.fields import Setting, is_pattern, names_in
 from tui_trainer.config.load import all_settings, validate, value_of
 from tui_trainer.config.toml_files import MAX_LINE_CHARACTERS
 from tui_trainer.data.sources.hub import MAIN, HubPath
@@ -66,8 +67,8 @@ class Same:
 
     values: tuple[Any, ...]
     reason: str
-    otherwise: str = ""
-    """The reason for all other values, where it is another."""
+    otherwise: str = "{}"
+    """The reason for all other values, in which {} is the usual one."""
     why: Why = Why.NOT_SUPPORTED
 
 
@@ -85,21 +86,30 @@ class To:
     convert: Callable[[Any], Any] | None = None
     otherwise: Left | Off | None = None
 
+    def translate(self, value: Any) -> Any:
+        """Return the value of our setting, or the rule for this value. Raise ValueError with what is wrong with it."""
+        for spelling, ours in self.values.items():
+            if same(value, spelling):
+                return ours
+        return self.otherwise or (self.convert(value) if self.convert else value)
+
 
 Rule = To | Left | Off | Same
 Table = Mapping[str, Rule | str | None]
 
+Only = partial(Same, why=Why.REFUSED)
 Refused = partial(Off, why=Why.REFUSED)
 Automatic = partial(Left, Why.AUTOMATIC)
 Always = partial(Left, Why.ALWAYS)
 NotNeeded = partial(Left, Why.NOT_NEEDED)
 NotSupported = partial(Left, Why.NOT_SUPPORTED)
+OFF = NotNeeded("turned off in the file")
 
 REFUSALS = (Why.REFUSED, Why.DOES_NOT_FIT, Why.UNKNOWN)
 
 
 def merge(*tables: Table) -> dict[str, Rule]:
-    """One rule for each name; a later table wins."""
+    """Return one rule for each name; a later table wins."""
     rules: dict[str, Rule] = {}
     for names, rule in (row for table in tables for row in table.items()):
         for name in names.split():
@@ -111,7 +121,7 @@ def merge(*tables: Table) -> dict[str, Rule]:
 
 
 def under(prefix: str, table: Table) -> dict[str, Rule]:
-    """The same names inside a table of the file."""
+    """Return the rules of the same names inside a table of the file."""
     return {f"{prefix}.{name}": rule for name, rule in merge(table).items()}
 
 
@@ -126,22 +136,29 @@ _FILES = (".jsonl", ".json", ".csv", ".parquet", ".arrow", ".txt", ".gz", ".md")
 
 
 def fit(key: str, value: Any) -> Any:
-    """The value as the setting holds it. Raises ValueError with what the setting takes."""
+    """Return the value as the setting holds it. Raises ValueError with what the setting takes."""
     setting = all_settings()[key]
     problems: list[Problem] = []
     config = validate({key: _number(setting, value)}, {}, problems)
     if config is None:
         raise ValueError(f"{key} must be {setting.expected}")
-    found = value_of(config, key)
-    if key == "task.type" and found not in task_names():
+    fitting = value_of(config, key)
+    if key == "task.type" and fitting not in task_names():
         raise ValueError(f"{key} must be one of {', '.join(task_names())}")
-    if isinstance(found, str):
-        _refuse_unwritable(key, found)
-    return int(found) if isinstance(found, float) and found.is_integer() and abs(found) < _WHOLE_BELOW else found
+    if isinstance(fitting, float):
+        return fitting if whole(fitting) is None else int(fitting)
+    if isinstance(fitting, str):
+        try:
+            fitting.encode()
+        except UnicodeEncodeError:
+            raise ValueError(f"{key} must be valid Unicode text") from None
+        if len(toml_text(fitting)) + len(key) + 8 > MAX_LINE_CHARACTERS:
+            raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
+    return fitting
 
 
 def number(value: Any) -> float | None:
-    """A number, also one in quotes; None for everything else. YAML reads `5e-5`, without a point, as a text."""
+    """Return a number, also one in quotes; None for everything else. YAML reads `5e-5`, without a point, as a text."""
     if isinstance(value, bool):
         return None
     if isinstance(value, str):
@@ -153,19 +170,19 @@ def number(value: Any) -> float | None:
 
 
 def whole(value: Any) -> int | None:
-    """A whole number, also as `8.0`; None for everything else."""
-    found = number(value)
-    return int(found) if found is not None and abs(found) < _WHOLE_BELOW and found == int(found) else None
+    """Return a whole number, also one like `8.0`; None for everything else."""
+    given = number(value)
+    return int(given) if given is not None and abs(given) < _WHOLE_BELOW and given == int(given) else None
 
 
 def empty(value: Any) -> bool:
-    """Whether a key stands there without saying anything."""
+    """Return whether a key stands there without saying anything."""
     return value is None or value in ("", [], {})
 
 
 def file_near(folder: Path, name: str) -> Path | None:
-    """A file that a config in `folder` names: other tools look for it where they are started, which is that folder,
-    one above it or the current one."""
+    """Return a file that a config in `folder` names: other tools look for it where they are started, which is that
+    folder, one above it or the current one."""
     steps = (folder, *list(folder.absolute().parents)[:_FOLDERS_ABOVE], Path())
     with suppress(OSError, ValueError):
         return next((path for step in steps if (path := step / name).is_file()), None)
@@ -177,22 +194,13 @@ def off(value: Any) -> bool:
 
 
 def _number(setting: Setting, value: Any) -> Any:
+    """Return the number that a setting of numbers takes from a text, or else the value."""
     if str in setting.kinds or value in setting.choices:
         return value
-    if int in setting.kinds and whole(value) is not None:
-        return whole(value)
-    if float in setting.kinds and number(value) is not None:
-        return number(value)
+    for kind, read in ((int, whole), (float, number)):
+        if kind in setting.kinds and (given := read(value)) is not None:
+            return given
     return value
-
-
-def _refuse_unwritable(key: str, text: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"{key} must be valid Unicode text") from None
-    if len(toml_text(text)) + len(key) + 8 > MAX_LINE_CHARACTERS:
-        raise ValueError(f"{key} must be a text of fewer than {MAX_LINE_CHARACTERS} characters")
 
 
 DTYPES: Mapping[Any, Any] = {
@@ -218,7 +226,7 @@ _NEAREST: Mapping[str, tuple[str, ...]] = {
 
 
 def module_names(value: Any) -> Any:
-    """Names of layers as one text, or a regular expression; `all` as `all-linear`."""
+    """Return names of layers as one text, or a regular expression; `all` as `all-linear`."""
     names = listed(value)
     if isinstance(value, list) and any(isinstance(name, str) and is_pattern(name) for name in names):
         raise ValueError("a list must contain layer names; give a regular expression as a single string")
@@ -226,17 +234,17 @@ def module_names(value: Any) -> Any:
 
 
 def percent(value: Any) -> Any:
-    found = number(value)
-    return value if found is None else found / 100
+    share = number(value)
+    return value if share is None else share / 100
 
 
 def metric_name(value: Any) -> Any:
-    """`eval_loss` as `loss`."""
+    """Return `eval_loss` as `loss`."""
     return value.removeprefix("eval_") if isinstance(value, str) else value
 
 
 def data_place(value: Any) -> Any:
-    """`owner/name` as `hub:owner/name` where no such path is here; everything else as it is.
+    """Return `owner/name` as `hub:owner/name` where no such path is here; everything else as it is.
 
     Most tools take a path and a name on the hub in the same place.
     """
@@ -245,8 +253,13 @@ def data_place(value: Any) -> Any:
 
 
 def listed(value: Any) -> list[Any]:
-    """A list as it is, another value as the only one."""
+    """Return a list as it is, another value as the only one."""
     return value if isinstance(value, list) else [value]
+
+
+def listed_names(value: Any) -> list[str]:
+    """Return the names in a list or a text, in which commas divide them."""
+    return [name for text in listed(value) if isinstance(text, str) for name in names_in(text)]
 
 
 def is_data_file(place: str) -> bool:
@@ -254,7 +267,7 @@ def is_data_file(place: str) -> bool:
 
 
 def listed_places(one: Mapping[str, Any]) -> list[str]:
-    """The paths of one entry of a list of data sets, as `datasets` is asked for it; empty where it names none."""
+    """Return the paths of one entry of a list of data sets, as `datasets` is asked for it; none where it names none."""
     path = one.get("path")
     files = [str(name) for name in listed(one.get("data_files") or [])]
     if str(data_place(path)).startswith(HUB_PREFIX):
@@ -266,14 +279,14 @@ def listed_places(one: Mapping[str, Any]) -> list[str]:
 
 
 def data_set_name(value: Any) -> Any:
-    """The same where the name is never a file's: no name without its owner."""
+    """Return the same where the name is never a file's. Raise ValueError for a name without its owner."""
     if isinstance(value, str) and is_hub_name(value) and "/" not in value and not is_here(value):
         raise ValueError("data sets on the Hub need the name of their owner; set data.path to hub:owner/name")
     return data_place(value)
 
 
 def task_by(names: Mapping[str, str]) -> Callable[[Any], str]:
-    """The reader of a tool's own names for tasks, in any spelling: case, blanks and underscores do not matter.
+    """Return the reader of a tool's own names for tasks, in any spelling: case, blanks and underscores do not matter.
 
     Of all other names it says the nearest tasks.
     """

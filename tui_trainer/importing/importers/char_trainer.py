@@ -1,7 +1,7 @@
 """The nested YAML of a character-level trainer, whose settings are the recipe `char-lm`."""
 
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
-from tui_trainer.importing.groups import batch, every_epochs
+from tui_trainer.importing import groups
+from tui_trainer.importing.conversion import Conversion, Importer, Keys
 from tui_trainer.importing.importers.transformers import DEVICE, LIVING_THREADS, THREADS
 from tui_trainer.importing.rules import NotNeeded, Table, To, under
 
@@ -47,13 +47,11 @@ IMPORTER = Importer(
         under("data", _DATA),
     ),
     groups=(
-        batch(("training.batch_size",), ("training.gradient_accumulation_steps",)),
-        every_epochs(
-            "checkpoint.save_steps",
-            ("training.save_every", "save_every"),
-            epochs=("training.epochs", "training.num_epochs"),
-            epochs_default=25,
+        Keys(groups.batch, "training.batch_size", "training.gradient_accumulation_steps"),
+        Keys(
+            groups.every_epochs, "training.save_every save_every", "training.epochs", "training.num_epochs",
+            key="checkpoint.save_steps", epochs_default=25,
         ),
-        KeyGroup((), _start_from_recipe),
+        Keys(_start_from_recipe),
     ),
-)
+)  # fmt: skip

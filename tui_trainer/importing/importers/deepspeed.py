@@ -5,40 +5,38 @@ Source: "DeepSpeed Configuration JSON" of DeepSpeed 0.19. A value "auto" there s
 
 from typing import Any
 
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
+from tui_trainer.importing import rules
+from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.groups import ZERO_STRATEGIES, switches
-from tui_trainer.importing.importers.transformers import OTHER_TOOL
-from tui_trainer.importing.rules import OPTIMIZERS, Automatic, NotNeeded, Off, Refused, Same, To, Why, number, whole
+from tui_trainer.importing.importers.transformers import OPTIMIZER, OTHER_TOOL
+from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Only, Refused, Same, To, Why
 
 _OF_THE_SCRIPT = Automatic("set by the training script")
-_OFFLOADS = ("zero_optimization.offload_optimizer", "zero_optimization.offload_param")
+_OFFLOADS = "zero_optimization.offload_optimizer zero_optimization.offload_param"
 _BETAS, _LR, _PEAK = "optimizer.params.betas", "optimizer.params.lr", "scheduler.params.warmup_max_lr"
-_DECAY, _BIAS = "weight decay is decoupled from gradients", "bias correction is always used"
 _MOST_LOGGING_STEPS = 10**6
 _SIZES = NotNeeded("communication sizes are computed from the model")
 _SCHEDULES = {"WarmupLR": "constant_with_warmup", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
-_OPTIMIZERS = {**OPTIMIZERS, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
+_OPTIMIZERS = {**OPTIMIZER.values, **dict.fromkeys(("Adam", "AdamW"), "adamw_torch_fused")}
 
 
-def _precision(done: Conversion) -> None:
-    names, on, others = switches(done, "bf16.enabled", "fp16.enabled")
+def _precision(done: Conversion, *given: Given | None) -> None:
+    there, on, others = switches(done, *given)
     if on:
-        done.write("training.mixed_precision", on[0].partition(".")[0], *names)
+        done.write("training.mixed_precision", on.partition(".")[0], *there)
     elif "auto" in others:
-        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *names)
-    elif names:
-        done.write("training.mixed_precision", "no", *names, reason="neither bf16 nor fp16 is on")
+        done.leave(Why.AUTOMATIC, _OF_THE_SCRIPT.reason, *there)
+    elif there:
+        done.write("training.mixed_precision", "no", *there, reason="neither bf16 nor fp16 is on")
 
 
 def _offload(done: Conversion) -> None:
     stage = done.given.get("zero_optimization.stage")
-    found = {name: value for name in _OFFLOADS if isinstance(value := done.given.get(name), dict)}
-    on = [name for name, value in found.items() if value.get("device", "none") == "cpu"]
-    off = [name for name, value in found.items() if value.get("device", "none") == "none"]
-    done.leave(Why.NOT_NEEDED, "turned off in the file", *off)
-    if not on:
-        return
-    if stage in (2, 3):
+    given = ((name, done.given.get(name)) for name in _OFFLOADS.split())
+    devices = {name: value.get("device", "none") for name, value in given if isinstance(value, dict)}
+    on = [name for name, device in devices.items() if device == "cpu"]
+    done.leave(Why.NOT_NEEDED, rules.OFF.reason, *(name for name, device in devices.items() if device == "none"))
+    if on and stage in (2, 3):
         weights = ", as do parts of the weights" if stage == 3 else ""
         reason = f"gradients and optimizer state stay in host memory{weights}"
         done.write("distributed.cpu_offload", True, *on, reason=reason)
@@ -46,28 +44,29 @@ def _offload(done: Conversion) -> None:
         done.leave(Why.NOT_SUPPORTED, "offloading needs ZeRO 2 or 3", *on)
 
 
-def _betas(done: Conversion) -> None:
-    found = done.first(_BETAS)
-    if found and isinstance(found[1], list) and len(found[1]) == 2:
-        done.write("training.adam_beta1", found[1][0], _BETAS)
-        done.write("training.adam_beta2", found[1][1], _BETAS)
-    elif found and found[1] != "auto":
-        done.leave(Why.DOES_NOT_FIT, "must be two numbers", _BETAS)
+def _betas(done: Conversion, betas: Given) -> None:
+    if isinstance(betas.value, list) and len(betas.value) == 2:
+        done.write("training.adam_beta1", betas.value[0], betas)
+        done.write("training.adam_beta2", betas.value[1], betas)
+    elif betas.value != "auto":
+        done.leave(Why.DOES_NOT_FIT, "must be two numbers", betas)
 
 
-def _learning_rate(done: Conversion) -> None:
-    """Its schedules with a warm-up write over the optimizer's learning rate (deepspeed/runtime/lr_schedules.py)."""
-    peak, lr = done.first(_PEAK), done.first(_LR)
-    if not peak or number(peak[1]) is None:
+def _learning_rate(done: Conversion, peak: Given, rate: Given | None) -> None:
+    """Read the peak of a schedule with a warm-up, which is written over the optimizer's learning rate.
+
+    Source: deepspeed/runtime/lr_schedules.py.
+    """
+    if peak.number is None:
         return
-    done.write("training.learning_rate", peak[1], _PEAK)
-    if lr and number(lr[1]) is not None:
-        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule takes precedence", _LR)
+    done.write("training.learning_rate", peak.value, peak)
+    if rate and rate.number is not None:
+        done.leave(Why.NOT_NEEDED, "warmup_max_lr of the schedule takes precedence", rate)
 
 
 def _logging_steps(value: Any) -> Any:
     """A number above all steps prints nothing there."""
-    return min(steps, _MOST_LOGGING_STEPS) if (steps := whole(value)) else value
+    return min(steps, _MOST_LOGGING_STEPS) if (steps := rules.whole(value)) else value
 
 
 def _to(key: str) -> To:
@@ -87,34 +86,22 @@ IMPORTER = Importer(
             "gradient_accumulation_steps": _to("training.gradient_accumulation_steps"),
             "gradient_clipping": _to("training.max_grad_norm"),
             "optimizer.type": To("training.optim", values=_OPTIMIZERS),
-            _LR: _to("training.learning_rate"),
             _BETAS: _OF_THE_SCRIPT,
             "optimizer.params.eps": _to("training.adam_epsilon"),
             "optimizer.params.weight_decay": _to("training.weight_decay"),
-            "optimizer.params.torch_adam optimizer.params.fused": OTHER_TOOL,
-            "optimizer.params.adam_w_mode": Same((True,), _DECAY, f"{_DECAY} here", Why.REFUSED),
-            "optimizer.params.bias_correction": Same((True,), _BIAS, f"{_BIAS} here", Why.REFUSED),
+            "optimizer.params.adam_w_mode": Only((True,), "weight decay is decoupled from gradients", "{} here"),
+            "optimizer.params.bias_correction": Only((True,), "bias correction is always used", "{} here"),
             "optimizer.params.*": Refused("the only supported optimizer arguments are those in [training]"),
-            "optimizer.*": OTHER_TOOL,
             "scheduler.type": To(
                 "training.lr_scheduler_type",
                 "the warm-up is linear; in DeepSpeed it is logarithmic by default",
                 values=_SCHEDULES,
             ),
             "scheduler.params.warmup_num_steps": _to("training.warmup_steps"),
-            _PEAK: _to("training.learning_rate"),
-            "scheduler.params.warmup_min_lr": Same(
-                (0, "auto"), "the warm-up starts at 0", "the warm-up starts at 0 here", Why.REFUSED
-            ),
-            "scheduler.params.warmup_type": Same(
-                ("linear",),
-                "the warm-up is linear",
-                "the warm-up is linear here",
-                Why.REFUSED,
-            ),
-            "scheduler.params.total_num_steps": Same(
-                ("auto",), "a schedule ends with the run", "a schedule ends with the run here", Why.REFUSED
-            ),
+            f"{_LR} {_PEAK}": _to("training.learning_rate"),
+            "scheduler.params.warmup_min_lr": Only((0, "auto"), "the warm-up starts at 0", "{} here"),
+            "scheduler.params.warmup_type": Only(("linear",), "the warm-up is linear", "{} here"),
+            "scheduler.params.total_num_steps": Only(("auto",), "a schedule ends with the run", "{} here"),
             "scheduler.params.cos_min_ratio": _to("training.min_lr_rate"),
             "scheduler.*": Refused("schedules take no other argument"),
             "zero_optimization.stage": To(
@@ -122,31 +109,29 @@ IMPORTER = Importer(
                 "stages 2 and 3 use DeepSpeed; stage 1 uses fsdp, which also splits weights and gradients",
                 values=ZERO_STRATEGIES,
             ),
-            " ".join(_OFFLOADS): Off("offloading is supported to host memory only, not to disk"),
+            _OFFLOADS: Off("offloading is supported to host memory only, not to disk"),
             "zero_optimization.*": _SIZES,
             "bf16.* fp16.*": Automatic("fp16 uses dynamic loss scaling"),
             "activation_checkpointing activation_checkpointing.*": Automatic(
                 "training.gradient_checkpointing saves only the inputs of layers"
             ),
             "steps_per_print": To("logging.logging_steps", convert=_logging_steps),
-            "wall_clock_breakdown memory_breakdown dump_state": NotNeeded("every step is logged in the journal"),
-            "flops_profiler* tensorboard* wandb* csv_monitor* comet* monitor_config* comms_logger*": NotNeeded(
-                "every step is logged in the journal"
-            ),
+            """wall_clock_breakdown memory_breakdown dump_state flops_profiler* tensorboard* wandb* csv_monitor* comet*
+            monitor_config* comms_logger*""": NotNeeded("every step is logged in the journal"),
             "amp.*": Automatic("torch's mixed precision is used"),
-            """checkpoint* aio* data_types* comms_config* _comment* compile* disable_allgather
-            seq_parallel_communication_data_type""": OTHER_TOOL,
             "amp.enabled": Same(
                 (False, "auto"), "torch's mixed precision is used", "set training.mixed_precision instead"
             ),
             """zero_allow_untested_optimizer zero_force_ds_cpu_optimizer prescale_gradients communication_data_type
-            fp32_allreduce gradient_predivide_factor sparse_gradients""": OTHER_TOOL,
+            fp32_allreduce gradient_predivide_factor sparse_gradients checkpoint* aio* data_types* comms_config*
+            _comment* compile* disable_allgather seq_parallel_communication_data_type optimizer.*
+            optimizer.params.torch_adam optimizer.params.fused""": OTHER_TOOL,
         },
     ),
     groups=(
-        KeyGroup(("bf16.enabled", "fp16.enabled"), _precision),
-        KeyGroup(_OFFLOADS, _offload),
-        KeyGroup((_BETAS,), _betas),
-        KeyGroup((_LR, _PEAK), _learning_rate),
+        Keys(_precision, "bf16.enabled", "fp16.enabled"),
+        Keys(_offload),
+        Keys(_betas, _BETAS),
+        Keys(_learning_rate, _PEAK, _LR),
     ),
 )

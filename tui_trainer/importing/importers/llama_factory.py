@@ -5,36 +5,13 @@ Source: src/llamafactory/hparams/ and src/llamafactory/data/template.py of hiyou
 
 from pathlib import Path
 
-from tui_trainer.config.fields import names_in
 from tui_trainer.files.hub_layout import HUB_PREFIX
-from tui_trainer.importing.conversion import (
-    PHI4,
-    QWEN2_5,
-    QWEN2_5_VL,
-    QWEN3,
-    QWEN3_VL,
-    Conversion,
-    Importer,
-    KeyGroup,
-    write_template,
-)
+from tui_trainer.importing import groups, rules
+from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.dataset_info import find_list, read_list
-from tui_trainer.importing.groups import batch, method, rows_held_out, schedule, start_adapter
 from tui_trainer.importing.importers import transformers as hf
-from tui_trainer.importing.rules import (
-    Always,
-    Automatic,
-    NotNeeded,
-    NotSupported,
-    Off,
-    Refused,
-    Same,
-    To,
-    Why,
-    listed,
-    whole,
-)
-from tui_trainer.importing.tokens_and_positions import rope_by_length, tokens
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
+from tui_trainer.importing.tokens_and_positions import MEAN_ROWS, rope_by_length, tokens
 
 STAGES = {"pt": "causal_lm", "sft": "chat"}
 KERNELS = {"auto": "auto", "disabled": "eager", "sdpa": "sdpa", "fa2": "flash_attention_2", "fa3": "flash_attention_3"}
@@ -53,156 +30,132 @@ _TEMPLATES = {
 # where no system message is, as Qwen2.5-VL does, and qwen3_vl_nothink nothing, as Qwen3-VL-Instruct. Its qwen3_vl and
 # qwen3_5 put an empty thought before answers that have none, and are refused.
 _OWN_TEMPLATES = {
-    "qwen": QWEN2_5, "qwen2_vl": QWEN2_5_VL, "qwen3": QWEN3, "qwen3_vl_nothink": QWEN3_VL, "phi4": PHI4,
+    "qwen": "Qwen2.5", "qwen2_vl": "Qwen2.5-VL", "qwen3": "Qwen3", "qwen3_vl_nothink": "Qwen3-VL", "phi4": "Phi-4",
 }  # fmt: skip
 _THINKS = "qwen3"
+_SPECIAL_TOKENS = "add_special_tokens new_special_tokens"
 
 
-def _template(done: Conversion) -> None:
-    found = done.first("template")
-    if found and done.given.get("stage") == "pt":
-        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", "template")
-    elif found:
-        name, model = str(found[1]), str(done.given.get("model_name_or_path"))
-        earlier = "earlier turns have no empty thinking block here" if name == _THINKS else ""
-        write_template(done, "template", name, model, ours=_TEMPLATES, own=_OWN_TEMPLATES, reason=earlier)
-        if name == _THINKS and done.first("enable_thinking"):
-            why = Why.ALWAYS if done.given["enable_thinking"] is True else Why.REFUSED
-            done.leave(why, "an empty thinking block before an answer is trained on here", "enable_thinking")
-
-
-def _usual_alpha(done: Conversion) -> None:
-    """Without `lora_alpha` it takes twice the rank (hparams/finetuning_args.py)."""
-    found = done.first("lora_rank")
-    rank = whole(found[1]) if found else None
-    if rank is not None and not done.has("lora_alpha"):
-        done.write("tuning.lora_alpha", 2 * rank, reason="twice lora_rank, LLaMA-Factory's default")
-
-
-def _neat_packing(done: Conversion) -> None:
-    """It switches packing on, whatever `packing` says (hparams/data_args.py)."""
-    if done.given.get("neat_packing") is True:
-        names = [found[0] for name in ("packing", "neat_packing") if (found := done.first(name))]
-        done.write("data.packing", True, *names, reason="packed documents never attend to each other here")
-
-
-def _pissa(done: Conversion) -> None:
-    """By an SVD, or with so many iterations by a fast one; 16 where no number is said (hparams/finetuning_args.py)."""
-    if done.given.get("pissa_init") is True:
-        count = done.first("pissa_iter")
-        number = whole(count[1]) if count else 16
-        name = "pissa" if number == -1 else f"pissa_niter_{number}"
-        done.write("tuning.init_lora_weights", name, "pissa_init", *([count[0]] if count else []))
-
-
-_FROZEN = ("freeze_trainable_layers", "freeze_trainable_modules", "freeze_extra_modules")
-
-
-def _some_layers(done: Conversion) -> None:
-    """All weights of the last layers, 2 where no number is said; below 0 of the first (model/adapter.py)."""
-    named = done.first("finetuning_type")
-    if not named or named[1] != "freeze":
+def _template(done: Conversion, template: Given, thinks: Given | None) -> None:
+    if done.given.get("stage") == "pt":
+        done.leave(Why.NOT_NEEDED, "plain texts need no chat template", template)
         return
-    done.write("tuning.method", "full", named[0], reason="all weights of some layers")
-    count, modules, extra = (done.first(name) for name in _FROZEN)
-    number = whole(count[1]) if count else 2
-    if number:
-        end = "last" if number > 0 else "first"
-        done.write("tuning.trainable_layers", f"{end} {abs(number)}", *([count[0]] if count else []))
-    elif count:
-        done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count[0])
-    if modules:
-        why = Why.ALWAYS if modules[1] in ("all", ["all"]) else Why.REFUSED
-        done.leave(why, f"all modules of a layer are trained; {_BY_NAME}", modules[0])
-    if extra:
-        done.leave(Why.REFUSED, f"only layers are trained; {_BY_NAME}", extra[0])
+    name, model = str(template.value), str(done.given.get("model_name_or_path"))
+    earlier = "earlier turns have no empty thinking block here" if name == _THINKS else ""
+    groups.write_template(done, "template", name, model, _TEMPLATES, _OWN_TEMPLATES, earlier)
+    if name == _THINKS and thinks:
+        why = Why.ALWAYS if thinks.is_on else Why.REFUSED
+        done.leave(why, "an empty thinking block before an answer is trained on here", thinks)
 
 
-_BY_NAME = "to train other weights, set tuning.trainable_layers to a regular expression"
+def _usual_alpha(done: Conversion, rank: Given, alpha: Given | None) -> None:
+    """Write twice the rank where the file has no `lora_alpha` (hparams/finetuning_args.py)."""
+    if (number := rank.whole) is not None and not alpha:
+        done.write("tuning.lora_alpha", 2 * number, reason="twice lora_rank, LLaMA-Factory's default")
+
+
+def _neat_packing(done: Conversion, switch: Given, packing: Given | None) -> None:
+    """Read what switches packing on, whatever `packing` says (hparams/data_args.py)."""
+    if switch.is_on:
+        done.write("data.packing", True, packing, switch, reason="packed documents never attend to each other here")
+
+
+def _pissa(done: Conversion, switch: Given, count: Given | None) -> None:
+    """Read PiSSA by an SVD, or with so many iterations by a fast one; 16 where no number is said.
+
+    Source: hparams/finetuning_args.py.
+    """
+    if switch.is_on:
+        number = count.whole if count else 16
+        name = "pissa" if number == -1 else f"pissa_niter_{number}"
+        done.write("tuning.init_lora_weights", name, switch, count)
+
+
+def _some_layers(
+    done: Conversion, method: Given, count: Given | None, modules: Given | None, extra: Given | None
+) -> None:
+    """Read all weights of the last layers, 2 where no number is said; below 0 of the first (model/adapter.py)."""
+    if method.value != "freeze":
+        return
+    done.write("tuning.method", "full", method, reason="all weights of some layers")
+    if number := count.whole if count else 2:
+        done.write("tuning.trainable_layers", f"{'last' if number > 0 else 'first'} {abs(number)}", count)
+    else:
+        done.leave(Why.DOES_NOT_FIT, "it must be a whole number of layers, not 0", count)
+    by_name = "to train other weights, set tuning.trainable_layers to a regular expression"
+    why = Why.ALWAYS if modules and modules.value in ("all", ["all"]) else Why.REFUSED
+    done.leave(why, f"all modules of a layer are trained; {by_name}", modules)
+    done.leave(Why.REFUSED, f"only layers are trained; {by_name}", extra)
 
 
 def _packing_of_texts(done: Conversion) -> None:
-    """Texts fill whole rows unless `packing` says no (hparams/data_args.py)."""
+    """Write that texts fill whole rows unless `packing` says no (hparams/data_args.py)."""
     if done.given.get("stage") == "pt" and not done.has("packing", "neat_packing"):
         done.write("data.packing", True, reason="the default for stage pt")
 
 
-def _length(done: Conversion) -> None:
-    """What becomes of longer rows there: data/processor/pretrain.py and processor_utils.py."""
-    if found := done.first("cutoff_len"):
-        reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
-        if done.given.get("stage") == "pt":
-            packs = done.values.get("data.packing") is True
-            there = "cuts all texts into blocks" if packs else "truncates it"
-            reason = f"a longer text is split into several rows; LLaMA-Factory {there}"
-        done.write("data.max_length", found[1], found[0], reason=reason)
+def _length(done: Conversion, length: Given) -> None:
+    """Read the length, and say what becomes of longer rows there: data/processor/pretrain.py, processor_utils.py."""
+    reason = "longer rows are truncated; LLaMA-Factory shortens each turn"
+    if done.given.get("stage") == "pt":
+        packs = done.values.get("data.packing") is True
+        there = "cuts all texts into blocks" if packs else "truncates it"
+        reason = f"a longer text is split into several rows; LLaMA-Factory {there}"
+    done.write("data.max_length", length.value, length, reason=reason)
 
 
-def _learnt_turns(done: Conversion) -> None:
-    """`mask_history` learns the last turn, `train_on_prompt` all of them; it refuses both."""
-    if done.given.get("mask_history") is True and not done.given.get("train_on_prompt"):
-        names = [name for name in ("mask_history", "train_on_prompt") if done.first(name)]
-        done.write("task.loss_on", "completion", *names, reason="the last turn of each conversation")
+def _learnt_turns(done: Conversion, last: Given, all_turns: Given | None) -> None:
+    """Read `mask_history`, which learns the last turn, and `train_on_prompt`, all of them; it refuses both."""
+    if last.is_on and not done.given.get("train_on_prompt"):
+        done.write("task.loss_on", "completion", last, all_turns, reason="the last turn of each conversation")
 
 
-def _data(done: Conversion) -> None:
-    """The names in its list of data sets; with dataset_dir ONLINE those of the hub."""
-    for key, ours in (("dataset", "data.path"), ("eval_dataset", "data.eval_path")):
-        found = done.first(key)
-        if not found:
-            continue
-        names = [name for one in listed(found[1]) if isinstance(one, str) for name in names_in(one)]
-        place = done.given.get("dataset_dir", "data")
-        path = find_list(done.folder, place) if isinstance(place, str) else None
-        if place == "ONLINE" and names:
-            done.write(
-                ours, [f"{HUB_PREFIX}{name}" for name in names] if len(names) > 1 else f"{HUB_PREFIX}{names[0]}", key
-            )
-        elif path and names:
-            write_listed(done, key, ours, path, names)
+def _data(done: Conversion, given: Given, *, key: str) -> None:
+    """Read the names in its list of data sets; with dataset_dir ONLINE those of the hub."""
+    names, place = rules.listed_names(given.value), done.given.get("dataset_dir", "data")
+    path = find_list(done.folder, place) if isinstance(place, str) else None
+    if place == "ONLINE" and names:
+        done.write(key, groups.one_or_all([f"{HUB_PREFIX}{name}" for name in names]), given)
+    elif path and names:
+        write_listed(done, given, key, path, names)
 
 
-def write_listed(done: Conversion, key: str, ours: str, path: Path, names: list[str]) -> None:
-    """The data sets of these names in the list at `path`, which the file names as `key`."""
-    trained = ours == "data.path"
+def write_listed(done: Conversion, given: Given, key: str, path: Path, names: list[str]) -> None:
+    """Write the data sets of these names in the list at `path` as our setting `key`."""
+    trained = key == "data.path"
     try:
-        found = read_list(path, names, texts=done.given.get("stage") == "pt")
-        settings = dict(found[0].settings)
-        if any(one.settings != settings for one in found):
+        data_sets = read_list(path, names, texts=done.given.get("stage") == "pt")
+        settings = dict(data_sets[0].settings)
+        if any(data_set.settings != settings for data_set in data_sets):
             raise ValueError(
                 "the data sets differ in columns, splits or number of rows, but a run uses the same ones for all"
             )
-        if not trained and set(settings) - {"data.split"}:
-            done.leave(
-                Why.NOT_SUPPORTED,
-                f"evaluations use the {', '.join(settings)} of the training data; set {ours} to the file itself",
-                key,
-            )
-            return
     except ValueError as error:
-        done.leave(Why.REFUSED, str(error), key)
+        done.leave(Why.REFUSED, str(error), given)
         return
-    places = [one.place for one in found]
-    done.write(ours, places if len(places) > 1 else places[0], key, reason=f"from {path.name}")
+    if not trained and set(settings) - {"data.split"}:
+        reason = f"evaluations use the {', '.join(settings)} of the training data; set {key} to the file itself"
+        done.leave(Why.NOT_SUPPORTED, reason, given)
+        return
+    places = [data_set.place for data_set in data_sets]
+    done.write(key, groups.one_or_all(places), given, reason=f"from {path.name}")
     if not trained and "data.split" not in settings and all(place.startswith(HUB_PREFIX) for place in places):
-        done.write("data.eval_split", "train", key, reason="the split that LLaMA-Factory reads")
+        done.write("data.eval_split", "train", given, reason="the split that LLaMA-Factory reads")
     for setting, value in settings.items():
-        names_read, reason = [key], path.name
+        limit, reason = None, path.name
         if setting == "data.max_rows":
             reason = f"{path.name}; the first rows are used, but LLaMA-Factory takes random ones"
             limit = done.first("max_samples")
-            if limit and whole(limit[1]) and whole(value):
-                value, names_read = min(whole(limit[1]) or 0, whole(value) or 0), [key, "max_samples"]
-        setting = setting if trained else "data.eval_split"
-        done.write(setting, value, *names_read, reason=reason)
+            most, rows = limit.whole if limit else None, rules.whole(value)
+            limit, value = (limit, min(most, rows)) if most and rows else (None, value)
+        done.write(setting if trained else "data.eval_split", value, given, limit, reason=reason)
 
 
-def _mixing(done: Conversion) -> None:
-    """Sources that are drawn from by chance end at other rows than all of each."""
-    found = done.first("mix_strategy")
-    if found and found[1] != "concat":
+def _mixing(done: Conversion, strategy: Given, shares: Given | None) -> None:
+    """Refuse sources that are drawn from by chance: they end at other rows than all of each."""
+    if strategy.value != "concat":
         reason = "random mixing is not supported; set data.weights to how often the rows of each data set are used"
-        done.leave(Why.REFUSED, reason, *(name for name in ("mix_strategy", "interleave_probs") if done.first(name)))
+        done.leave(Why.REFUSED, reason, strategy, shares)
 
 
 IMPORTER = Importer(
@@ -221,15 +174,13 @@ IMPORTER = Importer(
             "lora_target": hf.LAYERS,
             "additional_target": hf.WHOLE_LAYERS,
             "create_new_adapter": Always("a new adapter is trained if none is given"),
-            "adapter_folder": _OF_ANOTHER,
-            "freeze_trainable_layers freeze_trainable_modules freeze_extra_modules": _OF_ANOTHER,
-            "module_dropout oft_rank oft_block_size oft_target": _OF_ANOTHER,
-            "loraplus_lr_embedding pissa_iter": _OF_ANOTHER,
+            """adapter_folder freeze_trainable_layers freeze_trainable_modules freeze_extra_modules module_dropout
+            oft_rank oft_block_size oft_target loraplus_lr_embedding pissa_iter pref_* dpo_label_smoothing kto_*
+            simpo_gamma ppo_* ref_model* ld_alpha reward_model_adapters reward_model_quantization_bit reward_model_type
+            galore_* apollo_* badam_* asft_alpha eaft_alpha kt_* fp8_backend fp8_enable_fsdp_float8_all_gather""":
+            _OF_ANOTHER,
             "pissa_init": Off("must be true or false", Why.DOES_NOT_FIT),
             "pissa_convert": Always("the adapter is saved as LoRA for the original weights"),
-            "pref_* dpo_label_smoothing kto_* simpo_gamma ppo_* ref_model* ld_alpha": _OF_ANOTHER,
-            "reward_model_adapters reward_model_quantization_bit reward_model_type": _OF_ANOTHER,
-            "galore_* apollo_* badam_* asft_alpha eaft_alpha": _OF_ANOTHER,
             "disable_shuffling": Refused("rows are shuffled in each epoch"),
             "moe_aux_loss_coef": "training.router_aux_loss_coef",
             "use_muon": To("training.optim", values={True: "muon", False: _OFF}),
@@ -241,18 +192,17 @@ IMPORTER = Importer(
             "hyper_parallel_args megatron_pretrained_checkpoint extra_config": Refused(
                 "only used by a trainer that is not supported"
             ),
-            "hyper_parallel_cp_size *_parallel_size": Same((1,), hf.SEVERAL_PROCESSES, OWN_ROWS, Why.REFUSED),
+            "hyper_parallel_cp_size *_parallel_size": Only((1,), hf.SEVERAL_PROCESSES, OWN_ROWS),
             "use_swanlab swanlab_*": hf.NOT_SENT,
             # The model: hparams/model_args.py.
             "train_from_scratch": To("model.init", values={True: "scratch", False: "pretrained"}),
-            "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "the fast tokenizer is used here"),
+            "use_fast_tokenizer": Same((True,), "the fast tokenizer is used", "{} here"),
             "split_special_tokens": Refused(
                 "set this in tokenizer_config.json for plain texts; in chats, only the special tokens of the template "
                 "stay whole"
             ),
-            "init_special_tokens": Same(
-                ("noise_init",), "new embedding rows start at the mean of the existing ones, without noise",
-                "new embedding rows start at the mean of the existing ones, not from descriptions", Why.REFUSED,
+            "init_special_tokens": Only(
+                ("noise_init",), f"{MEAN_ROWS}, without noise", f"{MEAN_ROWS}, not from descriptions"
             ),
             "resize_vocab": Automatic("embeddings grow when tokens are added"),
             "flash_attn": To("model.attn_implementation", values=KERNELS),
@@ -266,18 +216,18 @@ IMPORTER = Importer(
             "upcast_layernorm": Off("norms are computed in fp32 and stored in the dtype of the model"),
             "upcast_lmhead_output": Always("the loss is computed in fp32"),
             "use_kt": Refused("experts are trained on the GPU, as the model defines them"),
-            "kt_*": _OF_ANOTHER,
             "quantization_bit": Refused("training on quantised weights is only supported in 4 bits"),
             "quantization_type": "quantization.bnb_4bit_quant_type",
             "double_quantization": "quantization.bnb_4bit_use_double_quant",
-            "quantization_method": Same(
-                ("bnb", "bitsandbytes"), "4-bit weights use bitsandbytes", "4-bit weights need bitsandbytes",
-                Why.REFUSED,
+            "quantization_method": Only(
+                ("bnb", "bitsandbytes"), "4-bit weights use bitsandbytes", "4-bit weights need bitsandbytes"
             ),
             "quantization_device_map": hf.DEVICE,
             """image_max_pixels image_min_pixels image_do_pan_and_scan crop_to_patches video_max_pixels video_min_pixels
             video_fps video_maxlen audio_sampling_rate""": NotNeeded("models are trained on text"),
-            "offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_*": TRIED,
+            """offload_folder use_kv_cache infer_backend infer_dtype vllm_* sglang_* eval_num_beams
+            predict_with_generate sortish_sampler generation_* do_sample temperature top_p top_k num_beams max_length
+            max_new_tokens repetition_penalty length_penalty skip_special_tokens""": TRIED,
             "export_*": NotNeeded("only used after training"),
             "hf_hub_token ms_hub_token om_hub_token": NotNeeded("HF_TOKEN is read from the environment"),
             "print_param_status": hf.OTHER_TOOL,
@@ -294,46 +244,47 @@ IMPORTER = Importer(
             "preserve_thinking": Refused("the template decides which thinking blocks are kept"),
             "train_on_prompt": hf.LOSS_ON_ALL,
             "mask_history": Off("must be true or false, and not combined with train_on_prompt", Why.DOES_NOT_FIT),
-            "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
+            "ignore_pad_token_for_loss": Only((True,), "padding is excluded from the loss"),
             "packing": hf.PACKING,
             "neat_packing": To("data.packing", values={False: NotNeeded("set by packing")}),
             "max_samples": To("data.max_rows", "of each source"),
             "val_size": "data.eval_fraction",
             "eval_on_each_dataset": Off("one loss is measured over all held-out rows"),
-            "eval_num_beams predict_with_generate sortish_sampler generation_*": TRIED,
             "streaming": "data.streaming",
             "buffer_size": Automatic("rows are shuffled in each epoch"),
             "preprocessing_num_workers": "data.num_proc",
             "preprocessing_batch_size": Automatic("the size is chosen automatically"),
-            "overwrite_cache data_shared_file_system": hf.CACHED,
-            "tokenized_path": hf.CACHED,
+            """overwrite_cache data_shared_file_system tokenized_path""": hf.CACHED,
             # Its own arguments of training and of generation: hparams/training_args.py, generating_args.py.
-            "fp8_backend fp8_enable_fsdp_float8_all_gather": _OF_ANOTHER,
             "enable_torch_profiler profiler_* profile_modules": Off("the journal records the time of each step"),
             "ray_* master_addr master_port": NotNeeded(hf.SEVERAL_PROCESSES),
-            """do_sample temperature top_p top_k num_beams max_length max_new_tokens repetition_penalty length_penalty
-            skip_special_tokens""": TRIED,
         },
     ),
     groups=(
-        KeyGroup((), _packing_of_texts),
-        batch(hf.MICRO, micro_default=8),
-        start_adapter("adapter_name_or_path", "model_name_or_path", "adapter_folder", "create_new_adapter"),
-        schedule("lr_scheduler_type", has_stable_default=True),
+        Keys(_packing_of_texts), hf.BATCH,
+        Keys(
+            groups.start_adapter, "adapter_name_or_path", "adapter_folder", "create_new_adapter",
+            models="model_name_or_path",
+        ),
+        Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs", has_stable_default=True),
         *hf.GROUPS,
-        KeyGroup(("rope_scaling",), rope_by_length),
-        tokens("add_tokens", special=("add_special_tokens", "new_special_tokens")),
-        KeyGroup(("dataset", "eval_dataset"), _data), rows_held_out("val_size"), KeyGroup(("cutoff_len",), _length),
-        KeyGroup(("mix_strategy",), _mixing),
-        KeyGroup(("mask_history",), _learnt_turns),
-        KeyGroup(("template",), _template),
-        KeyGroup((), _usual_alpha),
-        KeyGroup(("neat_packing",), _neat_packing),
-        KeyGroup(("pissa_init", "pissa_iter"), _pissa),
-        KeyGroup(("finetuning_type", *_FROZEN), _some_layers),
-        method(
-            "finetuning_type", {"lora": "lora", "full": "full"}, four_bit=("quantization_bit",),
-            model=("stage", "template", "cutoff_len", "dataset"), otherwise="lora",
+        Keys(rope_by_length, "rope_scaling"),
+        Keys(tokens, "add_tokens", *_SPECIAL_TOKENS.split(), special=_SPECIAL_TOKENS),
+        Keys(_data, "dataset", key="data.path"), Keys(_data, "eval_dataset", key="data.eval_path"),
+        Keys(groups.rows_held_out, "val_size"), Keys(_length, "cutoff_len"),
+        Keys(_mixing, "mix_strategy", "interleave_probs"),
+        Keys(_learnt_turns, "mask_history", "train_on_prompt"),
+        Keys(_template, "template", "enable_thinking"),
+        Keys(_usual_alpha, "lora_rank", "lora_alpha"),
+        Keys(_neat_packing, "neat_packing", "packing"),
+        Keys(_pissa, "pissa_init", "pissa_iter"),
+        Keys(
+            _some_layers, "finetuning_type", "freeze_trainable_layers", "freeze_trainable_modules",
+            "freeze_extra_modules",
+        ),
+        Keys(
+            groups.method, "finetuning_type", "quantization_bit", adapter_key="finetuning_type",
+            methods={"lora": "lora", "full": "full"}, model="stage template cutoff_len dataset", otherwise="lora",
         ),
     ),
     defaults={

@@ -5,89 +5,48 @@ Its commands are sft, dpo and rm, and a file does not say which: it is read as o
 Source: src/llamafactory/v1/ of hiyouga/LLaMA-Factory at ff6d4d12e.
 """
 
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup, write_text
-from tui_trainer.importing.groups import (
-    PRECISION,
-    batch,
-    every_epochs,
-    method,
-    start_adapter,
-    write_zero,
-)
+from tui_trainer.importing import groups, rules
+from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers import llama_factory as v0
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.reading import read_foreign
-from tui_trainer.importing.rules import (
-    DTYPES,
-    Always,
-    Automatic,
-    NotNeeded,
-    NotSupported,
-    Off,
-    Refused,
-    Same,
-    To,
-    Why,
-    data_place,
-    file_near,
-    whole,
-)
-from tui_trainer.planning.batch_cut import EFFECTIVE
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, To
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 
 _ONLY_SUPERVISED = Refused("models are trained on texts and answers, not on preferences or rewards")
 _LISTS = (".yaml", ".yml")
 
 
-def _data(done: Conversion) -> None:
-    """A list's file, which stands for all of its data sets, or one data set. Only what is trained on is read there."""
-    found = done.first("train_dataset")
-    if not found or not isinstance(found[1], str):
+def _data(done: Conversion, given: Given) -> None:
+    """Read a list's file, which stands for all of its data sets, or one data set, as all of them are trained on."""
+    if not isinstance(name := given.value, str):
         return
-    path = file_near(done.folder, found[1])
+    path = rules.file_near(done.folder, name)
     if path and path.suffix in _LISTS:
-        v0.write_listed(done, found[0], "data.path", path, list(read_foreign(path)))
-    elif path or not found[1].endswith(_LISTS):
-        done.write("data.path", str(path or data_place(found[1])), found[0])
+        v0.write_listed(done, given, "data.path", path, list(read_foreign(path)))
+    elif path or not name.endswith(_LISTS):
+        done.write("data.path", str(path or rules.data_place(name)), given)
 
 
 def _answers(done: Conversion) -> None:
-    """The command sft is not in the file."""
+    """Write the task of the command sft, which is not in the file."""
     if done.has("model"):
         reason = "read for the sft command; a conversation is one row here, but LLaMA-Factory makes one row per answer"
         done.write("task.type", "chat", reason=reason)
 
 
-def _template(done: Conversion) -> None:
-    if found := done.first("custom_chat_template"):
-        write_text(done, str(found[1]), found[0])
-
-
-def _batch_of_all(done: Conversion) -> None:
-    """`global_batch_size` is that of all devices."""
-    rows = done.first("global_batch_size")
-    if rows and whole(rows[1]):
-        done.write(EFFECTIVE, rows[1], rows[0])
-        if done.first("micro_batch_size"):
-            done.leave(Why.NOT_NEEDED, "global_batch_size sets the rows per step", "micro_batch_size")
-
-
-def _split(done: Conversion) -> None:
-    found = done.first("dist_config.name")
-    if not found:
-        return
-    file = done.first("dist_config.config_file")
-    path = file_near(done.folder, str(file[1])) if file else None
-    if str(found[1]).startswith("fsdp"):
-        done.write(STRATEGY, "fsdp", found[0], reason=hf.LAYER_BY_LAYER)
+def _split(done: Conversion, name: Given, file: Given | None) -> None:
+    path = done.file(file)
+    if str(name.value).startswith("fsdp"):
+        done.write(STRATEGY, "fsdp", name, reason=hf.LAYER_BY_LAYER)
     elif path and isinstance(zero := read_foreign(path).get("zero_optimization"), dict):
-        write_zero(done, found[0], zero.get("stage", 0), (), path.name)
+        groups.write_zero(done, name.name, zero.get("stage", 0), (), path.name)
 
 
-def _four_bits(done: Conversion) -> None:
-    """bitsandbytes loads 4 bits where no number is said."""
-    if done.given.get("quant_config.name") == "bnb" and not done.has("quant_config.quantization_bit"):
-        done.write("tuning.method", "qlora", "quant_config.name", "peft_config.name", reason="4 bits by default")
+def _four_bits(done: Conversion, name: Given, bits: Given | None, method: Given | None) -> None:
+    """Write 4 bits, which bitsandbytes loads where no number is said."""
+    if name.value == "bnb" and not bits:
+        done.write("tuning.method", "qlora", name, method, reason="4 bits by default")
 
 
 IMPORTER = Importer(
@@ -101,9 +60,7 @@ IMPORTER = Importer(
             "model": "model.model_name_or_path",
             "trust_remote_code": "model.*",
             "flash_attn": To("model.attn_implementation", values=v0.KERNELS),
-            "model_class": Same(
-                ("llm",), "the model generates text", "only models that generate text are supported", Why.REFUSED
-            ),
+            "model_class": Only(("llm",), "the model generates text", "only models that generate text are supported"),
             "init_config": Automatic("weights are loaded straight onto the training device"),
             "kernel_config": hf.OWN_KERNELS,
             # Adapters and 4 bits: plugins/model_plugins/peft.py, quantization.py.
@@ -119,13 +76,11 @@ IMPORTER = Importer(
             peft_config.freeze_extra_modules peft_config.cast_trainable_params_to_fp32""": NotNeeded(
                 "only used by a method that is not enabled"
             ),
-            "quant_config.name": Same(
-                ("bnb", "auto"), *("4-bit weights use bitsandbytes",) * 2, Why.REFUSED
-            ),
+            "quant_config.name": Only(("bnb", "auto"), "4-bit weights use bitsandbytes"),
             "quant_config.quantization_bit": Refused("training on quantised weights is only supported in 4 bits"),
             "quant_config.quantization_type": "quantization.bnb_4bit_quant_type",
             "quant_config.double_quantization": "quantization.bnb_4bit_use_double_quant",
-            "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=DTYPES),
+            "quant_config.compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=rules.DTYPES),
             # config/data_args.py, config/training_args.py.
             "train_dataset": NotSupported("this list of data sets was not found; set data.path to the data file"),
             "eval_dataset": NotSupported("LLaMA-Factory v1 ignores this key; set data.eval_path for held-out rows"),
@@ -134,9 +89,9 @@ IMPORTER = Importer(
             "learning_rate num_train_epochs max_grad_norm seed": "training.*",
             "max_steps": To("training.max_steps", values={-1: hf.NO_STEP_LIMIT, 0: hf.NO_STEP_LIMIT}),
             "full_determinism": "training.deterministic",
-            "batching_strategy": Same(
+            "batching_strategy": Only(
                 ("normal", "padding_free"), "set by data.packing",
-                "the batch size is a number of rows here, not of tokens", Why.REFUSED,
+                "the batch size is a number of rows here, not of tokens",
             ),
             "batching_workers": hf.THREADS,
             "enable_activation_checkpointing": "training.gradient_checkpointing",
@@ -150,29 +105,28 @@ IMPORTER = Importer(
             # Several devices.
             "dist_config.name": Off(f"models are split by fsdp2 or DeepSpeed; {hf.SEVERAL_PROCESSES}"),
             "dist_config.config_file dist_config.dcp_path": NotNeeded("only used with dist_config.name"),
-            "dist_config.offload_params": To(OFFLOAD, values={False: NotNeeded("turned off in the file")}),
+            "dist_config.offload_params": To(OFFLOAD, values={False: rules.OFF}),
             "dist_config.mixed_precision": "training.mixed_precision",
             "dist_config.*": Off(hf.SEVERAL_PROCESSES),
-            "cp_size": Same((1,), hf.SEVERAL_PROCESSES, v0.OWN_ROWS, Why.REFUSED),
+            "cp_size": Only((1,), hf.SEVERAL_PROCESSES, v0.OWN_ROWS),
             "dp_size mp_replicate_size mp_shard_size cp_mode dist_timeout": NotNeeded(hf.SEVERAL_PROCESSES),
             # config/sample_args.py.
             "sample_backend max_new_tokens": v0.TRIED,
         },
     ),
     groups=(
-        KeyGroup(("global_batch_size",), _batch_of_all),
-        batch(("micro_batch_size",), (), micro_default=1),
-        PRECISION,
-        every_epochs("checkpoint.save_steps", ("save_epochs",), ("num_train_epochs",), 3.0),
-        KeyGroup(("dist_config.name",), _split),
-        KeyGroup(("train_dataset",), _data),
-        KeyGroup((), _answers), KeyGroup(("custom_chat_template",), _template),
-        start_adapter("peft_config.adapter_name_or_path", "model"),
-        KeyGroup((), _four_bits),
-        method(
-            "peft_config.name", {"lora": "lora"}, four_bit=("quant_config.quantization_bit",),
-            lora=("peft_config.r", "peft_config.lora_alpha", "peft_config.target_modules"), model=("model",),
-            otherwise="full",
+        Keys(groups.batch_of_all, "global_batch_size", "micro_batch_size"),
+        Keys(groups.batch, "micro_batch_size", micro_default=1),
+        hf.PRECISION,
+        Keys(groups.every_epochs, "save_epochs", "num_train_epochs", key="checkpoint.save_steps", epochs_default=3.0),
+        Keys(_split, "dist_config.name", "dist_config.config_file"),
+        Keys(_data, "train_dataset"), Keys(_answers), Keys(groups.template_text, "custom_chat_template"),
+        Keys(groups.start_adapter, "peft_config.adapter_name_or_path", models="model"),
+        Keys(_four_bits, "quant_config.name", "quant_config.quantization_bit", "peft_config.name"),
+        Keys(
+            groups.method, "peft_config.name", "quant_config.quantization_bit", adapter_key="peft_config.name",
+            methods={"lora": "lora"}, lora="peft_config.r peft_config.lora_alpha peft_config.target_modules",
+            model="model", otherwise="full",
         ),
     ),
     defaults={

@@ -3,8 +3,8 @@
 Source: ModelForge/schemas/training_schemas.py and strategies/ of ForgeOpus/ModelForge at 0d8ff5664.
 """
 
-from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import OWN_FILES, PRECISION, SCHEDULE, TRACKERS, WARMUP, batch, method
+from tui_trainer.importing import groups
+from tui_trainer.importing.conversion import Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Always, Automatic, Refused, To, data_place, task_by
 
@@ -37,11 +37,11 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        batch(hf.MICRO, micro_default=1, accumulation_default=4),
-        OWN_FILES, hf.ADAFACTOR, hf.ADAPTER, PRECISION, SCHEDULE, WARMUP, TRACKERS, hf.EVALUATE, hf.SAVE, *hf.FSDP,
-        method(
-            "strategy", {"sft": "lora", "qlora": "qlora"}, four_bit=("use_4bit", "load_in_4bit"), model=("model_name",),
-            otherwise="lora",
+        Keys(groups.batch, hf.MICRO, "gradient_accumulation_steps", micro_default=1, accumulation_default=4),
+        *hf.SHARED_GROUPS, *hf.FSDP,
+        Keys(
+            groups.method, "strategy", "use_4bit", "load_in_4bit", adapter_key="strategy",
+            methods={"sft": "lora", "qlora": "qlora"}, model="model_name", otherwise="lora",
         ),
     ),
     defaults={

@@ -3,8 +3,8 @@
 Source: `LoraConfig` of peft 0.21.
 """
 
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
-from tui_trainer.importing.groups import adapted_layers, method, usual_layers
+from tui_trainer.importing import groups
+from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
 from tui_trainer.importing.importers.transformers import INIT, LAYERS, OTHER_TOOL, SEVERAL_PROCESSES, WHOLE_LAYERS
 from tui_trainer.importing.rules import Automatic, NotNeeded, Off, Refused, To, Why, task_by
 
@@ -20,16 +20,15 @@ _PLAIN = "only plain LoRA is supported"
 _HEADS = ("classifier", "score")
 
 
-def _heads(done: Conversion) -> None:
-    """Of PEFT's own two names for a head, a model has one, and its head is trained as a whole here anyway."""
-    found = done.first("modules_to_save")
-    if not found or not isinstance(found[1], list) or not set(_HEADS) <= set(map(str, found[1])):
+def _heads(done: Conversion, given: Given) -> None:
+    """Read PEFT's two names for a head: a model has one of them, and its head is trained as a whole here anyway."""
+    if not isinstance(given.value, list) or not set(_HEADS) <= set(map(str, given.value)):
         return
     reason = "the head of a classifier is always fully trained, whatever its name"
-    if others := [name for name in found[1] if name not in _HEADS]:
-        done.write("tuning.modules_to_save", others, "modules_to_save", reason=reason)
+    if others := [name for name in given.value if name not in _HEADS]:
+        done.write("tuning.modules_to_save", others, given, reason=reason)
     else:
-        done.leave(Why.ALWAYS, reason, "modules_to_save")
+        done.leave(Why.ALWAYS, reason, given)
 
 
 IMPORTER = Importer(
@@ -59,10 +58,13 @@ IMPORTER = Importer(
         },
     ),
     groups=(
-        method("peft_type", {"LORA": "lora"}, lora=("r",)),
-        KeyGroup(("modules_to_save",), _heads),
-        adapted_layers(("layers_to_transform",), ("layers_pattern",), "target_modules"),
-        usual_layers("target_modules"),
+        Keys(groups.method, "peft_type", adapter_key="peft_type", methods={"LORA": "lora"}, lora="r"),
+        Keys(_heads, "modules_to_save"),
+        Keys(
+            groups.adapted_layers, "layers_to_transform", "layers_pattern", "target_modules",
+            target_key="target_modules",
+        ),
+        Keys(groups.usual_layers, target_key="target_modules"),
     ),
     defaults={"tuning.r": 8, "tuning.lora_alpha": 8},
-)
+)  # fmt: skip

@@ -1,12 +1,12 @@
 """The flat file of somebody's own training script, with the names that such scripts use."""
 
-from tui_trainer.importing.conversion import Importer
-from tui_trainer.importing.groups import batch, method, own_files, schedule
+from tui_trainer.importing import groups
+from tui_trainer.importing.conversion import Importer, Keys
 from tui_trainer.importing.importers import transformers as hf
 from tui_trainer.importing.rules import Automatic, Off
 from tui_trainer.importing.tokens_and_positions import rope_table, tokens
 
-_ACCUMULATION = ("gradient_accumulation_steps", "grad_accum_steps", "gradient_accumulation", "grad_accum")
+_ACCUMULATION = "gradient_accumulation_steps grad_accum_steps gradient_accumulation grad_accum"
 
 IMPORTER = Importer(
     name="training_script",
@@ -38,11 +38,15 @@ IMPORTER = Importer(
     ),
     groups=(
         hf.BLOCKS,
-        batch(("batch_size", *hf.MICRO), _ACCUMULATION),
-        schedule("scheduler", "lr_scheduler"),
+        Keys(groups.batch, f"batch_size {hf.MICRO}", _ACCUMULATION),
+        Keys(groups.schedule, "scheduler lr_scheduler", "lr_scheduler_kwargs"),
         *hf.GROUPS,
-        own_files("tokenizer", "tokenizer_path"),
-        rope_table("rope_scaling"), tokens("add_tokens", "new_tokens", special=("additional_special_tokens",)),
-        method("use_lora", {True: "lora", False: "full"}, four_bit=("load_in_4bit", "use_4bit", "use_qlora")),
+        Keys(groups.own_files, "tokenizer", "tokenizer_path"),
+        Keys(rope_table, "rope_scaling"),
+        Keys(tokens, "add_tokens", "new_tokens", "additional_special_tokens", special="additional_special_tokens"),
+        Keys(
+            groups.method, "use_lora", "load_in_4bit", "use_4bit", "use_qlora", adapter_key="use_lora",
+            methods={True: "lora", False: "full"},
+        ),
     ),
 )  # fmt: skip

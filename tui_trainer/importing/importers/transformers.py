@@ -7,36 +7,9 @@ Source: `TrainingArguments` of transformers 5.23 and the names of versions 4.x; 
 
 from typing import Any
 
-from tui_trainer.importing import rules as values
-from tui_trainer.importing.conversion import Conversion, Importer, KeyGroup
-from tui_trainer.importing.groups import (
-    BEST_WEIGHTS,
-    DEEPSPEED,
-    EARLY_STOPPING,
-    OWN_FILES,
-    PRECISION,
-    SCHEDULE,
-    TRACKERS,
-    WARMUP,
-    batch,
-    cadence,
-    method,
-    start_adapter,
-    switched,
-)  # fmt: skip
-from tui_trainer.importing.rules import (
-    Always,
-    Automatic,
-    Left,
-    NotNeeded,
-    NotSupported,
-    Off,
-    Refused,
-    Same,
-    Table,
-    To,
-    Why,
-)  # fmt: skip
+from tui_trainer.importing import groups, rules
+from tui_trainer.importing.conversion import Conversion, Given, Importer, Keys
+from tui_trainer.importing.rules import Always, Automatic, NotNeeded, NotSupported, Off, Only, Refused, Same, To, Why
 from tui_trainer.importing.tokens_and_positions import rope_table
 
 SEVERAL_PROCESSES = "[distributed] sets how several processes train together"
@@ -49,18 +22,17 @@ OWN_KERNELS = Automatic("head and loss are computed in chunks; attention uses to
 LIVING_THREADS = Automatic("data loading threads live as long as the run")
 CACHED = Automatic("prepared data is cached, and prepared again when text, tokenizer or length change")
 NEW_ORDER = Always("rows are shuffled in each epoch")
-PREPARED = Off("data is prepared before the run")
 DEVICE = Automatic("the GPU with the most free memory is used, or the CPU if there is no GPU; choose with --gpu")
 PACKING = To("data.packing", "packed documents do not attend to each other here")
 THREADS = To("dataloader.num_workers", "loader workers are threads, not processes")
-OPTIMIZER = To("training.optim", values=values.OPTIMIZERS)
-SCHEDULER = To("training.lr_scheduler_type", values=values.SCHEDULERS)
-LAYERS = To("tuning.target_modules", convert=values.module_names)
-WHOLE_LAYERS = To("tuning.modules_to_save", convert=values.module_names)
+OPTIMIZER = To("training.optim", values=rules.OPTIMIZERS)
+SCHEDULER = To("training.lr_scheduler_type", values=rules.SCHEDULERS)
+LAYERS = To("tuning.target_modules", convert=rules.module_names)
+WHOLE_LAYERS = To("tuning.modules_to_save", convert=rules.module_names)
 LOSS_ON_ALL = To(
     "task.loss_on",
     values={True: "all", False: "assistant"},
-    otherwise=Left(Why.DOES_NOT_FIT, "must be true or false"),
+    otherwise=rules.Left(Why.DOES_NOT_FIT, "must be true or false"),
 )
 # `datasets` calls the only configuration of a data set so.
 CONFIGURATION = To("data.name", values={"default": Automatic("the default configuration is read")})
@@ -74,32 +46,29 @@ _ON_THE_HOST = "weights, gradients and optimizer state stay in host memory"
 # How its own file, accelerate's and axolotl's name it.
 OFFLOADS = """fsdp_offload_params fsdp_config.fsdp_offload_params fsdp_config.offload_params
 fsdp_config.fsdp_cpu_offload fsdp_config.cpu_offload"""
-RECOMPUTES = tuple(
-    """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkpointing
-    fsdp_config.activation_checkpointing""".split()
-)
+RECOMPUTES = """fsdp_activation_checkpointing fsdp_config.fsdp_activation_checkpointing
+fsdp_config.activation_checkpointing"""
 
 
-def _adafactor(done: Conversion) -> None:
-    """A switch of older versions, which wins over `optim`."""
-    found = done.first("adafactor")
-    if found and found[1] is True:
-        done.write("training.optim", "adafactor", "adafactor")
-        if done.first("optim"):
-            done.leave(Why.NOT_NEEDED, "adafactor takes precedence", "optim")
+def _adafactor(done: Conversion, switch: Given, optimizer: Given | None) -> None:
+    """Read a switch of older versions, which wins over `optim`."""
+    if switch.is_on:
+        done.write("training.optim", "adafactor", switch)
+        done.leave(Why.NOT_NEEDED, "adafactor takes precedence", optimizer)
 
 
-def _blocks(done: Conversion) -> None:
-    """Texts in one row of this length after another, as `run_clm` fills it."""
-    if found := done.first("block_size"):
-        done.write("data.max_length", found[1], found[0])
-        if not done.has("packing"):
-            done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
+def _blocks(done: Conversion, length: Given) -> None:
+    """Read texts in one row of this length after another, as `run_clm` fills it."""
+    done.write("data.max_length", length.value, length)
+    if not done.has("packing"):
+        done.write("data.packing", True, reason="texts are packed one after another into rows of block_size")
 
 
 def splits(given: Any) -> tuple[str, bool]:
-    """Of `fsdp`, true or words such as "full_shard auto_wrap": the strategy, empty where none is named, and whether
-    parts stay on the host."""
+    """Return the strategy that `fsdp` names, empty where it names none, and whether parts stay on the host.
+
+    `given` is true or words such as "full_shard auto_wrap".
+    """
     words = {str(word).lower() for word in (given if isinstance(given, list) else str(given).split())}
     return next((strategy for strategy, names in _STRATEGIES.items() if words & names), ""), "offload" in words
 
@@ -116,25 +85,24 @@ def _offload_of_accumulation(given: Any) -> bool:
     raise ValueError("the only supported argument of accumulation is use_cpu_offload")
 
 
-def _fsdp_offload(done: Conversion) -> None:
-    """The word that says it is about what is split; without a split it says nothing."""
-    strategy, offloads = splits(done.given.get("fsdp"))
+def _fsdp_offload(done: Conversion, fsdp: Given) -> None:
+    """Read the word that says it is about what is split; without a split it says nothing."""
+    strategy, offloads = splits(fsdp.value)
     if offloads and strategy in ("fsdp", "hsdp"):
-        done.write("distributed.strategy", strategy, "fsdp", reason=LAYER_BY_LAYER)
-        done.write("distributed.cpu_offload", True, "fsdp", reason=_ON_THE_HOST)
+        done.write("distributed.strategy", strategy, fsdp, reason=LAYER_BY_LAYER)
+        done.write("distributed.cpu_offload", True, fsdp, reason=_ON_THE_HOST)
 
 
-def _fsdp_checkpointing(done: Conversion) -> None:
-    """It stands in the place of gradient_checkpointing, which is off then."""
-    found, beside = done.first(*RECOMPUTES), done.first("gradient_checkpointing")
-    if found and found[1] is True:
-        done.write("training.gradient_checkpointing", True, found[0], *(beside[:1] if beside else ()))
+def _fsdp_checkpointing(done: Conversion, switch: Given) -> None:
+    """Read what stands in the place of gradient_checkpointing, which is off then."""
+    if switch.is_on:
+        done.write("training.gradient_checkpointing", True, switch, done.first("gradient_checkpointing"))
 
 
-MODEL: Table = {
+MODEL: rules.Table = {
     "model_name_or_path attn_implementation trust_remote_code": "model.*",
     "model_revision": "model.revision",
-    "dtype torch_dtype": To("model.dtype", values=values.DTYPES),
+    "dtype torch_dtype": To("model.dtype", values=rules.DTYPES),
     "low_cpu_mem_usage": Always("weights are loaded straight onto the training device"),
     "use_cache": Same((False,), "the key-value cache is off in training", "the key-value cache has no use in training"),
     "device_map": DEVICE,
@@ -144,52 +112,51 @@ MODEL: Table = {
     "token": NotNeeded("HF_TOKEN is read from the environment"),
 }
 INIT = To("tuning.init_lora_weights", values={True: "default"})
-OFF = NotNeeded("turned off in the file")
 
 
 def _last_layers(count: Any) -> str:
-    if values.whole(count) is None:
+    if rules.whole(count) is None:
         raise ValueError("must be a number of layers")
-    return f"last {values.whole(count)}"
+    return f"last {rules.whole(count)}"
 
 
-LORA: Table = {
+LORA: rules.Table = {
     "lora_r": "tuning.r",
     "lora_alpha lora_dropout use_rslora use_dora loraplus_lr_ratio": "tuning.*",
-    "lora_plus_lr_ratio loraplus_ratio": To("tuning.loraplus_lr_ratio", values={0: OFF}),
+    "lora_plus_lr_ratio loraplus_ratio": To("tuning.loraplus_lr_ratio", values={0: rules.OFF}),
     "use_loraplus": Refused("set tuning.loraplus_lr_ratio for LoRA+"),
-    "use_pissa": To(INIT.key, values={True: "pissa", False: OFF}),
+    "use_pissa": To(INIT.key, values={True: "pissa", False: rules.OFF}),
     "init_lora_weights": INIT,
     "lora_target_modules": LAYERS,
     "lora_target_parameters": "tuning.target_parameters",
     "lora_modules_to_save": WHOLE_LAYERS,
 }
-FOUR_BITS: Table = {
+FOUR_BITS: rules.Table = {
     "load_in_8bit": Refused("adapters are trained on 16-bit or 4-bit weights, not on 8-bit ones"),
     "load_in_4bit": Refused("on 4-bit weights, only adapters are trained (qlora)"),
     "bnb_4bit_quant_type bnb_4bit_use_double_quant": "quantization.*",
-    "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=values.DTYPES),
+    "bnb_4bit_compute_dtype": To("quantization.bnb_4bit_compute_dtype", values=rules.DTYPES),
     "bnb_4bit_quant_storage": Off("4-bit weights are stored as bytes"),
 }
-HUB_DATA: Table = {
-    "dataset_name": To("data.path", convert=values.data_set_name),
+HUB_DATA: rules.Table = {
+    "dataset_name": To("data.path", convert=rules.data_set_name),
     "dataset_config": CONFIGURATION,
 }
 # The arguments of the example scripts that come with transformers.
-SCRIPT_DATA: Table = {
+SCRIPT_DATA: rules.Table = {
     "train_file": "data.path",
     "validation_file": "data.eval_path",
-    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=values.percent),
+    "validation_split_percentage": To("data.eval_fraction", "a share of the text", convert=rules.percent),
     **HUB_DATA,
     "dataset_config_name": CONFIGURATION,
     "max_source_length": "data.max_length",
     "streaming": "data.streaming",
-    "keep_linebreaks": Same((True,), "line breaks are kept", "line breaks are kept here", Why.REFUSED),
+    "keep_linebreaks": Only((True,), "line breaks are kept", "{} here"),
     "test_file max_predict_samples": NotNeeded("evaluate on other data with `tui-trainer evaluate RUN`"),
     "task_name": Refused("for GLUE, set data.path = hub:nyu-mll/glue and data.name to the name of the task"),
     "val_max_target_length num_beams": NotSupported("evaluations generate answers without this setting"),
-    "ignore_pad_token_for_loss": Same((True,), *("padding is excluded from the loss",) * 2, Why.REFUSED),
-    "label_all_tokens": Same((False,), *("only the first token of a word is labelled",) * 2, Why.REFUSED),
+    "ignore_pad_token_for_loss": Only((True,), "padding is excluded from the loss"),
+    "label_all_tokens": Only((False,), "only the first token of a word is labelled"),
     "resize_position_embeddings lang": Refused("the architecture of the model cannot be changed"),
     "return_entity_level_metrics": Always("scores per entity are always computed"),
     "max_target_length source_prefix doc_stride max_answer_length": "task.*",
@@ -206,14 +173,14 @@ SCRIPT_DATA: Table = {
     "overwrite_cache": CACHED,
     "pad_to_max_length": Automatic("rows are padded to the longest row of their batch, or packed"),
 }
-ARGUMENTS: Table = {
+ARGUMENTS: rules.Table = {
     """learning_rate num_train_epochs warmup_steps weight_decay max_grad_norm label_smoothing_factor adam_beta1
     adam_beta2 adam_epsilon seed tf32 torch_compile neftune_noise_alpha
     router_aux_loss_coef""": "training.*",
-    "noisy_embedding_alpha neftune_alpha": To("training.neftune_noise_alpha", values={0: OFF}),
+    "noisy_embedding_alpha neftune_alpha": To("training.neftune_noise_alpha", values={0: rules.OFF}),
     "use_neftune": Refused("set training.neftune_noise_alpha for noise on embeddings"),
-    "trainable_layers": To("tuning.trainable_layers", values={0: OFF}),
-    "unfreeze_last_n_layers": To("tuning.trainable_layers", values={0: OFF}, convert=_last_layers),
+    "trainable_layers": To("tuning.trainable_layers", values={0: rules.OFF}),
+    "unfreeze_last_n_layers": To("tuning.trainable_layers", values={0: rules.OFF}, convert=_last_layers),
     "max_steps": To("training.max_steps", values={-1: NO_STEP_LIMIT, 0: NO_STEP_LIMIT}),
     "lr_scheduler_type": SCHEDULER,
     "lr_scheduler_kwargs": Refused("only cosine_with_min_lr and warmup_stable_decay take arguments"),
@@ -240,9 +207,7 @@ ARGUMENTS: Table = {
     "group_by_length": "data.group_by_length",
     "train_sampling_strategy": To("data.group_by_length", values={"group_by_length": True, "random": NEW_ORDER}),
     "length_column_name": Automatic("lengths are counted when the data is prepared"),
-    "dataloader_num_workers": "dataloader.num_workers",
-    "dataloader_prefetch_factor": "dataloader.prefetch_factor",
-    "dataloader_pin_memory": "dataloader.pin_memory",
+    **{f"dataloader_{name}": f"dataloader.{name}" for name in ("num_workers", "prefetch_factor", "pin_memory")},
     "dataloader_persistent_workers dataloader_multiprocessing_context": LIVING_THREADS,
     "dataloader_drop_last": Same((False,), "the last rows of an epoch are used", "every row is used in an epoch"),
     "sortish_sampler": Off("set data.group_by_length to batch rows of similar length"),
@@ -254,7 +219,7 @@ ARGUMENTS: Table = {
     # Evaluation.
     "eval_steps early_stopping_patience early_stopping_threshold": "evaluation.*",
     "per_device_eval_batch_size per_gpu_eval_batch_size": "evaluation.per_device_eval_batch_size",
-    "metric_for_best_model": To("evaluation.metric_for_best_model", convert=values.metric_name),
+    "metric_for_best_model": To("evaluation.metric_for_best_model", convert=rules.metric_name),
     "greater_is_better": Automatic("determined by the metric"),
     "load_best_model_at_end": Off("the best weights are kept if evaluation.early_stopping_patience is above 0"),
     "eval_delay": Off("the first evaluation is at the first multiple of evaluation.eval_steps"),
@@ -287,10 +252,8 @@ ARGUMENTS: Table = {
     "include_num_input_tokens_seen include_tokens_per_second": Always("tokens are counted in every step"),
     "deepspeed": Off("the DeepSpeed file was not found; set distributed.strategy = deepspeed-2 or deepspeed-3"),
     "fsdp": To("distributed.strategy", LAYER_BY_LAYER, convert=_strategy),
-    f"{OFFLOADS} use_cpu_offload": To(
-        "distributed.cpu_offload", _ON_THE_HOST, values={False: NotNeeded("turned off in the file")}
-    ),
-    " ".join(RECOMPUTES): Off("must be true or false", Why.DOES_NOT_FIT),
+    f"{OFFLOADS} use_cpu_offload": To("distributed.cpu_offload", _ON_THE_HOST, values={False: rules.OFF}),
+    RECOMPUTES: Off("must be true or false", Why.DOES_NOT_FIT),
     "fsdp_*": Automatic("each layer is split together with its gradients and optimizer state"),
     "local_rank ddp_*": NotNeeded("torchrun sets this for each process"),
     "project trackio_*": NOT_SENT,
@@ -310,27 +273,31 @@ DEFAULTS = {
     "training.effective_batch_size": 8, "training.learning_rate": 5e-5, "training.lr_scheduler_type": "linear",
     "training.warmup_steps": 0,
 }  # fmt: skip
-MICRO = ("per_device_train_batch_size", "per_gpu_train_batch_size")
-EVALUATE = cadence("evaluation.eval_steps", ("eval_strategy", "evaluation_strategy"), "eval_steps")
-SAVE = cadence("checkpoint.save_steps", ("save_strategy",), "save_steps")
-FSDP = (KeyGroup(("fsdp",), _fsdp_offload), KeyGroup(RECOMPUTES, _fsdp_checkpointing))
-ADAFACTOR = KeyGroup(("adafactor",), _adafactor)
-BLOCKS = KeyGroup(("block_size",), _blocks)
-ADAPTER = start_adapter("adapter_path peft_path", "model_name_or_path model_name")
-GROUPS = (
-    OWN_FILES,
-    ADAFACTOR,
-    ADAPTER,
-    switched("use_neftune", "neftune_noise_alpha", "neftune_alpha"),
-    switched("use_loraplus", "loraplus_lr_ratio", "lora_plus_lr_ratio", "loraplus_ratio"),
+MICRO = "per_device_train_batch_size per_gpu_train_batch_size"
+BATCH = Keys(groups.batch, MICRO, "gradient_accumulation_steps", micro_default=8)
+PRECISION = Keys(groups.precision, "bf16", "fp16")
+WARMUP = Keys(groups.warmup, "warmup_ratio", "warmup_steps")
+TRACKERS = Keys(groups.trackers, "report_to")
+DEEPSPEED = Keys(groups.deepspeed, "deepspeed")
+FSDP = (Keys(_fsdp_offload, "fsdp"), Keys(_fsdp_checkpointing, RECOMPUTES))
+BLOCKS = Keys(_blocks, "block_size")
+SHARED_GROUPS = (
+    Keys(groups.own_files, "tokenizer_name", "config_name", "tokenizer_name_or_path"),
+    Keys(_adafactor, "adafactor", "optim"),
+    Keys(groups.start_adapter, "adapter_path peft_path", models="model_name_or_path model_name"),
     PRECISION,
-    SCHEDULE,
+    Keys(groups.schedule, "lr_scheduler_type", "lr_scheduler_kwargs"),
     WARMUP,
-    EARLY_STOPPING,
-    BEST_WEIGHTS,
     TRACKERS,
-    EVALUATE,
-    SAVE,
+    Keys(groups.cadence, "eval_strategy evaluation_strategy", "eval_steps", key="evaluation.eval_steps"),
+    Keys(groups.cadence, "save_strategy", "save_steps", key="checkpoint.save_steps"),
+)
+GROUPS = (
+    *SHARED_GROUPS,
+    Keys(groups.switched, "use_neftune", "neftune_noise_alpha neftune_alpha"),
+    Keys(groups.switched, "use_loraplus", "loraplus_lr_ratio lora_plus_lr_ratio loraplus_ratio"),
+    Keys(groups.early_stopping, "early_stopping", "early_stopping_patience"),
+    Keys(groups.best_weights, "load_best_model_at_end"),
     DEEPSPEED,
     *FSDP,
 )
@@ -345,8 +312,8 @@ IMPORTER = Importer(
     activation_checkpointing past_index skip_memory_metrics label_names""",
     tables=(ARGUMENTS, MODEL, LORA, FOUR_BITS, SCRIPT_DATA, {"max_seq_length": "data.max_length"}),
     groups=(
-        BLOCKS, batch(MICRO, micro_default=8), *GROUPS, rope_table("rope_scaling"),
-        method(four_bit=("load_in_4bit",), model=("model_name_or_path",), otherwise="full"),
+        BLOCKS, BATCH, *GROUPS, Keys(rope_table, "rope_scaling"),
+        Keys(groups.method, "", "load_in_4bit", model="model_name_or_path", otherwise="full"),
     ),
     defaults=DEFAULTS,
 )  # fmt: skip
