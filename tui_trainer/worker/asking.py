@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from math import inf
 from time import monotonic
 from typing import Any
@@ -50,11 +50,8 @@ def ask(
     """
     # What comes next may need its memory.
     shapes_worker.close()
-    worker = Worker(question, sees_gpus=sees_gpus)
-    try:
+    with closing(Worker(question, sees_gpus=sees_gpus)) as worker:
         return worker.ask(question, asked, timeout_seconds=timeout_seconds, progress=progress)
-    finally:
-        worker.close()
 
 
 class Worker:

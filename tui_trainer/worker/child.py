@@ -75,9 +75,13 @@ class Child:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        """Wait until it has ended; where Ctrl+C has reached it as well, for a moment."""
+        """Wait until it has ended. After an error it has a moment, as Ctrl+C may have reached it too, and is killed."""
         self.let_go()
-        self.process.__exit__(*raised)
+        if raised[0]:
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(_PATIENCE_SECONDS)
+            self.process.kill()
+        self.process.wait()
 
     @property
     def seconds(self) -> float:
