@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.program_server import give_room_on_the_disk
-from tests.programs import shared_folder, start_worker
+from tests.programs import ForkedWorker, shared_folder
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.errors import EXIT_DONE
 from tui_trainer.hardware.environment import prepare_environment
@@ -138,7 +138,7 @@ def private_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker is a fork of a process that has loaded torch; of tests with the mark e2e, a process of its own."""
     if not request.node.get_closest_marker("e2e"):
-        monkeypatch.setattr(asking, "_start", start_worker)
+        monkeypatch.setattr(asking, "Child", ForkedWorker)
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO
+from typing import Any
 from uuid import uuid4
 
-from tui_trainer.worker.questions import ASKING_PROCESS
+from tui_trainer.worker.child import Child
 
 _SERVER = Path(__file__).with_name("program_server.py")
 _STARTS_WITHIN_SECONDS = 300
@@ -50,8 +50,6 @@ class Program:
     def __init__(self, connection: socket.socket, pid: int) -> None:
         self._connection = connection
         self.pid = pid
-        self.stdin: IO[bytes] | None = None
-        self.stdout: IO[bytes] | None = None
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -128,17 +126,14 @@ def start_program(
     return Program(connection, json.loads(connection.recv(1000))["pid"])
 
 
-def start_worker(command: Sequence[str], environment: Mapping[str, str], errors: IO[bytes]) -> Program:
-    """In the place of `worker.asking._start`. Its parent is the server: it does not end with who asks."""
-    python, path, by_module, module, *questions = command
-    assert (python, path, by_module) == (sys.executable, "-P", "-m")
-    (read, ours), (heard, write) = os.pipe(), os.pipe()
-    own = {name: value for name, value in environment.items() if name != ASKING_PROCESS}
-    program = start_program(questions, module=module, files=[read, write, errors.fileno()], environment=own)
-    os.close(read)
-    os.close(write)
-    program.stdin, program.stdout = os.fdopen(ours, "wb"), os.fdopen(heard, "rb")
-    return program
+class ForkedWorker(Child):
+    """In the place of `worker.asking.Child`: a fork of the server."""
+
+    def _spawn(self, command: Sequence[str], *, stdin: Any, stdout: Any, stderr: Any, env: Any, **_: Any) -> Any:
+        python, path, by_module, module, *questions = command
+        assert (python, path, by_module) == (sys.executable, "-P", "-m")
+        files = [stdin.fileno(), stdout.fileno(), stderr.fileno()]
+        return start_program(questions, module=module, files=files, environment=env)
 
 
 def run_program(

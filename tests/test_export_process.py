@@ -12,10 +12,10 @@ import pytest
 from tui_trainer.bench.rehearsal import GainProcess, SizesProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
-from tui_trainer.launching import command_process
 from tui_trainer.launching.export_process import ExportProcess, choices
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.runs.folder import RunFolder
+from tui_trainer.worker import child as children
 
 
 def program(place: Path, script: str) -> Path:
@@ -62,29 +62,29 @@ def test_export_runs_the_command_and_reads_its_outcome(exporting, tmp_path):
     assert process.alive
     until(process.poll)
     assert (tmp_path / "asked").read_text() == f"-P -m tui_trainer export {tmp_path}/run --to merged --json\n"
-    assert process.outcome.is_good and process.outcome.words == ("compared on 3 rows",)
-    assert process.outcome.folder == "/runs/run/export/merged"
+    assert process.is_good and process.words == ["compared on 3 rows"]
+    assert process.result["folder"] == "/runs/run/export/merged"
     assert not process.poll() and not process.alive, "its end is new once"
 
 
 def test_progress_is_known_during_the_export(exporting, tmp_path):
     progress = {"what": "writing", "done": 3, "total": 12, "unit": "tensors"}
     process = exporting(f"echo '{json.dumps(progress)}' >&2; while [ ! -e {tmp_path}/go ]; do sleep 0.01; done")
-    until(lambda: process.poll() or process.progress == ("writing", 3.0, 12, "tensors"))
+    until(lambda: process.poll() or (process.part, process.progress) == ("writing", (3.0, 12, "tensors")))
     assert process.alive
     (tmp_path / "go").touch()
     until(process.poll)
-    assert not process.outcome.is_good and "exit code 0" in process.outcome.words[0]
+    assert not process.is_good and "exit code 0" in process.words[0]
 
 
 def test_failure_is_the_message_of_the_program_and_not_a_warning(exporting):
     process = exporting("echo noise; echo 'tui-trainer: the disk is full' >&2; echo more noise; exit 1")
     until(process.poll)
-    assert process.outcome.words == ("the disk is full",) and not process.outcome.folder
+    assert process.words == ["the disk is full"] and not process.result
 
 
 def test_cancel_ends_all_processes_also_those_that_ignore_it_and_leaves_nothing(exporting, tmp_path, monkeypatch):
-    monkeypatch.setattr(command_process, "_PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr(children, "_PATIENCE_SECONDS", 0.05)
     half = tmp_path / "run/export/.writing-merged"
     half.mkdir(parents=True)
     # A signal that is ignored is ignored by children, too.
@@ -92,7 +92,7 @@ def test_cancel_ends_all_processes_also_those_that_ignore_it_and_leaves_nothing(
     until(lambda: (tmp_path / "child").exists() and (tmp_path / "child").read_text().strip())
     process.cancel()
     until(process.poll)
-    assert process.is_cancelled and "cancelled" in process.outcome.words[0] and not half.exists()
+    assert process.is_cancelled and "cancelled" in process.words[0] and not half.exists()
     child = Path(f"/proc/{(tmp_path / 'child').read_text().strip()}/stat")
     until(lambda: not child.exists() or child.read_text().split()[2] == "Z")
 
@@ -104,7 +104,7 @@ def test_export_that_is_let_go_continues_to_its_end(exporting, tmp_path):
     process.let_go()
     (tmp_path / "go").touch()
     until((tmp_path / "done").exists)
-    process._process.wait()
+    process.process.wait()
 
 
 def test_measurement_of_checks_runs_the_command_with_the_settings_of_the_screens(measuring, tmp_path):

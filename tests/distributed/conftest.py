@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.distributed.forked_ranks import ForkedRanks
+from tests.distributed.forked_ranks import Agent, ForkedRanks
 from tests.distributed.outcomes import DIES, STOPS, at_step, same
 from tui_trainer.launching import torchrun
 from tui_trainer.runs.folder import RunFolder
@@ -26,9 +27,10 @@ def forked_ranks(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
             if (earlier.killed.parent, earlier.node_rank) == (folder.root, node_rank):
                 groups.ends.append([rank.wait(1500) for rank in earlier.ranks])
                 break
-        group = ForkedRanks(folder, plan, log, lambda rank: groups.prelude(number, rank), node_rank, rendezvous)
-        groups.started.append(group)
-        return group
+        begin = partial(ForkedRanks, folder, plan, lambda rank: groups.prelude(number, rank), node_rank, rendezvous)
+        agent = Agent(begin, log)
+        groups.started.append(agent.ranks)
+        return agent
 
     monkeypatch.setattr(torchrun, "_start", start)
     return groups

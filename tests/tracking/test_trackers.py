@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
 import sys
 import threading
 from dataclasses import replace
 from importlib.machinery import ModuleSpec
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
@@ -26,6 +25,7 @@ from tui_trainer.tracking import feeder as feeding
 from tui_trainer.tracking import reader
 from tui_trainer.tracking.contract import find_tracker
 from tui_trainer.tracking.feeder import Feeder, metrics_of
+from tui_trainer.worker.child import Child
 
 # A library that raises at each call, and one that hangs, in the place of real ones.
 RAISES = "def init(*_, **__):\n    raise ConnectionError('no network')\n"
@@ -182,11 +182,12 @@ def test_failing_and_hanging_trackers_do_not_change_a_run(tiny_run, tmp_path, mo
     monkeypatch.setenv("PYTHONPATH", str(libraries))
     children = []
 
-    def popen(*arguments, **options):
-        children.append(subprocess.Popen(*arguments, **options))
-        return children[-1]
+    class Noted(Child):
+        def _spawn(self, *arguments, **options):
+            children.append(super()._spawn(*arguments, **options))
+            return children[-1]
 
-    monkeypatch.setattr(launching, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": popen}))
+    monkeypatch.setattr(launching, "Child", Noted)
     plain, _ = tiny_run("plain")
     assert not children and not (plain.root / "tracking").exists()
 
@@ -225,7 +226,7 @@ def test_a_reader_that_cannot_be_started_is_a_problem(tiny_run, monkeypatch):
     def refuse(*_, **__):
         raise OSError("no memory")
 
-    monkeypatch.setattr(launching, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": refuse}))
+    monkeypatch.setattr(launching, "Child", refuse)
     monkeypatch.setattr("tui_trainer.planning.conflicts.tracker_problems", lambda _: [])
     folder, outcome = tiny_run("tracked", {"logging.report_to": "tensorboard"})
     assert outcome.exit_code == EXIT_DONE

@@ -11,7 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.programs import start_worker
+from tests.programs import ForkedWorker
 from tests.runs.journals import read_all
 from tests.tiny_models import EXPERTS, save_tiny_model
 from tests.training.test_router_loss import STEPS, steps_of, trained_run
@@ -39,7 +39,7 @@ CASES = {
 @pytest.fixture(autouse=True)
 def forked_questions(monkeypatch):
     """Which process counts a model is no question of these tests."""
-    monkeypatch.setattr(asking, "_start", start_worker)
+    monkeypatch.setattr(asking, "Child", ForkedWorker)
 
 
 @pytest.fixture(scope="module")

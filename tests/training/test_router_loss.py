@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoTokenizer
 
 from tests.combinations import in_the_sweep
-from tests.programs import start_worker
+from tests.programs import ForkedWorker
 from tests.runs.journals import read_all
 from tests.tiny_models import EXPERTS, save_tiny_model, texts, tiny_model
 from tui_trainer.config.load import Request
@@ -36,7 +36,7 @@ WEIGHTS = {"mixtral": ("auto", 0.02), "qwen3_moe": (WEIGHT, WEIGHT), "gpt_oss": 
 @pytest.fixture(autouse=True)
 def forked_questions(monkeypatch):
     """Which process counts a model is no question of these tests."""
-    monkeypatch.setattr(asking, "_start", start_worker)
+    monkeypatch.setattr(asking, "Child", ForkedWorker)
 
 
 @pytest.fixture(scope="module")

@@ -220,6 +220,6 @@ def test_the_newest_checkpoint_is_tried_in_a_process_of_its_own(finished, tmp_pa
             with pytest.raises(RunError, match="has no base model"):
                 ChildWriter(process, run, base=True)
         finally:
-            process.end()
+            process.cancel()
             process.close()
     assert torch.equal(before, torch.get_rng_state())

@@ -44,9 +44,8 @@ from tui_trainer.ui.export_dialogs import ExportMarkedDialog
 from tui_trainer.ui.keymap import ACTIONS, PLACES
 from tui_trainer.ui.run_dialogs import TryDialog
 from tui_trainer.worker import asking
+from tui_trainer.worker.child import Child
 
-# Before what all tests have in its place.
-_START = asking._start
 _CALLS_SHOWN = 6
 
 
@@ -148,7 +147,8 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
         monkeypatch.setattr(module, name, call)
 
     monkeypatch.setattr(subprocess, "Popen", NeverAnswers)
-    monkeypatch.setattr(asking, "_start", _START)
+    # Other tests have a fork in its place.
+    monkeypatch.setattr(asking, "Child", Child)
     monkeypatch.setattr(answers, "prepared_data_folder", lambda environment: tmp_path / "prepared")
     spy(threading.Condition, "wait", lambda _, timeout=None: timeout != 0)
     spy(threading.Thread, "join", lambda thread, timeout=None: timeout != 0 and thread.is_alive())
@@ -158,6 +158,7 @@ def waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Waiting
     spy(os, "waitpid", lambda _, options: not options & os.WNOHANG)
     spy(socket, "getaddrinfo", lambda *_, **__: True)
     spy(select, "select", lambda *_: len(_) < 4 or _[3] != 0)
+    spy(Child, "read_lines", lambda _, seconds=0.0: seconds != 0)
     for name in ("stat", "lstat", "open", "scandir", "listdir", "access", "statvfs", "mkdir", "readlink", "unlink"):
         spy_on_disk(os, name)
     for module in (io, builtins):

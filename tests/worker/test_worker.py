@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -16,20 +17,20 @@ import pytest
 from tui_trainer.models import counting
 from tui_trainer.worker import asking
 from tui_trainer.worker.asking import Worker, WorkerFailed, ask
+from tui_trainer.worker.child import Child
 from tui_trainer.worker.questions import OF_SHAPES, QUESTIONS
 
-# The real function, which a fixture of all tests replaces.
-_START = asking._start
 HEAVY = ("torch", "transformers", "datasets", "peft", "textual")
-# The first worker takes a question, closes its output and does not end; the next one answers.
+# The first worker takes a question, closes its socket and does not end; the next one answers.
 ENDS_WHEN_ASKED = """
-import os, pathlib, sys
+import os, pathlib, sys, time
 was_here = pathlib.Path(sys.argv[1])
 sys.stdin.readline()
 if not was_here.exists():
     was_here.touch()
+    os.close(0)
     os.close(1)
-    sys.stdin.read()
+    time.sleep(1e6)
 print('{"answer": 3}', flush=True)
 sys.stdin.read()
 """
@@ -46,7 +47,8 @@ ASKING = """
 import sys, threading
 from tui_trainer.worker import asking
 worker = "import threading, os, sys\\nfrom tui_trainer.worker import answering\\n" \\
-    "threading.Thread(target=answering._end_with, args=(os.getppid(),), daemon=True).start()\\n" + sys.argv[1]
+    "answering._worker.answers = sys.stdout\\n" \\
+    "threading.Thread(target=answering._end_with_the_program, daemon=True).start()\\n" + sys.argv[1]
 command = asking._command
 asking._command = lambda *asked: ([sys.executable, "-c", worker], command(*asked)[1])
 asking.ask("dry_run", {}, progress=lambda told: print(*told["processes"], flush=True))
@@ -79,7 +81,7 @@ class Slow(subprocess.Popen):
 @pytest.fixture
 def script(monkeypatch):
     """`script(text, *arguments)`: workers run this text, also the one that all tests share."""
-    monkeypatch.setattr(asking, "_start", _START)
+    monkeypatch.setattr(asking, "Child", Child)
     asking.shapes_worker.close()
 
     def set_script(text: str, *arguments: object) -> None:
@@ -117,7 +119,7 @@ FAILURES = [
     ('print(\'{"failed": "no model"}\', flush=True)', "failed: no model", "no model", False),
     ("sys.exit('first\\nlast words')", "failed: last words", "last words", False),
     ("os.kill(os.getpid(), 9)", f"was {KILLED}", KILLED, True),
-    ("os.kill(os.getpid(), 11)", "failed: no error message", "no error message", False),
+    ("os.kill(os.getpid(), 11)", "failed: SIGSEGV", "SIGSEGV", False),
     ("os._exit(0)", "failed: no error message", "no error message", False),
     ("time.sleep(1e6)", "took more than 1 s", "", False),
 ]
@@ -146,7 +148,7 @@ def wait_for_end(processes: list[int]) -> None:
             watched = os.pidfd_open(process)
         except ProcessLookupError:
             continue
-        assert asking.select.select([watched], [], [], 60)[0], "still there"
+        assert select.select([watched], [], [], 60)[0], "still there"
         os.close(watched)
         assert has_ended(process)
 

@@ -14,6 +14,7 @@ from tui_trainer.exporting.contract import all_formats
 from tui_trainer.hardware.libraries import LIBRARIES
 from tui_trainer.models.unsloth import NAME, environment_folder, environment_python, mark_made, requirements
 from tui_trainer.tracking.contract import tracker_names
+from tui_trainer.worker.child import Child
 
 SIZE_GIB = 6.1
 """Of unsloth 2026.10 with torch 2.14 and its CUDA libraries."""
@@ -61,10 +62,11 @@ def make_environment(told: Callable[[str], None]) -> str:
 
 def _run(command: list[str]) -> str:
     """What it prints. Raises RunError."""
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise RunError(f"`{Path(command[0]).name} {command[1]}` failed (exit code {done.returncode})")
-    return done.stdout.strip()
+    with Child(command, group="ours", errors=2) as child:
+        printed = b"\n".join(child.all_lines()).decode(errors="replace")
+        if child.process.wait():
+            raise RunError(f"`{Path(command[0]).name} {command[1]}` failed ({child.failure})")
+    return printed.strip()
 
 
 _PROGRAM = "tui-trainer"
@@ -112,16 +114,10 @@ def installation(names: Sequence[str]) -> list[str]:
 
 def install_here(command: Sequence[str], told: Callable[[str], None]) -> list[str]:
     """Run what `installation` gives; every line of it is told. Raises RunError."""
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as one:
-        assert one.stdout is not None
-        lines = []
-        for line in one.stdout:
-            if text := line.strip():
-                lines.append(text)
+    with Child(command, group="ours", errors=subprocess.STDOUT) as installer:
+        for line in installer.all_lines():
+            if text := line.decode(errors="replace").strip():
                 told(text)
-    if one.returncode:
-        last = lines[-1] if lines else f"exit code {one.returncode}"
-        raise RunError(f"`{shlex.join(command[:3])}` failed: {last}")
+        if installer.process.wait():
+            raise RunError(f"`{shlex.join(command[:3])}` failed: {installer.failure}")
     return [f"installed with {shlex.join(command)}"]

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
 import threading
 import traceback
@@ -70,6 +68,7 @@ from tui_trainer.training.checkpoint_folder import (
 )
 from tui_trainer.training.job import Job, Reason, Result
 from tui_trainer.worker.asking import shapes_worker
+from tui_trainer.worker.child import Child
 
 # The process that feeds the trackers of a run, started beside it. What it has to say becomes a line in the journal.
 #
@@ -77,7 +76,6 @@ from tui_trainer.worker.asking import shapes_worker
 
 _MODULE = "tui_trainer.tracking.reader"
 _TRACKERS_LOG_NAME = "tracking.txt"
-_LINE_LIMIT = 10_000
 
 
 def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) -> None:
@@ -90,28 +88,19 @@ def start_trackers(config: Config, folder: RunFolder, journal: JournalWriter) ->
     environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     try:
         with open_log(folder.logs / _TRACKERS_LOG_NAME) as log:
-            reader = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                env=environment,
-                start_new_session=True,
-            )
+            reader = Child(command, environment, errors=log)
         Thread(target=_pass_on, args=(reader, journal), name="tui-trainer-trackers", daemon=True).start()
     except (OSError, RuntimeError) as error:
         hint = f"`tui-trainer track {shell_word(folder.name)}` uploads the run later"
         journal.append(RunProblem(kind="tracker", message=f"no tracker could be started: {error}", hint=hint))
 
 
-def _pass_on(reader: subprocess.Popen[bytes], journal: JournalWriter) -> None:
+def _pass_on(reader: Child, journal: JournalWriter) -> None:
     with reader:
-        assert reader.stdout is not None
-        while line := reader.stdout.readline(_LINE_LIMIT):
-            with suppress(ValueError, LookupError, TypeError):
-                said = json.loads(line)
+        for told in reader.objects():
+            with suppress(LookupError):
                 journal.catch_up()
-                journal.append_beside(RunProblem(kind="tracker", message=str(said["message"]), hint=str(said["hint"])))
+                journal.append_beside(RunProblem(kind="tracker", message=str(told["message"]), hint=str(told["hint"])))
 
 
 _LOG_NAME = "error.txt"

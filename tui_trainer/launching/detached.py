@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import subprocess
+from contextlib import ExitStack
 from time import monotonic, sleep
 from typing import Final
 
@@ -13,18 +13,16 @@ from tui_trainer.launching.command_process import program
 from tui_trainer.launching.open_run import OpenRun, open_new
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.events import RunStarted
-from tui_trainer.runs.folder import RunFolder, open_log, read_plain_file
+from tui_trainer.runs.folder import RunFolder, open_log
 from tui_trainer.runs.journal import JournalReader
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.slurm import Allocation
-from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import MIB
+from tui_trainer.worker.child import Child, ending
 
 _LOG_NAME: Final = "detached.txt"
 _POLL_SECONDS: Final = 0.1
 # It reads the plan and looks at the machine before it begins: seconds, on a slow disk a minute.
 _PATIENCE_SECONDS: Final = 300.0
-_REASON_CHARACTERS: Final = 600
 
 
 def refuse_within_job() -> None:
@@ -55,31 +53,21 @@ def go_on_detached(
     asked = {"--gpu": gpu, "--processes": processes, "--nodes": nodes}
     options = [word for name, value in asked.items() if value is not None for word in (name, str(value))]
     command = program("resume", str(folder.root), "--no-ui", *options)
-    try:
-        with open_log(folder.logs / _LOG_NAME) as log:
-            log_bytes = log.seek(0, 2)
-            child = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-    except OSError as error:
-        raise RunError(f"no background process could be started: {system_reason(error)}") from error
-    until = monotonic() + _PATIENCE_SECONDS
-    while not any(isinstance(event, RunStarted) for event in reader.read_new()):
-        if child.poll() is not None:
-            last = _last_words(folder, log_bytes)
-            raise RunError(f"the background process ended with exit code {child.returncode}: {last}")
-        if monotonic() > until:
-            child.kill()
-            child.wait()
-            raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")
-        sleep(_POLL_SECONDS)
-    # It outlives this process, which does not wait for it.
-    child.returncode = 0
-    return child.pid
-
-
-def _last_words(folder: RunFolder, before_bytes: int) -> str:
-    try:
-        said = read_plain_file(folder.logs / _LOG_NAME, MIB)[before_bytes:]
-    except OSError:
-        return "its log cannot be read"
-    lines = said.decode("utf-8", "replace").strip().splitlines()
-    return one_line(lines[-1], _REASON_CHARACTERS) if lines else "no output"
+    with ExitStack() as files:
+        try:
+            log = files.enter_context(open_log(folder.logs / _LOG_NAME))
+            child = Child(command, output=log, errors=log)
+        except OSError as error:
+            raise RunError(f"no background process could be started: {system_reason(error)}") from error
+        files.callback(child.let_go)
+        until = monotonic() + _PATIENCE_SECONDS
+        while not any(isinstance(event, RunStarted) for event in reader.read_new()):
+            if (code := child.exit_code) is not None:
+                raise RunError(f"the background process {ending(code)}: {child.last_words or 'no output'}")
+            if monotonic() > until:
+                child.close()
+                raise RunError(f"the background process did not start the run within {_PATIENCE_SECONDS:.0f} s")
+            sleep(_POLL_SECONDS)
+        # It outlives this process, which does not wait for it.
+        child.forget()
+        return child.process.pid

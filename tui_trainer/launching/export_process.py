@@ -3,7 +3,6 @@
 The process is `tui-trainer export --json`: it loads torch, and the screens neither do nor wait.
 """
 
-import json
 import shutil
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,7 +11,7 @@ from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import Format, all_formats, require_libraries
 from tui_trainer.exporting.export import expected_seconds, remove_unfinished, target_of
 from tui_trainer.exporting.trained_model import TrainedModel
-from tui_trainer.launching.command_process import SENTENCE, CommandProcess
+from tui_trainer.launching.command_process import JsonProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.terminal.safe_text import one_line
 
@@ -62,51 +61,32 @@ def _choice(trained: TrainedModel, found: Format) -> ExportChoice:
     )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ExportOutcome:
-    """How an export ended: `words` are its certificate's lines, or why there is none."""
-
-    is_good: bool
-    words: tuple[str, ...]
-    folder: str = ""
-
-
-class ExportProcess(CommandProcess):
+class ExportProcess(JsonProcess):
     """One export that goes on whether anybody looks or not. It outlives the screens."""
+
+    cancelled = "cancelled; nothing was saved"
+    part = "loading libraries and the model"
 
     def __init__(self, run: RunFolder, name: str) -> None:
         """Raises OSError where no process can be started."""
         self.run, self.name = run, name
-        self.progress: tuple[str, float, float | None, str] = ("loading libraries and the model", 0.0, None, "")
-        """What is done, how much of it, of how much, in which unit."""
-        self.outcome: ExportOutcome | None = None
-        self._said, self._result = "", dict[str, Any]()
         # Exports are written on the CPU, and the card may be a run's.
-        super().__init__(["export", str(run.root), "--to", name, "--json"], {"CUDA_VISIBLE_DEVICES": ""})
+        super().__init__(["export", str(run.root), "--to", name], {"CUDA_VISIBLE_DEVICES": ""})
 
-    def _hear(self, line: str) -> None:
-        try:
-            told = json.loads(line)
-            if "folder" in told:
-                self._result = told
-            else:
-                self.progress = (str(told["what"]), float(told["done"]), told["total"], str(told["unit"]))
-        except (ValueError, LookupError, TypeError):
-            # Libraries warn on standard error; its own sentence has its name before it.
-            if line.startswith(SENTENCE) or not self._said.startswith(SENTENCE):
-                self._said = line.strip() or self._said
+    @property
+    def is_good(self) -> bool:
+        return self.result is not None and bool(self.result["is_good"])
+
+    @property
+    def words(self) -> list[str]:
+        """The lines of its certificate, or why there is none."""
+        words = self.result["words"] if self.result else [self.reason]
+        return [one_line(str(line), _REASON_CHARACTERS) for line in words]
+
+    def _take(self, told: dict[str, Any]) -> None:
+        self.result = told | {"folder": one_line(told["folder"], 4096)}
 
     def _end(self, exit_code: int) -> None:
-        if self._result:
-            words = tuple(one_line(str(line), _REASON_CHARACTERS) for line in self._result["words"])
-            self.outcome = ExportOutcome(
-                is_good=bool(self._result["is_good"]), words=words, folder=one_line(self._result["folder"], 4096)
-            )
-            return
-        remove_unfinished(self.run.exports / self.name)
-        reason = one_line(self._said.removeprefix(SENTENCE), _REASON_CHARACTERS)
-        if self.is_cancelled:
-            reason = "cancelled; nothing was saved"
-        elif not reason:
-            reason = f"the process ended with exit code {exit_code}"
-        self.outcome = ExportOutcome(is_good=False, words=(reason,))
+        super()._end(exit_code)
+        if not self.result:
+            remove_unfinished(self.run.exports / self.name)

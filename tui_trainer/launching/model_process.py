@@ -96,33 +96,23 @@ def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
                 yield uuid, max(plan.memory_bytes.value - has, 0)
 
 
-class ModelProcess:
+class ModelProcess(Worker):
     """Holds the models that it was asked for, until nobody has asked for a while: the next question loads anew."""
 
     def __init__(self, place: Place = ON_THE_CPU) -> None:
+        super().__init__("try_model", sees_gpus=bool(place.card_uuid))
         self.place = place
-        self._worker = Worker("try_model", sees_gpus=bool(place.card_uuid))
 
-    def ask(self, asked: dict[str, Any], show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
+    def write(self, asked: dict[str, Any], show: Callable[[str], None] = lambda _: None) -> dict[str, Any]:
         """Blocks. `show` gets what is written, piece by piece; what it raises ends the process. Raises RunError."""
         if self.place.card_uuid:
             asked = asked | {"card": {"uuid": self.place.card_uuid, "bytes": self.place.card_bytes}}
         try:
-            with self._worker.giving_way():
-                answer: dict[str, Any] = self._worker.ask(
-                    "try_model", asked, progress=lambda figures: show(figures["piece"])
-                )
+            with self.giving_way():
+                answer: dict[str, Any] = self.ask("try_model", asked, progress=lambda figures: show(figures["piece"]))
         except WorkerFailed as error:
             raise RunError(error.reason or f"the process with the model {error}") from None
         return answer
-
-    def end(self) -> None:
-        """Also in the middle of an answer, and without a wait."""
-        self._worker.cancel()
-
-    def close(self) -> None:
-        """Wait until it is gone."""
-        self._worker.close()
 
 
 class ChildWriter:
@@ -133,7 +123,7 @@ class ChildWriter:
         """Load the final model, else the newest checkpoint; with `base` the one that the run began with. Raises
         RunError."""
         self._process, self._asked = process, {"run": str(run.root), "base": base}
-        about = process.ask(self._asked)
+        about = process.write(self._asked)
         self.source, self.continues, self.moved = str(about["source"]), bool(about["continues"]), bool(about["moved"])
 
     def answer(self, text: str, sampling: Sampling) -> str:
@@ -146,7 +136,7 @@ class ChildWriter:
         return int(self._ask(sampling, show, messages=list(messages))["left_out"])
 
     def _ask(self, sampling: Sampling, show: Callable[[str], None] = lambda _: None, **more: Any) -> dict[str, Any]:
-        answer = self._process.ask({**self._asked, "sampling": asdict(sampling), **more}, show)
+        answer = self._process.write({**self._asked, "sampling": asdict(sampling), **more}, show)
         # It may have ended in between, and have loaded a newer checkpoint.
         self.source, self.moved = str(answer["source"]), bool(answer["moved"])
         return answer

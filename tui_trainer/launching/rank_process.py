@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import socket
 import sys
 import traceback
@@ -29,6 +28,7 @@ from tui_trainer.runs.folder import RunFolder, write_atomically
 from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.job import Job
+from tui_trainer.worker.answering import wait_for_hang_up
 
 
 def main() -> NoReturn:
@@ -37,7 +37,6 @@ def main() -> NoReturn:
     prepare_environment()
     folder, rank = RunFolder.open(Path(sys.argv[1])), int(os.environ["RANK"])
     hold_log(folder, rank)
-    Thread(target=_leave_with_the_first_process, daemon=True).start()
     try:
         told = _train(folder, rank)
     except InputError as error:
@@ -59,6 +58,10 @@ def main() -> NoReturn:
 
 
 def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
+    assignment = Assignment.read(folder)
+    assert assignment is not None, "it is written before the processes are started"
+    controls = Controls(folder.control, asked_before=assignment.asked_before)
+    Thread(target=_follow_the_starter, args=(controls,), daemon=True).start()
     from tui_trainer.training.process import device_of, use_device
     from tui_trainer.training.ranks import join_ranks
     from tui_trainer.training.run import run
@@ -66,8 +69,6 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
     plan = read_plan(folder)
     assert plan is not None, "the plan is written before the processes are started"
     plan = plan.model_copy(update={"gpu_uuid": _card(plan)})
-    assignment = Assignment.read(folder)
-    assert assignment is not None, "it is written before the processes are started"
     job = Job(
         plan=plan,
         data=_prepared(plan),
@@ -76,8 +77,6 @@ def _train(folder: RunFolder, rank: int) -> dict[str, Any]:
         baselines=assignment.baselines,
         versions=versions(),
     )
-    controls = Controls(folder.control, asked_before=assignment.asked_before)
-    Thread(target=_hear_a_stop, args=(controls,), daemon=True).start()
     device = device_of(plan)
     use_device(device)
     ranks = join_ranks(device, offloads=plan.cpu_offload.value)
@@ -122,20 +121,14 @@ def _prepared(plan: Plan) -> PreparedData:
     return found
 
 
-def _leave_with_the_first_process() -> None:
-    """The other end is closed when the process that started the run ends, or when it has lost its agent."""
-    gone = select.poll()
-    gone.register(0, 0)
-    while not gone.poll():
-        pass
-    os._exit(1)
-
-
-def _hear_a_stop(controls: Controls) -> None:
-    """Of the process that started this one, where it can write no file. It stays in the socket, for all to see."""
+def _follow_the_starter(controls: Controls) -> None:
+    """Stop the run when the process that started this one asks for it, and leave when that process has ended or has
+    lost its agent. What it asks stays in the socket, for all to see."""
     with suppress(OSError), socket.socket(fileno=os.dup(0)) as starter:
         if starter.recv(1, socket.MSG_PEEK) == STOP:
             controls.stop()
+    wait_for_hang_up(0)
+    os._exit(1)
 
 
 if __name__ == "__main__":

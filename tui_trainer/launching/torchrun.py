@@ -16,13 +16,11 @@ import signal
 import socket
 import stat
 import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
-from select import select
-from threading import Event, Thread
+from threading import Event
 from time import monotonic, sleep
 from typing import IO, Any, Final, Literal
 from uuid import uuid4
@@ -56,6 +54,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 from tui_trainer.training.job import Job, Result
 from tui_trainer.units import format_seconds
+from tui_trainer.worker.child import Child, exit_words, json_object
 
 # Where the nodes of a run meet: the address that they connect to, and which of them have come.
 #
@@ -185,7 +184,6 @@ def _address(plan: Plan) -> str:
 
 
 AGENT, RANK = "tui_trainer.launching.torchrun_agent", "tui_trainer.launching.rank_process"
-_AGENT_LOG: Final = "torchrun.txt"
 # Until torchrun is killed, until its processes are, and until one that a kill does not end is given up.
 AGENT_SECONDS: Final = 4.0
 LEAVE_SECONDS: Final = 3.0
@@ -209,6 +207,10 @@ def result_path(folder: RunFolder, rank: int) -> Path:
 def log_path(folder: RunFolder, rank: int) -> Path:
     """What one of the processes has printed, and its traceback."""
     return folder.logs / f"rank-{rank}.txt"
+
+
+def _agent_log(folder: RunFolder, node_rank: int) -> Path:
+    return folder.logs / (f"node-{node_rank}.txt" if node_rank else "torchrun.txt")
 
 
 def torchrun_arguments(folder: RunFolder, plan: Plan, node_rank: int = 0, rendezvous: str = "") -> list[str]:
@@ -260,44 +262,13 @@ def train_together(
     assignment.write(folder)
     wait_for_nodes(folder, plan, assignment.attempt, progress)
     heard = Heard(tell_failing)
-    with open_log(folder.logs / _AGENT_LOG) as log:
-        agent = _start(folder, plan, log, rendezvous=assignment.rendezvous)
-        ended = watched(agent, heard, lambda: controls.is_stopped_here)
-    _wait_for_ends(folder, range(plan.processes_per_node))
-    if ended and ended.get("exit_code", 0) > 0:
-        ended = ended_elsewhere(folder, plan, assignment.attempt) or ended
-    return _result(folder, plan.processes.value, ended, heard)
+    _train_here(folder, plan, assignment, heard, lambda: controls.is_stopped_here)
+    if heard.ended.get("exit_code", 0) > 0:
+        heard.ended = ended_elsewhere(folder, plan, assignment.attempt) or heard.ended
+    return _result(folder, plan.processes.value, heard)
 
 
-def take_part(
-    folder: RunFolder,
-    plan: Plan,
-    node_rank: int,
-    rendezvous: str,
-    until: Callable[[], bool],
-    wants_stop: Callable[[], bool],
-) -> dict[str, Any]:
-    """The processes of another node than the first, until they or the run have ended; how they have."""
-    with open_log(folder.logs / f"node-{node_rank}.txt") as log:
-        agent = _start(folder, plan, log, node_rank, rendezvous)
-        with _beside(partial(_end_when, until, agent), "tui-trainer-node"):
-            ended = watched(agent, Heard(), wants_stop)
-    first = node_rank * plan.processes_per_node
-    _wait_for_ends(folder, range(first, first + plan.processes_per_node))
-    return ended
-
-
-def _end_when(is_over: Callable[[], bool], agent: subprocess.Popen[bytes], done: Event) -> None:
-    """Nodes that wait for one that is gone would do so for minutes."""
-    while not done.wait(POLL_SECONDS):
-        if is_over():
-            agent.send_signal(signal.SIGTERM)
-            return
-
-
-def _start(
-    folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = ""
-) -> subprocess.Popen[bytes]:
+def _start(folder: RunFolder, plan: Plan, log: IO[bytes], node_rank: int = 0, rendezvous: str = "") -> Child:
     environment = (
         os.environ
         | unsloth.python_variables(plan.config)
@@ -310,19 +281,9 @@ def _start(
     )
     if plan.device == "cpu":
         environment["CUDA_VISIBLE_DEVICES"] = ""
-    own, theirs = socket.socketpair()
-    with own, theirs:
-        agent: subprocess.Popen[bytes] = subprocess.Popen(
-            [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)],
-            stdin=theirs.fileno(),
-            stdout=subprocess.PIPE,
-            stderr=log,
-            env=environment,
-            # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
-            start_new_session=True,
-        )
-        agent.stdin = os.fdopen(own.detach(), "wb", buffering=0)
-    return agent
+    command = [unsloth.python_of(plan.config), "-m", AGENT, *torchrun_arguments(folder, plan, node_rank, rendezvous)]
+    # Ctrl+C in the terminal asks this process, which asks for a checkpoint first.
+    return Child(command, environment, is_asked=True, errors=log)
 
 
 @dataclass(slots=True)
@@ -332,50 +293,17 @@ class Heard:
     tell_failing: Callable[[str | None], None] = lambda reason: None
     results: dict[int, dict[str, Any]] = field(default_factory=dict)
     """By process, where the file could not be written."""
+    ended: dict[str, Any] = field(default_factory=dict)
+    """Which process has ended the group, and its exit code; without a rank torchrun itself; {} where all went well."""
 
     def take(self, line: bytes) -> None:
-        with suppress(ValueError):
-            match json.loads(line):
-                case {"failing": str() | None as reason}:
-                    self.tell_failing(reason)
-                case {"rank": int(rank), "result": dict(result)}:
-                    self.results[rank] = result
-
-
-def _hear(fd: int, heard: Heard, wants_stop: Callable[[], bool], done: Event) -> None:
-    """As long as torchrun runs."""
-    said, has_told = b"", False
-    while True:
-        is_over = done.is_set()
-        if not has_told and wants_stop():
-            has_told = True
-            with suppress(OSError):
-                os.write(fd, STOP)
-        if select([fd], [], [], 0 if is_over else _HEARING_SECONDS)[0]:
-            try:
-                found = os.read(fd, 1 << 16)
-            except OSError:  # the other end was closed before all was read from it
-                return
-            if not found:
-                return
-            *lines, said = (said + found).split(b"\n")
-            for line in lines:
-                heard.take(line)
-        elif is_over:
-            return
-
-
-@contextmanager
-def _beside(work: Callable[[Event], None], name: str) -> Iterator[None]:
-    """`work` in a thread; what it is given is set at the end of the block, which waits for it."""
-    done = Event()
-    thread = Thread(target=work, args=(done,), name=name, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+        match json_object(line):
+            case {"failing": str() | None as reason}:
+                self.tell_failing(reason)
+            case {"rank": int(rank), "result": dict(result)}:
+                self.results[rank] = result
+            case {"rank": int(rank), "exit_code": int(code)}:
+                self.ended = {"rank": rank, "exit_code": code}
 
 
 def say(**words: Any) -> None:
@@ -390,27 +318,47 @@ def say_failing(reason: str | None) -> None:
     say(failing=reason and one_line(reason, 200))
 
 
-def watched(agent: subprocess.Popen[bytes], heard: Heard, wants_stop: Callable[[], bool]) -> dict[str, Any]:
-    """Wait for the end of torchrun; what it says of it: {} where all went well."""
-    assert agent.stdin is not None and agent.stdout is not None
+def _train_here(
+    folder: RunFolder,
+    plan: Plan,
+    assignment: Assignment,
+    heard: Heard,
+    wants_stop: Callable[[], bool],
+    node_rank: int = 0,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
+    """Train in the processes of this node until they have ended. Where the run `is_over` on the first node they are
+    ended: nodes that wait for one that is gone would do so for minutes."""
+    has_asked = is_terminated = has_ended = False
+    with open_log(_agent_log(folder, node_rank)) as log:
+        agent = _start(folder, plan, log, node_rank, assignment.rendezvous)
     try:
-        with _beside(partial(_hear, agent.stdin.fileno(), heard, wants_stop), "tui-trainer-hears"):
-            said = agent.stdout.read()
-            code = agent.wait()
+        while not has_ended:
+            # Asked first: what it prints before its end is read then.
+            has_ended = agent.exit_code is not None
+            if not has_asked and wants_stop():
+                has_asked = True
+                agent.write(STOP)
+            if not is_terminated and is_over():
+                is_terminated = True
+                agent.process.terminate()
+            lines = agent.read_lines(0.0 if has_ended else _HEARING_SECONDS)
+            for line in lines or ():
+                heard.take(line)
+            if lines is None:
+                has_ended = agent.process.wait() is not None
     finally:
         # Processes that have lost their agent leave now.
-        agent.stdin.close()
-        if agent.poll() is None:
-            agent.send_signal(signal.SIGTERM)
+        agent.let_go()
+        if agent.exit_code is None:
+            agent.process.terminate()
             with suppress(subprocess.TimeoutExpired):
-                agent.wait(AGENT_SECONDS)
-            agent.kill()
-        agent.stdout.close()
-    with suppress(ValueError):
-        found = json.loads(said.splitlines()[-1]) if said.strip() else {}
-        if isinstance(found, dict) and found:
-            return found
-    return {"rank": None, "exit_code": code} if code else {}
+                agent.process.wait(AGENT_SECONDS)
+            agent.process.kill()
+    if agent.exit_code and not heard.ended:
+        heard.ended = {"rank": None, "exit_code": agent.exit_code}
+    first = node_rank * plan.processes_per_node
+    _wait_for_ends(folder, range(first, first + plan.processes_per_node))
 
 
 def hold_log(folder: RunFolder, rank: int) -> None:
@@ -451,7 +399,8 @@ def _is_held(log: IO[bytes]) -> bool:
     return False
 
 
-def _result(folder: RunFolder, count: int, ended: dict[str, Any], heard: Heard) -> Result:
+def _result(folder: RunFolder, count: int, heard: Heard) -> Result:
+    ended = heard.ended
     told = [heard.results.get(rank) or read_fields(result_path(folder, rank)) for rank in range(count)]
     by_signal = ended.get("exit_code", 0) < 0
     # A process that was killed lets those fail that were waiting for it.
@@ -473,25 +422,16 @@ def _words(folder: RunFolder, ended: dict[str, Any]) -> str:
     rank, code = ended.get("rank"), ended.get("exit_code", 0)
     if rank is None:
         where = f" on node {node}" if (node := ended.get("node")) else ""
-        log = folder.logs / (f"node-{node}.txt" if node else _AGENT_LOG)
-        return f"torchrun ended{where} ({_exit_words(code)}); its log is {log}"
+        log = _agent_log(folder, ended.get("node", 0))
+        return f"torchrun ended{where} ({exit_words(code)}); its log is {log}"
     log = log_path(folder, rank)
     with suppress(OSError):
         lines = [line.strip() for line in log.read_text(errors="replace").splitlines() if line.strip()]
         last = " / ".join(one_line(line, 160) for line in lines[-_SHOWN_LINES:])
         if last and code > 0:
-            return f"process {rank} ended ({_exit_words(code)}): {last}; its log is {log}"
+            return f"process {rank} ended ({exit_words(code)}): {last}; its log is {log}"
     hint = "; the system kills the largest process when memory runs out" if code == -signal.SIGKILL else ""
-    return f"process {rank} ended ({_exit_words(code)}){hint}; its log is {log}"
-
-
-def _exit_words(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return signal.Signals(-code).name
-    except ValueError:
-        return f"signal {-code}"
+    return f"process {rank} ended ({exit_words(code)}){hint}; its log is {log}"
 
 
 # A node of a run that another node carries out: it starts its processes whenever the first one asks for them.
@@ -504,13 +444,18 @@ def join(folder: RunFolder, node_rank: int, progress: Progress, stop: Event) -> 
     """
     done, heard, heard_at = "", -1, monotonic()
     while True:
-        assignment, written = Assignment.current(folder), _size(folder)
+        assignment, written = Assignment.current(folder), 0
+        with suppress(OSError):
+            written = folder.journal.stat().st_size
         if assignment is not None and assignment.attempt not in ("", done):
             done = assignment.attempt
             _take_part(folder, node_rank, assignment, progress, stop)
             heard_at = monotonic()
         elif owner(folder.lock) is None and done:
-            return _exit_code(folder)
+            state = read_run(folder)
+            if state.finished is None:
+                return EXIT_FAILED
+            return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
         elif written != heard:
             # The first node writes what it does, and every few seconds what the machine does.
             heard, heard_at = written, monotonic()
@@ -540,19 +485,6 @@ def _take_part(folder: RunFolder, node_rank: int, assignment: Assignment, progre
         now = Assignment.current(folder)
         return now is None or now.attempt != attempt
 
-    ended = take_part(folder, plan, node_rank, assignment.rendezvous, is_over, stop.is_set)
-    tell_of_node(folder, node_rank, attempt, ended={**ended, "node": node_rank} if ended else {})
-
-
-def _exit_code(folder: RunFolder) -> int:
-    state = read_run(folder)
-    if state.finished is None:
-        return EXIT_FAILED
-    return EXIT_STOPPED if state.status == "stopped" else EXIT_DONE
-
-
-def _size(folder: RunFolder) -> int:
-    try:
-        return folder.journal.stat().st_size
-    except OSError:
-        return 0
+    heard = Heard()
+    _train_here(folder, plan, assignment, heard, stop.is_set, node_rank, is_over)
+    tell_of_node(folder, node_rank, attempt, ended={**heard.ended, "node": node_rank} if heard.ended else {})

@@ -10,7 +10,9 @@ import asyncio
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable
+from contextlib import suppress
 from contextvars import copy_context
+from functools import partial
 from typing import Any
 
 Work = Callable[[], Any]
@@ -82,33 +84,25 @@ class Background:
                 name, (work, answer) = waiting.popitem(last=False)
                 self._busy_with[lane] = name
                 number = self._newest[name]
-            told: tuple[Callable[[Any], None], Any] | None = None
+            tell: Callable[[], None] | None = None
             try:
-                told = self._answer, (name, number, answer, work())
+                tell = partial(self._answer, name, number, answer, work())
             except GivenUp:
                 pass
             except Exception as error:  # what it was is told in the event loop, where it would have happened
-                told = self._failed, error
+                tell = partial(self._failed, error)
             with self._changed:
                 # In one: who hears the answer finds the work over, and who finds it over will have heard.
-                if told is not None:
-                    self._tell(*told)
+                if tell and not self._is_over:
+                    with suppress(RuntimeError):  # the loop is closed: the screen is gone
+                        self._loop.call_soon_threadsafe(tell, context=self._context)
                 del self._busy_with[lane]
                 self._changed.notify_all()
 
-    def _answer(self, answered: tuple[str, int, Answer, Any]) -> None:
-        name, number, answer, result = answered
+    def _answer(self, name: str, number: int, answer: Answer, result: Any) -> None:
         if self._is_over or number != self._newest[name]:
             return
         try:
             answer(result)
         except Exception as error:  # an error of ours: it must not end in asyncio's log
             self._failed(error)
-
-    def _tell(self, hear: Callable[[Any], None], what: object) -> None:
-        if self._is_over:
-            return
-        try:
-            self._loop.call_soon_threadsafe(hear, what, context=self._context)
-        except RuntimeError:  # the loop is closed: the screen is gone
-            return

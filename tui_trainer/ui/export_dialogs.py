@@ -90,7 +90,8 @@ class ExportDialog(FormatsDialog):
 
     def by_clock(self) -> object:
         process = self._process
-        return process and (process.outcome or int(process.seconds), process.progress, process.is_cancelled)
+        seconds = int(process.seconds) if process and process.alive else 0
+        return process and (process.alive, seconds, process.part, process.progress, process.is_cancelled)
 
     @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
@@ -112,9 +113,9 @@ class ExportDialog(FormatsDialog):
 
     def _state(self, one: ExportChoice, process: ExportProcess | None) -> tuple[str, Role]:
         if process is not None and process.name == one.name:
-            if process.outcome is None:
+            if process.alive:
                 return "exporting", "accent"
-            if process.outcome.is_good:
+            if process.is_good:
                 return "exported", "good"
             return "cancelled" if process.is_cancelled else "failed", "bad"
         if one.is_there:
@@ -169,22 +170,22 @@ class ExportDialog(FormatsDialog):
 
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    if (outcome := process.outcome) is not None:
-        role: Role = "text" if outcome.folder else "bad"
-        lines = [line for words in outcome.words for line in paragraph(words, width, role)]
-        if not outcome.folder:
+    if not process.alive:
+        role: Role = "text" if process.result else "bad"
+        lines = [line for words in process.words for line in paragraph(words, width, role)]
+        if not process.result:
             return lines
         verdict: Span = (f"{glyphs.good} matches the trained model", "good")
-        if not outcome.is_good:
+        if not process.is_good:
             verdict = (f"{glyphs.bad} differs from the trained model; the export is kept under another name", "bad")
-        return [[verdict], *lines, *paragraph(outcome.folder, width, "dim")]
+        return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]
-    what, done, total, unit = process.progress
+    done, total, unit = process.progress
     so_far: Line = [(f"{round_seconds(process.seconds)} elapsed", "dim")]
     if not total:
-        return [[(f"{one_line(what)} ...", "text")], so_far]
-    words = f" {one_line(what)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
+        return [[(f"{one_line(process.part)} ...", "text")], so_far]
+    words = f" {one_line(process.part)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
     return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width), so_far]
 
 

@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
-    from tui_trainer.launching.command_process import CommandProcess, JsonProcess
+    from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.launching.export_process import ExportProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
 BESIDE_A_RUN = "a run is training; the run and the measurement would slow each other down"
-P = TypeVar("P", bound="CommandProcess")
-J = TypeVar("J", bound="JsonProcess")
+P = TypeVar("P", bound="JsonProcess")
 C = TypeVar("C", bound="ConfigProcess")
 
 
@@ -37,10 +36,12 @@ class Bench(Protocol):
 
 
 class OwnProcess(Generic[P]):
-    """One at a time; `process` is the newest. How it ends is told on the page where it was begun."""
+    """A command that is begun here, `what` it is in a sentence: one at a time, and `process` is the newest. How it ends
+    is told on the page where it was begun. One that `measures` begins beside no run, and ends where one begins."""
 
-    def __init__(self, bench: Bench) -> None:
+    def __init__(self, bench: Bench, what: str, *, measures: bool = False) -> None:
         self._bench, self._page = bench, 0
+        self.what, self.measures = what, measures
         self.process: P | None = None
 
     @property
@@ -56,24 +57,47 @@ class OwnProcess(Generic[P]):
         if process := self.alive:
             process.end()
 
-    def _tell_end(self, words: str, role: Role) -> None:
-        self._bench.tell_end(self._page, words, role)
-
-    def _begin(self, make: Callable[[], P]) -> str:
-        """Why not; empty: it goes on."""
+    def _begin(self, make: Callable[[], P | str]) -> str:
+        """Begin what `make` makes unless one goes on. Why not; empty: it goes on."""
+        if self.alive:
+            return ""
+        if self.measures and self._bench.run_is_alive:
+            return BESIDE_A_RUN
         self._page = self._bench.current
         try:
-            self.process = make()
+            made = make()
         except OSError as error:
             return f"could not start a process: {system_reason(error)}"
+        if isinstance(made, str):
+            return made
+        self.process = made
         return ""
+
+    def poll(self) -> bool:
+        """Once a second. How it ended is told, wherever one is; whether it has just ended."""
+        if (process := self.process) is None:
+            return False
+        is_in_the_way = self.measures and self._bench.run_is_alive
+        if is_in_the_way and process.alive and not process.is_cancelled:
+            process.cancel()
+            self._tell_end(f"{self.what} was stopped: {BESIDE_A_RUN}", "warn")
+        ended = process.poll()
+        if ended and not is_in_the_way and (verdict := self._verdict(process)):
+            self._tell_end(*verdict)
+        return ended
+
+    def _verdict(self, process: P) -> tuple[str, Role] | None:
+        raise NotImplementedError
+
+    def _tell_end(self, words: str, role: Role) -> None:
+        self._bench.tell_end(self._page, words, role)
 
 
 class Exports(OwnProcess["ExportProcess"]):
     """One goes on beside everything, and when the screens are left. Those that wait for it are begun by the screens."""
 
     def __init__(self, bench: Bench) -> None:
-        super().__init__(bench)
+        super().__init__(bench, "an export")
         self.waiting: deque[tuple[RunFolder, str]] = deque()
         self._several, self._failures = 0, list[str]()
         """How many were asked for together, and why some of them are not exported."""
@@ -81,7 +105,7 @@ class Exports(OwnProcess["ExportProcess"]):
     def start(self, folder: RunFolder, name: str) -> None:
         from tui_trainer.launching.export_process import ExportProcess
 
-        if not self.alive and (reason := self._begin(lambda: ExportProcess(folder, name))):
+        if reason := self._begin(lambda: ExportProcess(folder, name)):
             self._bench.tell(reason, "bad")
 
     def start_all(self, wanted: list[tuple[RunFolder, str]]) -> None:
@@ -99,7 +123,8 @@ class Exports(OwnProcess["ExportProcess"]):
             self.start(*self.waiting.popleft())
             self._page = page
 
-    def let_go(self) -> None:
+    def end(self) -> None:
+        """It goes on without the screens."""
         if self.process is not None:
             self.process.let_go()
 
@@ -112,58 +137,31 @@ class Exports(OwnProcess["ExportProcess"]):
         """Of several, how far they are: `exporting 2 of 4: chat to gguf, 40%`; empty where none goes on."""
         if (export := self.alive) is None or self._several < 2:
             return ""
-        what, done, total, _ = export.progress
-        share = f"{100 * done / total:.0f}%" if total else what
+        done, total, _ = export.progress
+        share = f"{100 * done / total:.0f}%" if total else export.part
         at = self._several - len(self.waiting)
         return f"exporting {at} of {self._several}: {export.run.name} to {export.name}, {share}"
 
-    def poll(self) -> None:
-        """Once a second. How it ended is told, wherever one is."""
-        export: ExportProcess | None = self.process
-        if export is None or not export.poll() or export.outcome is None:
-            return
-        if export.outcome.is_good:
-            self._tell_end(f"exported {export.run.name} to {export.name}: {export.outcome.folder}", "good")
-        else:
-            words = f"could not export {export.run.name} to {export.name}: {export.outcome.words[0]}"
-            self._failures.append(words)
-            if not export.is_cancelled:
-                self._tell_end(words, "bad")
-        self._begin_next()
-        if self._several > 1 and not self.alive:
+    def poll(self) -> bool:
+        ended = super().poll()
+        if ended:
+            self._begin_next()
+        if ended and self._several > 1 and not self.alive:
             failed = len(self._failures)
             words = "; ".join([f"{self._several - failed} of {self._several} runs exported", *self._failures])
             self._tell_end(words, "bad" if failed else "good")
             self._several, self._failures = 0, []
-
-
-class Command(OwnProcess[J]):
-    """One that is told of, `what` it is in a sentence. One that `measures` begins beside no run, and ends where one
-    begins."""
-
-    def __init__(self, bench: Bench, what: str, *, measures: bool) -> None:
-        super().__init__(bench)
-        self.what, self.measures = what, measures
-
-    def poll(self) -> bool:
-        """Once a second. How it ended is told, wherever one is; whether it has just ended."""
-        process, bench = self.process, self._bench
-        if process is None:
-            return False
-        is_in_the_way = self.measures and bench.run_is_alive
-        if is_in_the_way and process.alive and not process.is_cancelled:
-            process.cancel()
-            self._tell_end(f"{self.what} was stopped: {BESIDE_A_RUN}", "warn")
-        ended = process.poll()
-        if ended and not is_in_the_way and (verdict := self._verdict(process)):
-            self._tell_end(*verdict)
         return ended
 
-    def _verdict(self, process: J) -> tuple[str, Role] | None:
-        raise NotImplementedError
+    def _verdict(self, process: ExportProcess) -> tuple[str, Role] | None:
+        subject = f"{process.run.name} to {process.name}"
+        if process.result and process.is_good:
+            return f"exported {subject}: {process.result['folder']}", "good"
+        self._failures.append(f"could not export {subject}: {process.words[0]}")
+        return None if process.is_cancelled else (self._failures[-1], "bad")
 
 
-class Measurement(Command[C]):
+class Measurement(OwnProcess[C]):
     """Of the config on the table: a process of the class `kind`. It ends with the screens."""
 
     def __init__(self, bench: Bench, what: str, kind: str) -> None:
@@ -172,18 +170,17 @@ class Measurement(Command[C]):
 
     def start(self, *names: str) -> str:
         """With the config as it is now; `names` of checks. Why not; empty: it goes on."""
-        bench = self._bench
-        loaded = bench.document.loaded if bench.document else None
-        if self.alive:
-            return ""
-        if bench.run_is_alive:
-            return BESIDE_A_RUN
-        if loaded is None:
-            return "fix the problem in the config first" if bench.document else "the config is still loading"
-        from tui_trainer.bench import rehearsal as config_process
 
-        make: Callable[..., C] = getattr(config_process, self._kind)
-        return self._begin(lambda: make(loaded, *filter(None, [names]), bench.chosen_gpu))
+        def make() -> C | str:
+            document = self._bench.document
+            if document is None or document.loaded is None:
+                return "fix the problem in the config first" if document else "the config is still loading"
+            from tui_trainer.bench import rehearsal as config_process
+
+            kind: Callable[..., C] = getattr(config_process, self._kind)
+            return kind(document.loaded, *filter(None, [names]), self._bench.chosen_gpu)
+
+        return self._begin(make)
 
     def poll(self) -> bool:
         if ended := super().poll():
@@ -223,7 +220,7 @@ class Gains(Measurement["GainProcess"]):
         return f"could not measure: {process.reason}", "bad"
 
 
-class Tool(Command["JsonProcess"]):
+class Tool(OwnProcess["JsonProcess"]):
     """A command that is not about the config: its `arguments`, and with `yes` those that it is only begun with after
     it has told what it would do. `done` is the sentence of its end. It goes on until it is over, or the screens are
     left."""
@@ -244,15 +241,13 @@ class Tool(Command["JsonProcess"]):
 
     def start(self) -> str:
         """Why not; empty: it goes on."""
-        from tui_trainer.launching import command_process
+        from tui_trainer.launching.command_process import JsonProcess
 
-        if self.alive:
-            return ""
-        if self.measures and self._bench.run_is_alive:
-            return BESIDE_A_RUN
-        self._agreed = not self._yes or self.asks is not None
-        arguments = [*self._arguments, *(self._yes if self._agreed else ())]
-        return self._begin(lambda: command_process.JsonProcess(arguments, {}))
+        def make() -> JsonProcess:
+            self._agreed = not self._yes or self.asks is not None
+            return JsonProcess([*self._arguments, *(self._yes if self._agreed else ())], {})
+
+        return self._begin(make)
 
     def _verdict(self, process: JsonProcess) -> tuple[str, Role] | None:
         if self.asks is not None:

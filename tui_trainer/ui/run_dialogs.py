@@ -167,7 +167,7 @@ class TryDialog(FieldDialog):
     def close(self) -> None:
         super().close()
         if self._process:
-            self._process.end()
+            self._process.cancel()
         self._bench.background.do(TRYING, self._end_process, lambda _: None, lane=TRYING)
 
     def _end_process(self) -> None:

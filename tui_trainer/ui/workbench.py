@@ -204,8 +204,7 @@ class Workbench:
         self.background.finish(_DRAFT, _DRAFT_SECONDS)
         self.background.end()
         self._sampler.stop()
-        self.exports.let_go()
-        for command in (*self.measurements, *self.tools.values()):
+        for command in self._commands:
             command.end()
         if not self.run_is_ours_and_alive:
             # A run that is being prepared asks them as well.

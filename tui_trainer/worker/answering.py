@@ -7,7 +7,6 @@ import select
 import signal
 import sys
 import threading
-import time
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib import import_module
@@ -15,11 +14,10 @@ from typing import Any, NoReturn, TextIO
 
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.worker.questions import ASKING_PROCESS, QUESTIONS
+from tui_trainer.worker.questions import QUESTIONS
 
 # torch and transformers hold some hundred megabytes.
 _PATIENCE_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
 _REASON_CHARACTERS = 200
 
 
@@ -31,13 +29,12 @@ def answer_questions(names: Sequence[str]) -> None:
     """
     if unknown := [name for name in names if name not in QUESTIONS] or not names:
         sys.exit(f"usage: python -m tui_trainer.worker QUESTION...; questions: {', '.join(QUESTIONS)}; got {unknown}")
-    if asking := os.environ.get(ASKING_PROCESS):
-        threading.Thread(target=_end_with, args=(int(asking),), daemon=True).start()
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     # What libraries print is no answer, in whatever language they are written.
     _worker.answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    threading.Thread(target=_end_with_the_program, daemon=True).start()
     while select.select([sys.stdin], [], [], _PATIENCE_SECONDS)[0] and (line := sys.stdin.readline()):
         _worker.line = line
         _tell(**_answer(json.loads(line), names))
@@ -87,10 +84,17 @@ def begin_anew(command: Sequence[str], environment: Mapping[str, str]) -> NoRetu
     os.execve(command[0], [*command, json.loads(_worker.line)["question"]], os.environ | environment)
 
 
-def _end_with(asking_process: int) -> None:
-    """End this process and what it has started as soon as the one that asks is gone: nobody hears the answer."""
-    while os.getppid() == asking_process:
-        time.sleep(_LOOK_SECONDS)
+def _end_with_the_program() -> None:
+    """End this process and all that it has started as soon as the one that asks is gone: nobody reads the answer."""
+    wait_for_hang_up(_worker.answers.fileno())
     if os.getpgrp() == os.getpid():
         os.killpg(os.getpid(), signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def wait_for_hang_up(fd: int) -> None:
+    """Return once all who hold the other end of a socket have closed it, or have ended."""
+    hang_up = select.poll()
+    hang_up.register(fd, 0)
+    while not hang_up.poll():
+        pass

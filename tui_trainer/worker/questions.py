@@ -29,5 +29,3 @@ QUESTIONS: Final = {
 }
 # Of models without their weights: asked again and again while somebody plans, and of one process, as each loads torch.
 OF_SHAPES: Final = ("count_model", "count_trained", "find_adapted", "find_routers", "dry_run", "rope_types")
-# The process that asks, by its number: a worker does not outlive it.
-ASKING_PROCESS: Final = "TUI_TRAINER_ASKING_PROCESS"

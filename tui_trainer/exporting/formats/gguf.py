@@ -6,7 +6,6 @@ The certificate reads the file back with the package `gguf`: its tensors and its
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -19,7 +18,7 @@ from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.files.weights import read_headers
 from tui_trainer.models.heads import CLASSIFYING, auto_class
-from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.worker.child import Child
 
 FILE = "model.gguf"
 _SCRIPT = "convert_hf_to_gguf.py"
@@ -59,10 +58,11 @@ class Gguf(Format):
             # That of most tensors, in llama.cpp's words.
             [(most, _)] = Counter(facts.dtype for facts in read_headers(whole).values()).most_common(1)
             kind = {"F32": "f32", "BF16": "bf16", "F16": "f16"}.get(most, "auto")
-            found = subprocess.run([*command, "--outtype", kind], capture_output=True, text=True, errors="replace")
-        if found.returncode or not (folder / FILE).is_file():
-            last = (found.stderr.strip() or f"exit code {found.returncode}").splitlines()[-1]
-            raise RunError(f"llama.cpp's converter failed: {one_line(last, 300)}")
+            # In the group of this process: a cancel of the export ends it as well.
+            with Child([*command, "--outtype", kind], group="ours") as converter:
+                list(converter.all_lines())
+                if converter.process.wait() or not (folder / FILE).is_file():
+                    raise RunError(f"llama.cpp's converter failed: {converter.failure}")
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         return auto_class(trained.head).from_pretrained(folder, gguf_file=FILE, dtype=trained.compared_dtype).eval()
