@@ -11,7 +11,6 @@ from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
-from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks.contract import DataFacts
@@ -81,17 +80,11 @@ class Context:
     load_average: float | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
     earlier: EarlierRun | None = None
-    swap_used_bytes: int | None = None
     marks: Mapping[str, int] | None = None
     """How many tokens each mark of the chat template is; None: there are no such marks, or nobody can tell."""
-    shaping: Mapping[str, object] | None = None
-    """Settings of the model's own files for the lengths and repeats of what it writes; None: it writes nothing."""
     missing_frame: tuple[str, ...] | None = None
     """Special tokens that the model was trained with around each text, and that its tokenizer leaves out; None: nobody
     can tell."""
-    data_read: ReadRate | None = None
-    """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
-
     @property
     def config(self) -> Config:
         return self.loaded.config

@@ -55,7 +55,7 @@ class Cause:
 
     cause: str
     evidence: str
-    share: float
+    share: float = 0.0
     advice: str = ""
     fix: Patch | None = None
     is_fault: bool = False
@@ -168,6 +168,8 @@ def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdi
 
 passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
 failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")
+fault = partial(Cause, share=1.0, is_fault=True)
+"""A cause that spoils the run from now on, whatever it costs."""
 
 
 def percent(share: float) -> str:

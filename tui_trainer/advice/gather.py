@@ -8,13 +8,10 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
 from math import isfinite
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any, TypeVar
-
-import psutil
 
 from tui_trainer.advice.context import Context, EarlierRun, Exported
 from tui_trainer.advice.remedies import make_plan
@@ -24,12 +21,11 @@ from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.exporting.contract import all_formats
-from tui_trainer.hardware.cgroup import memory_left
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.hardware.processor import load_of_others
-from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
+from tui_trainer.hardware.storage import prepared_data_folder, read_place
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
@@ -93,9 +89,6 @@ def gather(
     with suppress(InputError):
         # Why a run cannot start that can be planned; what stands against planning is told already.
         problems = problems or of_data or tuple(start_problems(loaded))
-    swap_used_bytes: int | None = None
-    with suppress(OSError, psutil.Error):
-        swap_used_bytes = memory_left().swap_used_bytes
     return Context(
         loaded=loaded,
         hardware=hardware,
@@ -112,10 +105,7 @@ def gather(
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(plan) if plan else None,
-        swap_used_bytes=swap_used_bytes,
-        data_read=_data_read(loaded.config),
         marks=_asked(task.marks, loaded.config),
-        shaping=_asked(task.shaping_settings, loaded.config),
         missing_frame=_asked(task.missing_frame, loaded.config),
     )
 
@@ -124,20 +114,6 @@ def _asked(question: Callable[[Config], _Answer], config: Config) -> _Answer | N
     with suppress(InputError):
         return question(config)
     return None
-
-
-def _data_read(config: Config) -> ReadRate | None:
-    """Of the first file that is trained on. Measured again where the file is another one."""
-    for path in map(Path, config.data.paths):
-        with suppress(OSError):
-            if path.is_file():
-                return _measured(path, path.stat().st_mtime_ns)
-    return None
-
-
-@cache
-def _measured(path: Path, changed: int) -> ReadRate | None:
-    return read_rate(path)
 
 
 def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:

@@ -31,7 +31,9 @@ from tui_trainer.units import format_number
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
+# A busier GPU gains nothing from larger batches.
 _BUSY_GPU = 0.9
+# Small data is cut into so many steps, each of which learns from other rows.
 _STEPS_IN_AN_EPOCH = 8
 # A larger batch changes what is learnt: less than this is not worth it.
 _FASTER = 1.05
@@ -94,7 +96,8 @@ class BatchSize(Rule):
         rows = min(rows_of_step, -(-busy // tokens))
         if budget is not None and memory_with(context, micro_batch=rows) > budget:
             return passed(f"{sentence}; more rows do not fit in free memory")
-        return warned(f"{sentence}: fewer than {busy} tokens leave cores idle", fix=with_micro_batch(context, rows))
+        idle = "cores" if context.basis.target.gpu is None else "parts of the GPU"
+        return warned(f"{sentence}: fewer than {busy} tokens leave {idle} idle", fix=with_micro_batch(context, rows))
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
@@ -169,21 +172,17 @@ class Accumulation(Rule):
         parts = -(-effective // micro)
         if parts == 1:
             return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
-        last = _last(effective, micro)
+        last = (effective - 1) % micro + 1
         sentence = f"{effective} rows in {parts} micro-batches of {micro}"
         if 2 * last >= micro:
             uneven = "" if last == micro else f", the last of {last}"
             sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"
             return passed(sentence, opposite=with_micro_batch(context, effective))
-        better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
+        better = next(rows for rows in range(micro, 0, -1) if 2 * ((effective - 1) % rows + 1) >= rows)
         return warned(
             f"{sentence}; the last one, of only {last}, takes almost as long as a full one",
             fix=with_micro_batch(context, better),
         )
-
-
-def _last(effective: int, micro: int) -> int:
-    return effective - (-(-effective // micro) - 1) * micro
 
 
 class EffectiveBatch(Rule):

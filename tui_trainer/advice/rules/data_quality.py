@@ -1,7 +1,5 @@
 """What is trained on, and what is held out."""
 
-from collections.abc import Iterable
-
 from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
 from tui_trainer.config.mixture import escaped
@@ -13,12 +11,20 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
-_MOST_LEFT_OUT = 0.1
-_LEAST_TRAINED_SHARE = 0.05
-_MOST_UNEVEN = 10
+_EVAL_FRACTION = "data.eval_fraction"
 _SINGLE = "single_label_classification"
-_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", DataSection().eval_fraction
-_MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
+# A tenth of the data changes little of what is learnt.
+_MOST_LEFT_OUT = 0.1
+# The last answers of long conversations are such a share; a wrong mask leaves less.
+_LEAST_TRAINED_SHARE = 0.05
+# Classes that differ by less are learnt without weights.
+_MOST_UNEVEN = 10
+_GOOD_SHARE = DataSection().eval_fraction
+# A larger part held out is missed in training; a smaller one is enough where it still has so many rows.
+_MOST_SHARE = 0.3
+_LEAST_SHARE = 0.02
+_FEWEST_ROWS = 20
+# Of the held-out rows: a few are the same by chance.
 _MOST_LEAKED = 0.01
 
 
@@ -87,7 +93,8 @@ class ChatMarks(Rule):
             return not_applicable("no chat template markers are used, or their tokens are unknown")
         cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
         if not cut:
-            return passed(f"each of {len(marks)} chat template markers is one token: {_marks_shown(marks)}")
+            shown = one_line(", ".join(marks), 80)
+            return passed(f"each of {len(marks)} chat template markers is one token: {shown}")
         pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
         sentence = f"{len(cut)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
         if config.model.provider != "transformers" or config.tuning.trainable_layers:
@@ -97,10 +104,6 @@ class ChatMarks(Rule):
             )
         named = (config.model.add_tokens, *map(escaped, cut))
         return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
-
-
-def _marks_shown(marks: Iterable[str]) -> str:
-    return one_line(", ".join(marks), 80)
 
 
 class TextFrame(Rule):
@@ -210,34 +213,30 @@ class HeldOut(Rule):
         if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
             sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
             return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
-        if data.eval_path:
-            return _apart(context, "data.eval_path")
-        if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
-            return _apart(context, f"the validation split ({', '.join(named)})")
-        if share == 0:
+        # Held out is what lies apart from the training data, else a share of it.
+        named = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
+        split = f"the validation split ({', '.join(named)})" if named else ""
+        apart = "data.eval_path" if data.eval_path else split
+        if not apart and share == 0:
             # Early stopping without held-out text keeps a plan from being made: this fixes it.
             sentence = "no rows are held out, so overfitting would go unnoticed"
             return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
         if plan is None:
-            return not_applicable(f"{share:.0%} of the text is held out; without a plan, its number of rows is unknown")
+            held_out = apart or f"{share:.0%} of the text"
+            return not_applicable(f"{held_out} is held out; without a plan, its number of rows is unknown")
         rows = plan.eval_rows.value
+        noisy = "a loss over so few rows is noisy"
+        if apart:
+            sentence = f"{rows:,} rows of {apart} are held out"
+            if rows < _FEWEST_ROWS:
+                return warned(f"{sentence}: {noisy}", advice=f"add more text to {apart}")
+            return passed(sentence)
         sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
         if share > _MOST_SHARE:
             return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
         if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
-            return warned(f"{sentence}: a loss over so few rows is noisy", fix={_EVAL_FRACTION: _GOOD_SHARE})
+            return warned(f"{sentence}: {noisy}", fix={_EVAL_FRACTION: _GOOD_SHARE})
         return passed(sentence)
-
-
-def _apart(context: Context, what: str) -> Verdict:
-    """Held out is what lies apart from the training data."""
-    if context.plan is None:
-        return not_applicable(f"{what} is held out; without a plan, its number of rows is unknown")
-    rows = context.plan.eval_rows.value
-    sentence = f"{rows:,} rows of {what} are held out"
-    if rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: a loss over so few rows is noisy", advice=f"add more text to {what}")
-    return passed(sentence)
 
 
 class HeldOutRowsTrained(Rule):

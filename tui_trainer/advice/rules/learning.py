@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applicable, passed, symptom, warned
+from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, fault, not_applicable, passed, symptom, warned
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
@@ -27,36 +26,70 @@ from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
-_FEWEST_STEPS, _GOOD_STEPS = 100, 200
-_MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
+_DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
+_WEIGHT_DECAY = "training.weight_decay"
+# Warm-up and decay alone take dozens of updates.
+_FEWEST_STEPS = 100
+_GOOD_STEPS = 200
+# Rows that were seen so often are known by heart; half as many passes are proposed.
+_MOST_EPOCHS = 50
+_GOOD_EPOCHS = 25
 _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
-_RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
+# A loss that is higher than at first by this share of it, and by so many nats, has risen.
+_RISE = 0.1
+_LEAST_NATS = 0.1
+# A loss has risen again when it lost this share of what it had fallen by.
+_LOST = 0.5
 # Two stretches differ by more than chance when so many standard errors lie between them.
 _CLEARLY = 4.0
-_LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
+# A loss that fell by less than this share in so many steps is flat.
+_LEAST_FLAT_STEPS = 100
+_LEAST_FALL = 0.02
+# A recipe's learning rate is scaled where this run has so many times as many rows in a step, or as few.
 _LEAST_RATIO = 4.0
-_DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
-_GOOD_WARMUP, _MOST_WARMUP = TrainingSection().warmup_steps, 0.2
-_MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
-_RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
+# MiniCPM, arXiv:2404.06395, section 4.3: a decay over 10 % of the tokens is enough.
+_GOOD_DECAY = 0.1
+_GOOD_WARMUP = TrainingSection().warmup_steps
+# In a longer warm-up a large part of the run has a low rate.
+_MOST_WARMUP = 0.2
+_GOOD_NORM = 1.0
+# No gradient of a run that learns is larger: such a limit clips nothing.
+_MOST_NORM = 10.0
+# The last steps are compared with those before them, of which there must be twice as many.
+_RECENT_STEPS = 20
+_SEEN_STEPS = 500
+_LEAST_NORMS = 60
+_EXPLODED = 10.0
 # Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
 # with LoRA's usual 2e-4, then 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
 _RUNGS = (0.5, 1.0, 1.5, 2.5)
 # A rate that differs by less makes no other run.
 _LEAST_STEP = 1.4
 # A spike: so many times the median of the steps around, and beyond their noise.
-_SPIKE, _AROUND, _DEVIATIONS, _LEAST_SPIKES, _SHOWN_SPIKES = 1.5, 10, 8.0, 3, 5
+_SPIKE = 1.5
+_AROUND = 10
+_DEVIATIONS = 8.0
+# One or two spikes are an odd batch.
+_LEAST_SPIKES = 3
+_SHOWN_SPIKES = 5
+# Spikes that end in this part of the run are those of its warm-up.
 _EARLY_SHARE = 0.2
 # Rows that would be in spikes of each epoch if these fell anywhere.
 _MOST_CHANCE = 0.1
-# Of a start: so many steps tell whether anything is learnt at all.
-_FIRST_STEPS, _UNMOVED, _FAR_ABOVE, _FIRST_LOSSES = 20, 1e-6, 1.25, 5
+# So many steps tell whether anything is learnt at all.
+_FIRST_STEPS = 20
+# A loss that differs by less does so by rounding.
+_UNMOVED = 1e-6
+# What is this far above random guessing is no noise of a few rows, of which the first steps are averaged.
+_FAR_ABOVE = 1.25
 _LEAST_ABOVE_NATS = 0.5
-# The next number of 32 bits is 0.
-_LEAST_RATE = 1e-45
-_WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay", 0.01, 0.1, 0.5
+_FIRST_LOSSES = 5
+_USUAL_DECAY = 0.01
+_STRONG_DECAY = 0.1
+# Weights that shrink faster than this do not follow their gradients.
+_MOST_DECAY = 0.5
 
 
 class Optimizer(Rule):
@@ -156,7 +189,10 @@ class LongRun(Rule):
         share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
         within = int(plan.total_steps.value * share * _FIX_SHARE)
         if within < 1:
-            return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
+            why = "one step takes a day"
+            if beginning > step:
+                why = f"{format_seconds(beginning)} pass before the first step"
+            return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
         return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
 
 
@@ -165,39 +201,19 @@ def no_gradient(view: RunView) -> Cause | None:
     """Weights without a gradient never change, although a loss is still reported."""
     told = next((one for one in view.state.problems if one.kind == NO_GRADIENT), None)
     if told is not None:
-        return Cause(
+        return fault(
             cause="No gradient reaches some or all of the trainable weights.",
             evidence=told.message,
-            share=1.0,
-            is_fault=True,
             advice=told.hint,
         )
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
         return None
     adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
-    return Cause(
+    return fault(
         cause="The gradient is 0: nothing is learned.",
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
-        share=1.0,
-        is_fault=True,
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
-    )
-
-
-@symptom("Learning rate of 0", needs_steps=False)
-def rate_of_zero(view: RunView) -> Cause | None:
-    """With a learning rate of 0, updates change nothing."""
-    rates = view.state.lrs[-_FIRST_STEPS:]
-    if len(rates) < _FIRST_STEPS or max(rates) > _LEAST_RATE:
-        return None
-    return Cause(
-        cause="The learning rate is 0: no weight changes.",
-        evidence=f"learning rate {max(rates):.3g} in the {_FIRST_STEPS} steps up to step {view.state.step:,}",
-        share=1.0,
-        is_fault=True,
-        fix={LEARNING_RATE: "auto"},
-        advice=f"or change {SCHEDULE_KEY} or {WARMUP_KEY}",
     )
 
 
@@ -212,11 +228,9 @@ def begins_high(view: RunView) -> Cause | None:
     # The first is of the model as it came; the others, that no odd batch is taken for it.
     if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
         return None
-    return Cause(
+    return fault(
         cause="The initial loss is far above that of random guessing.",
         evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {even:.3g}",
-        share=1.0,
-        is_fault=True,
         advice="check that weights and tokenizer belong together; `tui-trainer preview` shows what the model reads",
     )
 
@@ -229,11 +243,9 @@ def loss_unmoved(view: RunView) -> Cause | None:
         return None
     if max(losses) - min(losses) > _UNMOVED * losses[0]:
         return None
-    return Cause(
+    return fault(
         cause="The loss is constant: the model's output depends neither on its weights nor on the rows.",
         evidence=f"loss {losses[0]:.6g} in each of the first {_FIRST_STEPS} steps",
-        share=1.0,
-        is_fault=True,
         advice="check dropout in the model's config.json, and whether rows differ (tui-trainer preview)",
     )
 
@@ -242,8 +254,7 @@ class LearnsAtAll(Rule):
     """A run that learns nothing looks like any other and is just as fast."""
 
     name, title = "learns_at_all", "The model learns"
-    settings = (LEARNING_RATE,)
-    during = (no_gradient, rate_of_zero, begins_high, loss_unmoved)
+    during = (no_gradient, begins_high, loss_unmoved)
 
 
 @symptom("Learning rate too high", needs_steps=False)
@@ -269,11 +280,9 @@ def learning_rate_high(view: RunView) -> Cause | None:
     rate = rate or max(view.state.lrs, default=0.0)
     curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} at step {last_step:,}"
     limit = f"; training tends to diverge above {most:g}" if above and most is not None else ""
-    return Cause(
+    return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
-        share=1.0,
-        is_fault=True,
         fix=_learning_rate(_lower(plan, rate)),
         advice="or raise training.warmup_steps",
     )
@@ -294,11 +303,9 @@ def not_finite(view: RunView) -> Cause | None:
         return None
     rate = plan.learning_rate if plan else None
     lower = _learning_rate(_lower(plan, rate)) if rate else None
-    return Cause(
+    return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
-        share=1.0,
-        is_fault=True,
         fix={MIXED: "no"} if scaled else lower,
         advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
         "check the rows",
@@ -320,12 +327,10 @@ def loss_flat(view: RunView) -> Cause | None:
     higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
     rates = f"; learning rate {rate:g}" + (f" ({usual:g} is usual for a model of this size)" if usual else "")
-    return Cause(
+    return fault(
         cause="The loss is flat: the run learns nothing.",
         evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} around step {view.state.step:,}"
         + (rates if rate else ""),
-        share=1.0,
-        is_fault=True,
         fix=_learning_rate(higher) if higher and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
@@ -340,24 +345,21 @@ def rate_could_rise(view: RunView) -> Cause | None:
     higher = _rung(plan, plan.learning_rate, 1)
     if higher and not plan.lora_rank and higher > plan.usual_learning_rate:
         return None
-    falls = len(blocks) >= 6 and all(after < before for (_, before), (_, after) in pairwise(_thirds(blocks)))
+    third = len(blocks) // 3
+    if not higher or third < 2:
+        return None
+    levels = [fmean(loss for _, loss in blocks[third * part :][:third]) for part in range(3)]
     evals = [done.loss for done in view.state.evals]
     is_best = not evals or evals[-1] <= min(evals)
-    if not (higher and falls and is_best) or _spikes(view):
+    if not (levels[0] > levels[1] > levels[2] and is_best) or _spikes(view):
         return None
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for a model of this size",
-        share=0.0,
         fix=_learning_rate(higher),
     )
-
-
-def _thirds(blocks: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = len(blocks) // 3
-    return [(at, fmean(loss for _, loss in blocks[at * size : (at + 1) * size])) for at in range(3)]
 
 
 def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
@@ -503,16 +505,14 @@ def gradients_exploding(view: RunView) -> Cause | None:
     if len(norms) < _LEAST_NORMS:
         return None
     usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
-    if usual <= 0 or now < _TIMES_AS_LONG * usual or now < 1:
+    if usual <= 0 or now < _EXPLODED * usual or now < 1:
         return None
     rate = view.plan.learning_rate if view.plan else None
-    return Cause(
+    return fault(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
             f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
-        share=1.0,
-        is_fault=True,
         fix={**_learning_rate(_lower(view.plan, rate)), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
     )
 
@@ -529,13 +529,14 @@ def loss_spikes(view: RunView) -> Cause | None:
     evidence = (
         f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {at}"
     )
-    if rows := _rows_of(view, spikes):
+    count = view.state.data.rows if view.state.data else 0
+    # The order of the rows comes from the seed, unless lengths decide too.
+    rows = None if plan.seed is None or plan.group_by_length or not count else _rows_of(plan, plan.seed, count, spikes)
+    if rows:
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
-        return Cause(
+        return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch at row {named} of {_rows(view):,}, counted from 0",
-            share=1.0,
-            is_fault=True,
+            evidence=f"{evidence}; in each epoch at row {named} of {count:,}, counted from 0",
             advice="inspect them with tui-trainer preview, then correct or remove them",
         )
     rate, warm_up = plan.learning_rate, plan.warmup_steps
@@ -548,11 +549,9 @@ def loss_spikes(view: RunView) -> Cause | None:
         fix = {MIXED: "bf16"}
     elif rate:
         fix = _learning_rate(_lower(plan, rate))
-    return Cause(
+    return fault(
         cause="Training is unstable: the loss spikes repeatedly.",
-        evidence=evidence + ("; no particular row causes them" if _is_told_by_rows(view) else ""),
-        share=1.0,
-        is_fault=True,
+        evidence=evidence + ("" if rows is None else "; no particular row causes them"),
         fix=fix,
         advice="then try a lower learning rate, longer warm-up and clipping, one after the other",
     )
@@ -574,23 +573,10 @@ def _spikes(view: RunView) -> list[int]:
     return found
 
 
-def _rows(view: RunView) -> int:
-    return view.state.data.rows if view.state.data else 0
-
-
-def _is_told_by_rows(view: RunView) -> bool:
-    """Whether the journal says which rows each step had: their order comes from the seed, unless lengths decide too."""
-    plan = view.plan
-    return bool(plan and plan.seed is not None and not plan.group_by_length and _rows(view))
-
-
-def _rows_of(view: RunView, spikes: Sequence[int]) -> list[int]:
-    """Rows that are in a spike of each epoch that has one, if that is no chance; none with fewer than two epochs."""
-    plan = view.plan
-    if plan is None or plan.seed is None or not _is_told_by_rows(view):
-        return []
-    count = _rows(view)
-    order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=plan.seed)
+def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
+    """Return the rows, of `count`, that are in a spike of each epoch that has one, if that is no chance; none with
+    fewer than two epochs."""
+    order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
     of_epoch: dict[int, set[int]] = {}
     for step in spikes:
         of_epoch.setdefault((step - 1) // order.steps_per_epoch, set()).update(map(int, order.at(step)))

@@ -22,7 +22,7 @@ from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import value_of
 from tui_trainer.hardware.diagnosis import torch_problem
-from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY
@@ -31,24 +31,28 @@ from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_rate, format_seconds
 
-# One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
-# began with starting this program.
-_BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
-# Of the cores, and of the memory of a card.
-_LEAST_OTHERS, _GUEST_BYTES_SHARE = 0.1, 0.05
-# A little of what nobody looks at any more lies there on healthy machines too.
-_MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
+# One core of two taken away halves the speed of a step; a quarter is noticed.
+_BUSY_SHARE = 0.25
+# A minute that began with starting this program has such a load by itself.
+_LEAST_LOAD = 0.75
+# Of the cores: less is the system's own.
+_LEAST_OTHERS = 0.1
+# Of the memory of a card: less is a desktop, or what the driver keeps.
+_GUEST_BYTES_SHARE = 0.05
 THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "waiting threads never sleep, so one other program can make steps ten times as long"
-_EARLY_STEPS, _LEAST_STEPS = 100, 200
+# The first and the last steps of a run are compared, which needs enough of both.
+_EARLY_STEPS = 100
+_LEAST_STEPS = 200
 # Of the usable cores, by a run on a CPU: half of them and more.
 _LEAST_BUSY_CORES = 0.5
+# Steps differ by less from one run, or one epoch, to the next.
 _SLOWER = 1.3
-# What explains it already.
+# Threads that wait this long for a core explain slow steps already.
 _CROWDED = 0.1
 
 
@@ -86,7 +90,17 @@ class GpuUsed(Rule):
             sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
             return warned(sentence, advice="omit --gpu none")
         if hardware.gpus:
-            return _idle(hardware, gpu, cpu)
+            count, cards = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+            idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
+            idle += f" ({_described(gpu or hardware.gpus[0])})"
+            verdict, advice = failed, "run tui-trainer diagnose for details"
+            why = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
+            if gpu and (problem := torch_problem(hardware, gpu)):
+                why = problem.sentence
+                advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
+            elif all(not card.visible for card in hardware.gpus):
+                verdict, why, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
+            return verdict(f"{idle}: {why}; the run is on the CPU ({cpu})", *cards, advice=advice)
         if hardware.driver and hardware.driver.problem:
             sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
             return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
@@ -95,22 +109,6 @@ class GpuUsed(Rule):
             sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
             return failed(sentence, advice="run tui-trainer diagnose to see what to install")
         return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
-
-
-def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
-    count = len(hardware.gpus)
-    idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
-    shown = _described(gpu or hardware.gpus[0])
-    cards = tuple(map(_described, hardware.gpus))
-    if gpu and (problem := torch_problem(hardware, gpu)):
-        advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
-        return failed(f"{idle} ({shown}): {problem.sentence}; the run is on the CPU ({cpu})", *cards, advice=advice)
-    if all(not card.visible for card in hardware.gpus):
-        sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; the run is on the CPU ({cpu})"
-        return warned(sentence, *cards, advice=f"unset {VARIABLE}")
-    wrong = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
-    sentence = f"{idle} ({shown}): {wrong}; the run is on the CPU ({cpu})"
-    return failed(sentence, *cards, advice="run tui-trainer diagnose for details")
 
 
 def _described(gpu: Gpu) -> str:
@@ -127,8 +125,11 @@ class LibrariesFit(Rule):
 
     def before(self, context: Context) -> Verdict:
         hardware = context.hardware
-        if missing := _missing(context):
-            return missing
+        for key, library in context.config.libraries:
+            if hardware.libraries.get(library, "") is None:  # versions that were not read are not missing
+                sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
+                fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
+                return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
         torch = hardware.libraries.get("torch")
         named = f"torch {torch}" if torch else "torch"
         if hardware.driver is None:
@@ -137,10 +138,12 @@ class LibrariesFit(Rule):
         if gpu is None:
             return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
         if problem := torch_problem(hardware, gpu):
-            found = f"{problem.sentence} ({named})" if torch else problem.sentence
-            return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
+            sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
+            return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
         built, served = hardware.torch_cuda, hardware.driver.cuda
-        if built is None or served is None:
+        if built is None:
+            return not_applicable(f"the CUDA version of {named} is unknown, so it is unknown whether it matches")
+        if served is None:
             return not_applicable(
                 f"the driver does not report its CUDA version, so it is unknown whether {named} matches"
             )
@@ -148,20 +151,43 @@ class LibrariesFit(Rule):
         return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
 
-def _missing(context: Context) -> Verdict | None:
-    """Return a failure for a library that a setting needs and that is not installed, if versions were read."""
-    for key, library in context.config.libraries:
-        if context.hardware.libraries.get(library, "") is None:
-            sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
-            fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
-            return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
-    return None
-
-
 @symptom("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
-    return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
+    if view.on_gpu:
+        used, whole = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        held = view.gpu_mean("process_memory_bytes")
+        if used is None or not held or not whole or used - held < _GUEST_BYTES_SHARE * whole:
+            return None
+        return Cause(
+            cause="Another process uses the GPU of this run.",
+            evidence=f"other processes use {format_bytes(used - held)} of its memory, the run {format_bytes(held)}",
+            # That it is there is known; what it computes is not reported.
+            share=(used - held) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
+        )
+    others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
+    cores = view.mean("usable_cores")
+    if others is None or own is None or cores is None or others < _LEAST_OTHERS:
+        return None
+    # What they have taken from this run: where the kernel counts it, no more than its threads waited.
+    share = others / (others + own)
+    if wait is not None:
+        share = min(share, 2 * wait)
+    # A run that waits for its data has no use for the cores meanwhile.
+    share *= 1 - view.share(view.data_seconds)
+    if share < BAR_SHARE:
+        return None
+    waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
+    fewer = max(1, round(cores * (1 - others)))
+    first = "0" if fewer == 1 else f"0-{fewer - 1}"
+    return Cause(
+        cause="Other programs use the cores of this run, and its threads wait for each other.",
+        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
+        share=share,
+        advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
+        f"`taskset --cpu-list {first} tui-trainer`",
+    )
 
 
 @symptom("One slow process")
@@ -205,67 +231,6 @@ class BusyMachine(Rule):
             where = "the Hardware screen and `top` show which programs are running"
             return warned(f"{sentence}{cards}", *guests, advice=where)
         return passed(sentence)
-
-
-def _on_the_cores(view: RunView) -> Cause | None:
-    others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
-    cores = view.mean("usable_cores")
-    if others is None or own is None or cores is None or others < _LEAST_OTHERS:
-        return None
-    # What they have taken from this run: where the kernel counts it, no more than its threads waited.
-    share = others / (others + own)
-    if wait is not None:
-        share = min(share, 2 * wait)
-    # A run that waits for its data has no use for the cores meanwhile.
-    share *= 1 - view.share(view.data_seconds)
-    if share < BAR_SHARE:
-        return None
-    waits = f"; its threads waited for a core {percent(wait)} of their time" if wait is not None else ""
-    fewer = max(1, round(cores * (1 - others)))
-    first = "0" if fewer == 1 else f"0-{fewer - 1}"
-    return Cause(
-        cause="Other programs use the cores of this run, and its threads wait for each other.",
-        evidence=f"other programs use {others * cores:.1f} of {cores:g} cores, the run {own * cores:.1f}{waits}",
-        share=share,
-        advice=f"close these programs (see `top`), or quit and restart on fewer cores: "
-        f"`taskset --cpu-list {first} tui-trainer`",
-    )
-
-
-def _on_the_card(view: RunView) -> Cause | None:
-    used = view.gpu_mean("memory_used_bytes")
-    own = view.gpu_mean("process_memory_bytes")
-    total = view.gpu_mean("memory_bytes")
-    if used is None or not own or not total or used - own < _GUEST_BYTES_SHARE * total:
-        return None
-    return Cause(
-        cause="Another process uses the GPU of this run.",
-        evidence=f"other processes use {format_bytes(used - own)} of its memory, the run {format_bytes(own)}",
-        # That it is there is known; what it computes is not reported.
-        share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
-        advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
-    )
-
-
-class SwappedOut(Rule):
-    """A step that waits for swapped-out memory takes a hundred times as long."""
-
-    name, title, order = "swap", "No swapping", 45
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        used = context.swap_used_bytes
-        if used is None:
-            return not_applicable("this system does not report its use of swap")
-        sentence = f"{format_bytes(used)} of swap in use"
-        memory = context.hardware.memory_bytes or 0
-        if used <= max(_MOST_BYTES, _MOST_SHARE * memory):
-            return passed(sentence)
-        available = format_bytes(context.hardware.memory_available_bytes)
-        return warned(
-            f"{sentence}, {available} of memory available",
-            advice="see which processes use memory: ps aux --sort=-rss | head",
-        )
 
 
 @symptom("More threads than cores")
@@ -391,21 +356,18 @@ class Throughput(Rule):
         rate = rows / seconds
         tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
         sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
-        if plan.step_grade == StepGrade.MEASURED:
-            return _against_the_last(context, seconds, f"{sentence} ({source})")
-        return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
-
-
-def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdict:
-    """Of such runs the fast ones are planned by: the last may have been another one."""
-    earlier = context.earlier
-    if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
-        return passed(sentence)
-    times = f"{earlier.step_seconds / seconds:.1f} times as long"
-    return warned(
-        f"{sentence}; a step of run {earlier.name} took {times}",
-        advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
-    )
+        if plan.step_grade != StepGrade.MEASURED:
+            return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
+        sentence += f" ({source})"
+        # The plan goes by the fast ones of such runs: the last may have been another one.
+        earlier = context.earlier
+        if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
+            return passed(sentence)
+        times = f"{earlier.step_seconds / seconds:.1f} times as long"
+        return warned(
+            f"{sentence}; a step of run {earlier.name} took {times}",
+            advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
+        )
 
 
 @symptom("GPU throttled")

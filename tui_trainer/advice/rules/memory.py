@@ -1,7 +1,7 @@
 """What a run takes of memory, and what makes it less."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -34,22 +34,32 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.plan import CHECKPOINTING
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.events import MicroBatchReduced, StepDone
+from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tuning.some_layers import LAYERS_KEY
 from tui_trainer.units import MIB, format_bytes, format_bytes_of
 
-_CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
-_FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
-_INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
+_CHUNK = "training.loss_chunk_tokens"
+# Logits of so many tokens are small beside a model's weights.
+_CHUNK_TOKENS = 1024
+# A card this full has no room for the workspace of a kernel; a machine with this little left begins to swap.
+_FULL_SHARE = 0.96
+_LEAST_FREE_SHARE = 0.03
+# A longer run is thinned out: growth shows in a few hundred peaks.
 _MOST_PEAKS = 500
 # What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
-_PARTS, _LEAST_IN_A_PART, _STEADY_SHARE = 4, 2, 0.24
-_LEAST_READINGS = 6
+_PARTS = 4
+_LEAST_IN_A_PART = 2
+_STEADY_SHARE = 0.24
 # Larger passes are compared where the memory is under pressure: elsewhere longer rows are slower by themselves.
-_PRESSED_SHARE, _SLOWER_SHARE, _LEAST_SPREAD = 0.9, 0.9, 1.2
+_PRESSED_SHARE = 0.9
+_SLOWER_SHARE = 0.9
+# Thirds of the steps whose sizes differ by less, or that are fewer steps, tell nothing.
+_LEAST_SPREAD = 1.2
+_LEAST_STEPS = 6
 # A process settles after its first evaluation, sample and checkpoint.
-_LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
+_LEAST_GROWTH = 0.1
+_LEAST_GROWTH_BYTES = 64 * MIB
 
 
 @symptom("Memory nearly full", least_share=0)
@@ -69,7 +79,6 @@ def memory_full(view: RunView) -> Cause | None:
     return Cause(
         cause="Memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
-        share=0.0,
         is_fault=not is_card,
         fix=fix,
         advice="or " * bool(fix) + ", ".join(others),
@@ -109,7 +118,6 @@ def batch_too_large(view: RunView) -> Cause | None:
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{last.rows_before} rows per batch until step {last.step:,}, {last.rows} from then on",
-            share=0.0,
             fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
         )
     return _slower_when_full(view, plan.per_device_train_batch_size)
@@ -122,10 +130,13 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
         return None
     steps = sorted((one for one in view.state.recent if one.positions), key=lambda one: one.positions)
     third = len(steps) // 3
-    if third < _LEAST_READINGS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
+    if third < _LEAST_STEPS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
         return None
-    small, large = (_positions_a_second(part) for part in (steps[:third], steps[-third:]))
-    if not large or large > _SLOWER_SHARE * small:
+    small, large = (
+        sum(one.positions for one in part) / max(sum(one.forward_seconds + one.backward_seconds for one in part), 1e-9)
+        for part in (steps[:third], steps[-third:])
+    )
+    if large > _SLOWER_SHARE * small:
         return None
     return Cause(
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
@@ -136,11 +147,6 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
         share=(1 - large / small) * view.share(view.compute_seconds),
         fix={MICRO: -(-rows // 2), ACCUMULATION: "auto"},
     )
-
-
-def _positions_a_second(steps: Sequence[StepDone]) -> float:
-    seconds = sum(one.forward_seconds + one.backward_seconds for one in steps)
-    return sum(one.positions for one in steps) / seconds if seconds > 0 else 0.0
 
 
 class GradientCheckpointing(Rule):
@@ -159,38 +165,26 @@ class GradientCheckpointing(Rule):
         now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
         sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
         sentence += "without checkpointing" if is_on else "with checkpointing"
-        if is_on:
-            return _checkpointing_on(context, other, sentence)
-        if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and checkpointing makes steps {_cost_words(context)}"
+        cost = context.planned.checkpointing_cost
+        longer = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
+        if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
+            sentence += f"; memory is short, and checkpointing makes steps {longer}"
             return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        sentence += f", which would make steps {_cost_words(context)}"
-        return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
+        if not is_on:
+            sentence += f", which would make steps {longer}"
+            return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
+        if (rows := _rows_without(context, other)) == 0:
+            sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
+            return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
+        # A batch that can be cut further needs none, as long as a pass keeps the processor busy.
+        sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
+        return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
         if not basis.setup.gradient_checkpointing:
             row_tokens = basis.setup.longest_row or basis.config.data.max_length
             slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
             yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
-
-
-def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
-    """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
-    rows = _rows_without(context, without)
-    if rows == 0:
-        sentence += f"; the run needs checkpointing to fit, and steps take {_cost_words(context)}"
-        return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
-    fits = f"a micro-batch of {rows} fits without it"
-    sentence += f"; {fits}, and checkpointing makes steps {_cost_words(context)}"
-    return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
-
-
-def _cost_words(context: Context) -> str:
-    """`33 % longer: its layers are computed forward twice`."""
-    if (cost := context.planned.checkpointing_cost) is None:
-        share = recomputed_share(context.basis.shape, context.basis.setup, context.planned.longest_row)
-        return f"about {percent(share)} longer"
-    return f"{percent(cost.value)} longer: {cost.reason}"
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
@@ -245,7 +239,7 @@ class WeightsInFourBits(Rule):
             return warned(f"{sentence}, too much for the {free} available", advice=str(error))
         sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
         if context.hardware.libraries.get(BITSANDBYTES) is None:
-            return warned(sentence, advice=_INSTALL)
+            return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
         return warned(sentence, fix=other_method(context.config, "qlora"))
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -268,7 +262,7 @@ class LossInChunks(Rule):
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
     """Memory is stable once batches of all sizes have run; steady growth ends in an out-of-memory error."""
-    used = _peaks_on_card(view) if view.on_gpu else _resident(view)
+    used = _memory_by_step(view)
     used = used[len(used) // 5 :]
     size = len(used) // _PARTS
     if size < _LEAST_IN_A_PART:
@@ -281,13 +275,17 @@ def memory_growing(view: RunView) -> Cause | None:
     if not is_steady or growth < max(_LEAST_GROWTH * parts[0], _LEAST_GROWTH_BYTES):
         return None
     (first_step, first), (last_step, last) = used[0], used[-1]
-    if last - first <= _kernel_bytes(view) or _has_new_sizes(view, used[-size][0]):
+    kernel_bytes = (view.plan.kernel_bytes or 0) if view.plan else 0
+    if last - first <= kernel_bytes or _has_new_sizes(view, used[-size][0]):
         return None
     steps = max(last_step - first_step, 1)
     each = max(last - first, 0.0) / steps
     total = view.state.total_steps
     at_the_end = last + each * max(total - last_step, 0)
-    free = _free_bytes(view)
+    free = view.mean("memory_available_bytes")
+    if view.on_gpu:
+        whole, in_use = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
+        free = None if whole is None or in_use is None else whole - in_use
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
     what = "peak GPU memory" if view.on_gpu else "resident memory of the process"
@@ -302,29 +300,16 @@ def memory_growing(view: RunView) -> Cause | None:
     )
 
 
-def _resident(view: RunView) -> list[tuple[int, float]]:
-    """(step, bytes) of the readings that tell it."""
-    return [(one.step, used) for one in view.all_readings if (used := one.process_memory_bytes) is not None]
-
-
-def _peaks_on_card(view: RunView) -> list[tuple[int, float]]:
-    """(step, bytes) of this start, a few hundred at the most. A card has other users too, and torch keeps more than it
-    has allocated: what the driver reads is neither."""
+def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
+    """Return (step, bytes) of this start: the memory of the process, or on a GPU a few hundred peaks of what torch
+    allocated. A card has other users too, and torch keeps more than it has allocated: what the driver reads is neither.
+    """
+    if not view.on_gpu:
+        return [(one.step, used) for one in view.all_readings if (used := one.process_memory_bytes) is not None]
     state = view.state
     first = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
     peaks = [(step, float(peak)) for step, peak in zip(state.steps[first:], state.peaks[first:], strict=True) if peak]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
-
-
-def _free_bytes(view: RunView) -> float | None:
-    if not view.on_gpu:
-        return view.mean("memory_available_bytes")
-    total, used = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
-    return None if total is None or used is None else total - used
-
-
-def _kernel_bytes(view: RunView) -> int:
-    return (view.plan.kernel_bytes or 0) if view.plan else 0
 
 
 def _has_new_sizes(view: RunView, since_step: int) -> bool:
@@ -363,30 +348,21 @@ class MemoryFits(Rule):
             f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
         ]
         if not is_short(context):
-            if shortage := _host_shortage(context):
-                return failed(
-                    shortage, *details, advice="close other programs, or raise the limit of the container or job"
-                )
-            return passed(sentence, *details)
-        fix = way_to_fit(context)
+            # The machine itself may have too little beside a card that has enough.
+            host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+            if host is None or free is None or host.value <= free:
+                return passed(sentence, *details)
+            shortage = f"the run needs {format_bytes(host.value)} of host memory in addition to GPU memory"
+            advice = "close other programs, or raise the limit of the container or job"
+            return failed(f"{shortage}, but only {format_bytes(free)} are free", *details, advice=advice)
+        advice = ""
+        if (fix := way_to_fit(context)) is None:
+            advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+            if with_library := way_to_fit(context, as_if_installed=True):
+                settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
+                advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
         verdict = failed if needed > room.free_bytes else warned
-        return verdict(sentence, *details, fix=fix, advice="" if fix else _what_fits(context))
-
-
-def _host_shortage(context: Context) -> str:
-    """A run on a GPU for which the machine itself has too little free; empty where it has enough, or nobody knows."""
-    needed, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
-    if needed is None or free is None or needed.value <= free:
-        return ""
-    wanted = f"the run needs {format_bytes(needed.value)} of host memory in addition to GPU memory"
-    return f"{wanted}, but only {format_bytes(free)} are free"
-
-
-def _what_fits(context: Context) -> str:
-    if with_library := way_to_fit(context, as_if_installed=True):
-        settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
-        return f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
-    return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+        return verdict(sentence, *details, fix=fix, advice=advice)
 
 
 class SplitModel(Rule):

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from tui_trainer.advice.context import Context
@@ -28,44 +27,29 @@ from tui_trainer.tuning.some_layers import LAYERS_KEY
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
+_RANK, _ALPHA = "tuning.r", "tuning.lora_alpha"
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
-_TABLE = "model.scratch."
-_DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
-# What differs less is another model and no smaller one.
-_SMALLER, _LARGER = 0.8, 1.5
+# A run that is longer asks for a smaller model; one that is shorter has time for a larger one.
+_DAY_SECONDS = 86_400.0
+_SHORT_SECONDS = 3600.0
+# What differs less is another model and no smaller or larger one.
+_SMALLER = 0.8
+_LARGER = 1.5
 # A tokenizer that needs so many times as many tokens for the text does not know its language.
 _OTHER_LANGUAGE = 1.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Other:
-    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
-
-    name: str
-    parameters: int
-    seconds: float | None
-    memory_bytes: int
-    speaks: str
-    """What its tokenizer makes of the text."""
-
-    @property
-    def words(self) -> str:
-        """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (its tokenizer is the same)`."""
-        takes = "" if self.seconds is None else f" would take about {format_seconds(self.seconds)}"
-        needs = f"with {format_bytes(self.memory_bytes)} of memory ({self.speaks})"
-        return f"{self.name}, {format_count(self.parameters)},{takes} {needs}"
-
-
-_RANK = "tuning.r"
 _USUAL_RANK = 16
 # Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
 # with adapters on every linear layer it does not (QLoRA, arXiv:2305.14314, section 4 and figure 2).
 _LEAST_ADAPTED_SHARE = 0.5
 # A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
-_BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
-_LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
+_BITS_A_PARAMETER = 2.0
+_BITS_A_TOKEN = 1.0
+# alpha = 2 r is usual (QLoRA, arXiv:2305.14314); a scale of a quarter or of twice that is another learning rate.
+_LEAST_SCALE = 0.5
+_GOOD_SCALE = 2.0
+_MOST_SCALE = 4.0
 
 
 class ModelSize(Rule):
@@ -133,7 +117,7 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
     for change in chain(narrower, fewer_layers):
         if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
-            return {f"{_TABLE}{name}": value for name, value in change.items()}
+            return {f"model.scratch.{name}": value for name, value in change.items()}
     return None
 
 
@@ -149,56 +133,66 @@ class ModelChoice(Rule):
 
     def before(self, context: Context) -> Verdict:
         plan, config = context.planned, context.config
-        kinds = find_task(config.task.type).architectures
-        if config.is_from_scratch or not kinds:
+        task, earlier = find_task(config.task.type), context.earlier
+        if config.is_from_scratch:
             return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
+        if not task.architectures:
+            return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
         own, budget = plan.parameters.value, context.basis.room.budget_bytes
         # A smaller one with a larger vocabulary may need more memory.
         less = min(budget or math.inf, context.basis.needed_bytes())
-        smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), less)
-        words = f"{format_count(own)} parameters"
-        too_long = context.duration_seconds is not None and context.duration_seconds > _DAY_SECONDS
-        if is_short(context) or too_long:
+        smaller = _others(context, 0, _SMALLER * own, less, reverse=True)
+        words, seconds = f"{format_count(own)} parameters", context.duration_seconds
+        if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
             reason = "do not fit" if is_short(context) else "take longer than 1 day"
             quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
             if quick is None:
                 none = f"{words} {reason}, and no model in the catalogue is small enough"
                 return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
-            here = _folder_of(context, quick.name) is not None
+            here = find_model(quick.name, head=task.head).folder is not None
             advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
             fix = {MODEL_KEY: quick.name} if here else None
             return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
         details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
-        earlier = context.earlier
         busy = earlier.busy_share if earlier and context.device == "cuda" else None
         is_idle = busy is not None and busy < IDLE_GPU
         if earlier and busy is not None and is_idle:
             words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
-        if is_idle or (context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS):
+        if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
             # Here there is time, or a card, for more.
-            larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
-            fits = next((one for one in _fitting(context, larger, budget) if (one.seconds or 0) <= _DAY_SECONDS), None)
+            larger = _others(context, _LARGER * own, math.inf, budget)
+            fits = next((one for one in larger if (one.seconds or 0) <= _DAY_SECONDS), None)
             details += [f"larger: {fits.words}"] if fits else []
         return passed("; ".join([words, *details]), *details)
 
 
-def _sorted(kinds: tuple[str, ...], low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
-    def fits(entry: CatalogueEntry) -> bool:
-        kind = str((entry.config.get("architectures") or [""])[0])
-        return low <= entry.parameters <= high and kind.endswith(kinds)
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
 
-    return sorted(filter(fits, all_entries()), key=lambda entry: entry.parameters, reverse=reverse)
+    name: str
+    seconds: float | None
+    words: str
+    """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (a vocabulary of the same size)`."""
 
 
-def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | None) -> Iterator[_Other]:
-    for entry in entries:
-        other = _instead(context, entry)
-        if other is not None and (budget is None or other.memory_bytes <= budget):
+def _others(
+    context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
+) -> Iterator[_Other]:
+    """Yield the catalogue's models for this task of so many parameters, as far as they fit, by their size."""
+    kinds = find_task(context.config.task.type).architectures
+    entries = [
+        entry
+        for entry in all_entries()
+        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(kinds)
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
+        if other := _instead(context, entry, math.inf if budget is None else budget):
             yield other
 
 
-def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
-    """The same run with this model; None where it cannot be planned."""
+def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other | None:
+    """The same run with this model; None where it cannot be planned, does not fit, or does not know the language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -208,32 +202,30 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
         needed = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
-    times = flops(shape) / flops(basis.shape)
-    seconds = None if context.duration_seconds is None else context.duration_seconds * times
-    if (speaks := _language(context, entry)) is None:
+    if needed > budget or (speaks := _language(context, entry)) is None:
         return None
     # As many times the tokens of this tokenizer take as many times the time; what is not measured counts as the same.
-    words, times = speaks
-    seconds = None if seconds is None else seconds * times
-    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed, speaks=words)
-
-
-def _folder_of(context: Context, name: str) -> Path | None:
-    return find_model(name, head=find_task(context.config.task.type).head).folder
-
-
-def _tokens_per_character(context: Context, name: str) -> float | None:
-    folder = _folder_of(context, name)
-    return tokens_per_character(folder, context.sample) if folder else None
+    language, times = speaks
+    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
+    seconds, takes = None, ""
+    if context.duration_seconds is not None:
+        seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * times
+        takes = f" would take about {format_seconds(seconds)}"
+    size, memory = format_count(shape.parameters), format_bytes(needed)
+    return _Other(entry.name, seconds, f"{entry.name}, {size},{takes} with {memory} of memory ({language})")
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
     """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
     does not know the language."""
-    then = _tokens_per_character(context, entry.name)
+
+    def tokens(name: str) -> float | None:
+        folder = find_model(name, head=find_task(context.config.task.type).head).folder
+        return tokens_per_character(folder, context.sample) if folder else None
+
     # Most are not here: then nothing is counted.
-    now = None if then is None else _tokens_per_character(context, context.config.model.model_name_or_path)
+    then = tokens(entry.name)
+    now = None if then is None else tokens(context.config.model.model_name_or_path)
     if now is None or then is None:
         same = entry.config.get("vocab_size") == context.planned.vocabulary.value
         unknown = "its tokenizer has not been downloaded, so the number of tokens is unknown"
@@ -269,27 +261,19 @@ class LoraRank(Rule):
         sizes = [(layer.inputs, layer.outputs) for layer in layers]
         sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
         most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
+        highest = 1 << max(0, most.bit_length() - 1)
         if tuning.r > most:
-            fix = min(_USUAL_RANK, _power_of_two(most))
+            fix = min(_USUAL_RANK, highest)
             return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
         if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
             return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
-        if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
-            wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
+        # The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it.
+        wider = tuning.r
+        while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
+            wider *= 2
+        if wider > tuning.r:
             return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
         return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
-
-
-def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
-    """The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it."""
-    wider = rank
-    while wider / rank * _BITS_A_PARAMETER < tokens_a_parameter * _BITS_A_TOKEN and 2 * wider <= most:
-        wider *= 2
-    return wider
-
-
-def _power_of_two(most: int) -> int:
-    return 1 << max(0, most.bit_length() - 1)
 
 
 class LoraAlpha(Rule):
@@ -299,7 +283,7 @@ class LoraAlpha(Rule):
     """
 
     name, title, order = "lora_alpha", "LoRA scaling", 205
-    settings = ("tuning.lora_alpha",)
+    settings = (_ALPHA,)
 
     def before(self, context: Context) -> Verdict:
         tuning = context.config.tuning
@@ -310,7 +294,7 @@ class LoraAlpha(Rule):
         factor = tuning.lora_alpha / by
         root = "the square root of " if tuning.use_rslora else ""
         sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-        fix = {"tuning.lora_alpha": float(f"{_GOOD_SCALE * by:.3g}")}
+        fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
         if factor > _MOST_SCALE:
             return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
         if factor < _LEAST_SCALE:

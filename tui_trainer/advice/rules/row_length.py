@@ -30,10 +30,15 @@ from tui_trainer.tasks.contract import DataFacts
 LENGTH = "data.max_length"
 # The shortest that a plan is made to fit with.
 _LEAST_LENGTH = 128
-_SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
+# In a shorter context there is little to learn from; of fewer rows there is little to shuffle.
+_SHORTEST_TOKENS = 32
+_FEWEST_ROWS = 32
 # A row for each of twice as many: the fix is made on estimated counts.
-_FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
+_FIX_ROWS = 2 * _FEWEST_ROWS
+_FIX_TOKENS = 128
+# One row in a hundred may lose its end.
 _MOST_CUT = 0.01
+# Kernels are fastest with lengths of such multiples.
 _ROUND = 8
 _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
@@ -93,7 +98,9 @@ class LengthByTask(Rule):
     def before(self, context: Context) -> Verdict:
         plan, config = context.planned, context.config
         usual = find_task(config.task.type).usual_length
-        if config.is_from_scratch or usual is None:
+        if usual is None and not config.is_from_scratch:
+            return not_applicable(f"no typical length is known for {config.task.type}")
+        if usual is None or config.is_from_scratch:
             return not_applicable(
                 "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
             )
