@@ -97,7 +97,6 @@ FAULTS = {
     ),
     "labels all masked": Fault("chat", {"data.max_length": 8}, "none of the 45 training rows has a label within"),
     "learning rate 0": Fault("causal_lm", {"training.learning_rate": 0}, "refused: --set: training.learning_rate"),
-    "learning rate that is 0 in 32 bits": Fault("causal_lm", {"training.learning_rate": "1e-323"}, "rate_of_zero"),
     "detached head": Fault("sequence_classification", BERT, "no_gradient: no gradient reaches 24 of 25", detached_body),
     "adapter on no module": Fault(
         "causal_lm", {**LORA, "tuning.target_modules": "embed_tokens"},

@@ -85,6 +85,7 @@ class Context:
     missing_frame: tuple[str, ...] | None = None
     """Special tokens that the model was trained with around each text, and that its tokenizer leaves out; None: nobody
     can tell."""
+
     @property
     def config(self) -> Config:
         return self.loaded.config

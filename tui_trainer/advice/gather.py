@@ -8,16 +8,15 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any, TypeVar
 
 from tui_trainer.advice.context import Context, EarlierRun, Exported
 from tui_trainer.advice.remedies import make_plan
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.exporting.contract import all_formats
@@ -31,7 +30,6 @@ from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
@@ -39,7 +37,7 @@ from tui_trainer.runs.events import ATTENTION_CHANGED, PACKED_WITH_MASK, RunProb
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.state import WARM_UP_STEPS, RunState, fold
+from tui_trainer.runs.state import RunState, fold
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
@@ -67,7 +65,8 @@ def gather(
 
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
-    hardware, task = with_memory_now(hardware or probe()), find_task(loaded.config.task.type)
+    config, hardware = loaded.config, with_memory_now(hardware or probe())
+    task = find_task(config.task.type)
     facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
@@ -75,7 +74,7 @@ def gather(
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
-                counted = task.counted(loaded.config, loaded.data, prepared_data_folder(), progress)
+                counted = task.counted(config, loaded.data, prepared_data_folder(), progress)
             facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
         except InputError as error:
             of_data = tuple(loaded.placed(problem) for problem in error.problems)
@@ -83,7 +82,7 @@ def gather(
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     if plan and facts:
         facts = facts.of_batch(plan.effective_batch_size.value)
-    basis: Basis | None = None
+    basis = None
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
     with suppress(InputError):
@@ -99,29 +98,28 @@ def gather(
         first_rows=first_rows,
         problems=problems,
         all_tokens=_all_tokens(loaded, facts, progress),
-        sample=_sample(loaded),
-        disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
+        sample=() if config.is_from_scratch else _asked(lambda: task.sample_texts(config, loaded.data)) or (),
+        disk_free_bytes=disk_free_bytes(Path(config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(plan) if plan else None,
-        marks=_asked(task.marks, loaded.config),
-        missing_frame=_asked(task.missing_frame, loaded.config),
+        marks=_asked(lambda: task.marks(config)),
+        missing_frame=_asked(lambda: task.missing_frame(config)),
     )
 
 
-def _asked(question: Callable[[Config], _Answer], config: Config) -> _Answer | None:
+def _asked(question: Callable[[], _Answer]) -> _Answer | None:
+    """Return the answer, or None where the config or the data cannot be read."""
     with suppress(InputError):
-        return question(config)
+        return question()
     return None
 
 
 def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:
     """Return how much data there is; None where it cannot be read."""
-    config = loaded.config
-    with suppress(InputError):
-        return find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
-    return None
+    config, folder = loaded.config, prepared_data_folder()
+    return _asked(lambda: find_task(config.task.type).data_facts(config, loaded.data, folder, progress))
 
 
 def plan_or_problems(
@@ -153,13 +151,6 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
         whole = with_changes(loaded.config, {"data.max_chars": 0, "data.max_rows": 0})
         facts = facts_of(replace(loaded, config=whole), progress)
     return facts.tokens + facts.eval_tokens if facts else None
-
-
-def _sample(loaded: LoadedConfig) -> tuple[str, ...]:
-    config = loaded.config
-    with suppress(InputError):
-        return () if config.is_from_scratch else find_task(config.task.type).sample_texts(config, loaded.data)
-    return ()
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:
@@ -199,34 +190,22 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     seconds = sum(state.step_seconds)
     if len(state.steps) < _ENOUGH_STEPS or not seconds:
         return None
+    view, trained = RunView(state), sum(state.token_counts)
     saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
     samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
+    # Seconds of a token in an evaluation.
+    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
+    has_cards = any(reading.gpus for reading in view.readings)
     return EarlierRun(
         name=name,
         steps=len(state.steps),
         data_share=sum(state.data_seconds) / seconds,
         save_bytes_per_second=median(saves) if saves else None,
         sample_seconds=median(samples) if samples else None,
-        evaluation_share=_evaluation_share(state),
+        evaluation_share=median(costs) / (seconds / trained) if costs and trained else None,
         step_seconds=median(state.step_seconds),
-        busy_share=_busy_share(state),
+        busy_share=view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share"),
     )
-
-
-def _busy_share(state: RunState) -> float | None:
-    """Return the mean of the readings while it trained: of its GPUs, else of its share of the usable cores."""
-    readings = [reading for reading in state.gauges if reading.step > WARM_UP_STEPS]
-    cards = [card.utilization_share for reading in readings for card in reading.gpus]
-    shares = cards or [reading.process_cpu_share for reading in readings]
-    known = [share for share in shares if share is not None and isfinite(share)]
-    return fmean(known) if known else None
-
-
-def _evaluation_share(state: RunState) -> float | None:
-    """Return the time of a token in an evaluation as a share of its time in a step; None without an evaluation."""
-    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
-    trained = sum(state.token_counts)
-    return median(costs) / (sum(state.step_seconds) / trained) if costs and trained else None
 
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:

@@ -395,13 +395,13 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
     sample_seconds = sample or token_seconds * plan.sample_tokens.value
     sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
-    groups, group_seconds = context.config.logging.logging_steps, _JOURNAL_GROUP_SECONDS
-    assumed = "assumed: 1/3 of a row's training time"
+    group, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
+    eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
     return [
-        kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, evaluated, assumed),
-        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, rate, "at 400 MB/s, not measured here yet"),
+        kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, evaluated, eval_source),
+        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, rate, save_source),
         kind(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample, sample_source),
-        kind(_LOG, "journal", groups, group_seconds, None, "0.1 ms per group of steps"),
+        kind(_LOG, "journal", group, _JOURNAL_GROUP_SECONDS, None, group_source),
     ]
 
 

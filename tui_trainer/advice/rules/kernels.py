@@ -76,7 +76,8 @@ class TorchCompile(Rule):
         why_impossible = _why_no_compiler(context)
         why_not = why_impossible
         if not why_not and seconds is not None and seconds < _WORTH_SECONDS:
-            why_not = f"compiling takes a minute, which pays off only in runs of {format_seconds(_WORTH_SECONDS)} or more"
+            worth = format_seconds(_WORTH_SECONDS)
+            why_not = f"compiling takes a minute, which pays off only in runs of {worth} or more"
         time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
         length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in total"
         if context.config.training.torch_compile:
@@ -184,7 +185,8 @@ class FusedKernels(Rule):
             why_not = lack(basis.hardware, basis.target, basis.shape)
             other_way = training.torch_compile or training.deterministic
             if context.config.model.kernels == "none" and not why_not and not other_way:
-                sentence = f'off because of model.kernels = "none", but {LIBRARY} {version} is installed and supports {model}'
+                installed = f"{LIBRARY} {version} is installed and supports {model}"
+                sentence = f'off because of model.kernels = "none", but {installed}'
                 return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
             with_it = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
             would_do = version is None and not lack(with_it, basis.target, basis.shape)

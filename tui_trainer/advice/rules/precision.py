@@ -103,15 +103,20 @@ class MasterWeights(Rule):
         if planned.value == "bfloat16":
             sentence = f"on: {_compared(context, 'float32')}"
             return passed(sentence, kept, switch="fp32 masters on", opposite={DTYPE: "float32"})
-        if why_not := _why_impossible(context) or _why_not_advised(context):
-            other = None if _why_impossible(context) else {DTYPE: "bfloat16"}
-            return not_applicable(f"off: {why_not}", kept, switch="fp32 masters: off", opposite=other)
+        off = "fp32 masters: off"
+        if why_not := _why_impossible(context):
+            return not_applicable(f"off: {why_not}", kept, switch=off)
+        # Where it is not known to be faster, it can be measured.
+        if basis.target.gpu is None or basis.shape.head != "causal_lm":
+            why_not = "the gain was estimated for decoders only"
+            why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
+            return not_applicable(f"off: {why_not}", kept, switch=off, opposite={DTYPE: "bfloat16"})
         experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
         sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, kept)
         budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
         if budget is not None and context.planned.memory_bytes.value <= budget < changed:
-            return not_applicable(f"{sentence}, more than is available", *details, switch="fp32 masters: off")
-        return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch="fp32 masters: off")
+            return not_applicable(f"{sentence}, more than is available", *details, switch=off)
+        return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off)
 
 
 def _compared(context: Context, other: Dtype) -> str:
@@ -136,13 +141,6 @@ def _why_impossible(context: Context) -> str:
     return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"
 
 
-def _why_not_advised(context: Context) -> str:
-    """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
-    if context.basis.target.gpu is None:
-        return "bf16 weights are recommended on GPUs only"
-    return "" if context.basis.shape.head == "causal_lm" else "the gain was estimated for decoders only"
-
-
 class Tf32(Rule):
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 
@@ -158,29 +156,24 @@ class Tf32(Rule):
         gpu, precision = context.basis.target.gpu, context.planned.precision.value
         autotune = why_no_autotune(context.basis.shape.model_type)
 
-        def switch(words: str) -> str:
-            return f"TF32{words}; cuDNN autotune: {autotune}"
-
+        cudnn = f"; cuDNN autotune: {autotune}"
         if gpu is None:
-            sentence = f"TF32 needs a GPU, and this run uses none; cuDNN autotune: {autotune}"
-            return not_applicable(sentence, switch=switch(": no GPU"))
+            return not_applicable(f"TF32 needs a GPU, and this run uses none{cudnn}", switch=f"TF32: no GPU{cudnn}")
         can = gpu.abilities
         if can is None or gpu.capability is None:
-            return not_applicable("the GPU does not report whether it supports TF32", switch=switch(": not reported"))
+            sentence = "the GPU does not report whether it supports TF32"
+            return not_applicable(sentence, switch=f"TF32: not reported{cudnn}")
         if not can.tf32:
             sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
-            return not_applicable(sentence, switch=switch(": not on this GPU"))
-        rest = (
-            "for all matmuls, which are in fp32"
-            if precision == "fp32"
-            else f"for operations not computed in {precision}"
-        )
+            return not_applicable(sentence, switch=f"TF32: not on this GPU{cudnn}")
         if context.config.training.tf32:
-            return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
+            rest = f"operations not computed in {precision}"
+            rest = "all matmuls, which are in fp32" if precision == "fp32" else rest
+            return passed(f"on, for {rest}", switch=f"TF32 on{cudnn}", opposite={_TF32: False})
         if precision == "fp32":
-            return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
+            return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=f"TF32: off{cudnn}")
         sentence = f"off; matmuls are in {precision}, so TF32 would change little"
-        return passed(sentence, switch=switch(": off"), opposite={_TF32: True})
+        return passed(sentence, switch=f"TF32: off{cudnn}", opposite={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:

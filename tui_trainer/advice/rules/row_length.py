@@ -16,7 +16,6 @@ from tui_trainer.advice.contract import (
     warned,
 )
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.attention import BY_LENGTHS
@@ -54,10 +53,18 @@ class SequenceLength(Rule):
         shape = context.basis.shape
         if beyond := length_warning(shape, length):
             return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
+        too_short = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
         if facts is not None and not facts.is_stream:
+            # Each document is a row of its own.
+            sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
+            if facts.longest_row < length:
+                longest = "the longest" if facts.exact else "the longest sampled row"
+                return passed(f"{sentence}, {longest} {facts.longest_row:,}")
+            if length < _SHORTEST_TOKENS:
+                return warned(f"{sentence}: {too_short}", fix={LENGTH: _FIX_TOKENS})
             task = find_task(context.config.task.type)
             ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
-            return _of_documents(facts, length, "longer texts are split into windows" if task.gives_windows else ends)
+            return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends}")
         rows, tokens = plan.train_rows.value, plan.train_tokens.value
         sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
         power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
@@ -65,8 +72,7 @@ class SequenceLength(Rule):
         if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
             return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
         if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-            sentence += f": the context is too short, use {_SHORTEST_TOKENS} tokens or more"
-            return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
+            return warned(f"{sentence}: {too_short}", fix={LENGTH: min(fit, _FIX_TOKENS)})
         return passed(sentence)
 
     def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
@@ -75,19 +81,6 @@ class SequenceLength(Rule):
         while length > _LEAST_LENGTH:
             length = max(length // 2, _LEAST_LENGTH)
             yield Remedy(patch={LENGTH: length}, rank=9, drops_data=True)
-
-
-def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
-    """Each document is a row of its own; `ends` says what becomes of a longer one."""
-    sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
-    if length < _SHORTEST_TOKENS and facts.longest_row >= length:
-        return warned(
-            f"{sentence}: the context is too short, use {_SHORTEST_TOKENS} tokens or more", fix={LENGTH: _FIX_TOKENS}
-        )
-    if facts.longest_row >= length:
-        return passed(f"{sentence}; {ends}")
-    longest = "the longest" if facts.exact else "the longest sampled row"
-    return passed(f"{sentence}, {longest} {facts.longest_row:,}")
 
 
 class LengthByTask(Rule):
@@ -108,15 +101,12 @@ class LengthByTask(Rule):
         longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
         used = min(config.data.max_length, longest)
         sentence = f"rows of up to {used:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
-        if used <= high:
-            short = (
-                ""
-                if longest <= config.data.max_length or used >= low
-                else f"; data.max_length = {low} would truncate fewer rows"
-            )
-            return passed(sentence + short)
-        advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
-        return warned(sentence, advice=advice)
+        if used > high:
+            advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
+            return warned(sentence, advice=advice)
+        if used < low and longest > config.data.max_length:
+            sentence += f"; data.max_length = {low} would truncate fewer rows"
+        return passed(sentence)
 
 
 class Truncation(Rule):
@@ -130,7 +120,14 @@ class Truncation(Rule):
         counts, length = context.counts, context.config.data.max_length
         details = context.counted.details if context.counted else {}
         if not counts.rows_read:
-            return _documents(counts, context.facts)
+            # Documents of a language model are cut into several rows, and none of them is lost.
+            if context.facts is None or context.facts.is_stream:
+                return not_applicable("rows are cut from one stream of text: none is truncated")
+            documents = f"{counts.train_documents + counts.eval_documents:,} documents"
+            if not counts.cut_documents:
+                return passed(f"each of {documents} fits into a row; none is split")
+            split = f"{counts.cut_documents:,} of {documents} are split into {counts.pieces:,} rows"
+            return passed(f"{split}; no token is lost")
         lost, answers = counts.untrained_long_rows, counts.truncated_answers
         rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
         share = long / max(rows, 1)
@@ -162,18 +159,6 @@ class Truncation(Rule):
         if possible < wanted or WHOLE_LENGTH not in details:
             return warned(sentence, fix={LENGTH: possible})
         return warned(f"{sentence}; 99 % of all rows have about {wanted:,} tokens or fewer", fix={LENGTH: possible})
-
-
-def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
-    """Documents of a language model are cut into several rows, and none of them is lost."""
-    if facts is None or facts.is_stream:
-        return not_applicable("rows are cut from one stream of text: none is truncated")
-    documents = counts.train_documents + counts.eval_documents
-    if not counts.cut_documents:
-        return passed(f"each of {documents:,} documents fits into a row; none is split")
-    return passed(
-        f"{counts.cut_documents:,} of {documents:,} documents are split into {counts.pieces:,} rows; no token is lost"
-    )
 
 
 @symptom("Padding")
@@ -234,7 +219,10 @@ class Padding(Rule):
         if facts is None:
             return not_applicable("the length of the documents is unknown")
         if facts.is_stream:
-            return _stream(context)
+            rows, length = context.planned.train_rows.value, context.config.data.max_length
+            padded = -(context.planned.train_tokens.value - 1) % length / (rows * length)
+            sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
+            return passed(f"{sentence}: {padded:.2%} padding")
         if packing.value:
             times = _times_of_packing(context, facts)
             if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
@@ -259,16 +247,6 @@ def _times_of_packing(context: Context, facts: DataFacts) -> float:
     if plan.device == "cuda" and (not plan.packing.value or plan.attention.kernel == BY_LENGTHS):
         return 1.0
     return times_of_packing(basis.loaded.config, facts, basis.shape, basis.setup)
-
-
-def _stream(context: Context) -> Verdict:
-    plan, length = context.planned, context.config.data.max_length
-    rows = plan.train_rows.value
-    missing = -(plan.train_tokens.value - 1) % length
-    return passed(
-        f"rows are cut from one stream of text, so only the last of {rows:,} is shorter: "
-        f"{missing / (rows * length):.2%} padding"
-    )
 
 
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
