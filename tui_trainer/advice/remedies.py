@@ -136,12 +136,10 @@ def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | N
     """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
     budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
-    for rows in sizes:
-        if memory_with(context, micro_batch=rows, setup=setup) <= budget:
-            return with_micro_batch(context, rows) if rows < micro else {}
-    for rows in sizes:
-        if memory_with(context, micro_batch=rows, eval_batch=rows, setup=setup) <= budget:
-            return (with_micro_batch(context, rows) if rows < micro else {}) | {EVAL_BATCH: "auto"}
+    for evaluations in ({}, {EVAL_BATCH: "auto"}):
+        for rows in sizes:
+            if memory_with(context, micro_batch=rows, eval_batch=rows if evaluations else 0, setup=setup) <= budget:
+                return (with_micro_batch(context, rows) if rows < micro else {}) | evaluations
     return None
 
 

@@ -15,10 +15,14 @@ from tui_trainer.runs.events import GaugesRead
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS, WARM_UP_STEPS, RunState, means
 
 _RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
+# A curve of a few means of some steps each shows a trend in spite of noise.
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
-# Sizes that differ by less do not tell what is fixed from what grows.
-_LEAST_FITTED, _LEAST_SPREAD, _ERRORS = 20, 1.2, 2.0
+# Fewer passes, or sizes that differ by less, do not tell what is fixed from what grows.
+_LEAST_FITTED = 20
+_LEAST_SPREAD = 1.2
+# The intercept of a line is right within two standard errors.
+_ERRORS = 2.0
 
 
 class RunView:
@@ -154,7 +158,7 @@ class RunView:
 
     @cached_property
     def step_losses(self) -> Sequence[float]:
-        """The loss of each step, in nats per token."""
+        """The loss of each step, in nats per token. The state computes it anew at each call."""
         return self.state.losses
 
     @cached_property
