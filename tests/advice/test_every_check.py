@@ -807,7 +807,7 @@ def finding_of(name: str, context: Context) -> Finding:
 @pytest.mark.parametrize("file", FILES_OF_RULES)
 def test_each_check_has_the_status_and_the_fix_of_the_table_and_the_fix_mends(file, gathered, subtests):
     for check in all_checks():
-        if type(check).__module__ != f"{rules.__name__}.{file}":
+        if check.before.__module__ != f"{rules.__name__}.{file}":
             continue
         for state in TABLE[check.name]:
             for number, row in enumerate(inputs_of(check.name, state)):
@@ -828,7 +828,7 @@ def assert_finding(name: str, state: str, row: Input, gathered: Gathered) -> Non
     assert not finding.is_open or finding.fix or verdict.advice, "there is nothing to do about it"
     assert not (verdict.fix and verdict.opposite), "one alternative is measured"
     # The remedies of other rules make a plan fit.
-    others = [rule for rule in all_rules() if "remedies" in vars(type(rule))] if name == "memory" else []
+    others = [rule for rule in all_rules() if rule.remedies] if name == "memory" else []
     assert {*(finding.alternative or ())} <= {key for rule in (finding.rule, *others) for key in rule.settings}
     assert state != "pass" or any(sign.isdigit() for sign in evidence), "it passes without a figure"
     assert evidence.isascii() and evidence.isprintable() and not evidence.endswith(".")

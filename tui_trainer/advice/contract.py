@@ -111,23 +111,32 @@ def broken_words(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-class Rule:
-    """One piece of advice on settings, with all the evidence for it. Adding one adds a subclass to a file of `rules/`.
+def _nothing(context: Context) -> Verdict:
+    raise NotImplementedError
 
-    The docstring's first paragraph is its reason, `why`. Where `fix` or `opposite` of a verdict change what a step
-    takes, the gain is that of steps measured in turns (`check --measure`); where they change how much is done beside
-    the steps, it is reckoned (`Verdict.reckoned_gain`).
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One piece of advice on settings, with all the evidence for it. Adding one adds a function to a file of `rules/`.
+
+    Where `fix` or `opposite` of a verdict change what a step takes, the gain is that of steps measured in turns
+    (`check --measure`); where they change how much is done beside the steps, it is reckoned (`Verdict.reckoned_gain`).
     """
 
     name: str
     title: str = ""
-    why: str = ""
+    why: str
     settings: tuple[str, ...] = ()
     """All that it changes, the one that it is about first."""
-    fallback: object = None
-    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
+    before: Callable[[Context], Verdict] = _nothing
+    """What it finds in a config before its run; only rules with an `order` are asked."""
     order: int = 0
     """Its place in the checklist; 0: it has nothing to say before a run."""
+    during: tuple[Symptom, ...] = ()
+    remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
+    """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
+    fallback: object = None
+    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
     needs_plan: bool = True
     counted: str = ""
     """What it looks at, in words, where that is counted while the data is prepared, or in its first rows."""
@@ -135,30 +144,27 @@ class Rule:
     """What it warns of costs time and nothing else: a fix that was measured to be slower here is none."""
     published: str = ""
     """The gain that others measured, with its source."""
-    during: tuple[Symptom, ...] = ()
 
-    def __init_subclass__(cls) -> None:
-        cls.why = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
 
-    def before(self, context: Context) -> Verdict:
-        """What it finds in a config before its run; only rules with an `order` are asked."""
-        raise NotImplementedError
+def rule(
+    title: str, order: int, *settings: str, name: str = "", **more: Any
+) -> Callable[[Callable[[Context], Verdict]], Rule]:
+    """Makes a rule of the function that looks at a config, whose docstring's first paragraph says why; `more` are its
+    other fields."""
 
-    def remedies(self, basis: Basis, budget: float) -> Iterable[Remedy]:
-        """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
-        return ()
+    def of(before: Callable[[Context], Verdict]) -> Rule:
+        why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
+        known = name or before.__name__
+        return Rule(name=known, title=title, why=why, order=order, settings=settings, before=before, **more)
+
+    return of
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
     """Every rule of the files of `rules/`, in their order there."""
     modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
-    return tuple(
-        one()
-        for module in modules
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Rule) and one.__module__ == module.__name__
-    )
+    return tuple(one for module in modules for one in vars(module).values() if isinstance(one, Rule))
 
 
 def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:

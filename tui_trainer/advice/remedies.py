@@ -36,7 +36,9 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
     optimizer in 8 bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop
     what was to be learnt.
     """
-    return sorted((one for rule in all_rules() for one in rule.remedies(basis, budget)), key=lambda one: one.rank)
+    return sorted(
+        (one for rule in all_rules() if rule.remedies for one in rule.remedies(basis, budget)), key=lambda one: one.rank
+    )
 
 
 def remedy_sentences(basis: Basis, budget: float) -> list[str]:

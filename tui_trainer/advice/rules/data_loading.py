@@ -1,7 +1,7 @@
 """How rows come from the disk into a step."""
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
+from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, percent, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
@@ -26,32 +26,29 @@ _TOKEN_BYTES = 4
 _EASY_TIMES = 2
 
 
-class DataCache(Rule):
+@rule("Data is prepared once", 240)
+def data_cache(context: Context) -> Verdict:
     """Tokens are cached by content and settings, so that later starts do not tokenise again."""
-
-    name, title, order = "data_cache", "Data is prepared once", 240
-
-    def before(self, context: Context) -> Verdict:
-        plan, folder = context.planned, context.cache.path
-        tokens = context.all_tokens or plan.train_tokens.value
-        data = context.config.data
-        tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
-        needed = _TOKEN_BYTES * tokens
-        rows = plan.train_rows
-        if rows.exact:
-            return passed(f"{rows.value:,} rows are already prepared ({format_bytes(needed)}): the run reuses them")
-        if context.cache.writable is False:
-            advice = "choose another folder: export TUI_TRAINER_HOME=FOLDER"
-            return failed(f"{folder} is not writable, so data cannot be prepared", advice=advice)
-        free = context.cache.free_bytes
-        waiting = tokens * find_task(context.config.task.type).waiting_bytes
-        if free is not None and free < _EASY_TIMES * (needed + waiting):
-            sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
-            advice = f"free up space (du -sh {folder} shows what is used)"
-            return (failed if free < needed + waiting else warned)(sentence, advice=advice)
-        return passed(
-            f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later starts reuse them"
-        )
+    plan, folder = context.planned, context.cache.path
+    tokens = context.all_tokens or plan.train_tokens.value
+    data = context.config.data
+    tokens = min(tokens, data.max_chars * len(data.paths) or tokens)
+    needed = _TOKEN_BYTES * tokens
+    rows = plan.train_rows
+    if rows.exact:
+        return passed(f"{rows.value:,} rows are already prepared ({format_bytes(needed)}): the run reuses them")
+    if context.cache.writable is False:
+        advice = "choose another folder: export TUI_TRAINER_HOME=FOLDER"
+        return failed(f"{folder} is not writable, so data cannot be prepared", advice=advice)
+    free = context.cache.free_bytes
+    waiting = tokens * find_task(context.config.task.type).waiting_bytes
+    if free is not None and free < _EASY_TIMES * (needed + waiting):
+        sentence = space_words(f"preparing the data in {folder} needs about", needed + waiting, free)
+        advice = f"free up space (du -sh {folder} shows what is used)"
+        return (failed if free < needed + waiting else warned)(sentence, advice=advice)
+    return passed(
+        f"the first start prepares about {rows.value:,} rows ({format_bytes(needed)}), later starts reuse them"
+    )
 
 
 @symptom("Waiting for data")
@@ -91,41 +88,37 @@ def slow_disk(view: RunView) -> Cause | None:
     )
 
 
-class DataLoading(Rule):
+@rule(
+    "Training does not wait for data", 250, WORKERS, _PROCESSES, is_for_speed=True, during=(waiting_for_data, slow_disk)
+)
+def data_loading(context: Context) -> Verdict:
     """Workers help if rows are decoded or tokenised during training; for small data they cost more than they gain.
 
     Source: the documentation of torch.utils.data.
     """
-
-    name, title, order = "data_loading", "Training does not wait for data", 250
-    settings = (WORKERS, _PROCESSES)
-    is_for_speed = True
-    during = (waiting_for_data, slow_disk)
-
-    def before(self, context: Context) -> Verdict:
-        earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
-        cores, processes = context.hardware.usable_cores, context.config.data.num_proc
-        how, switch = _how(context)
-        most = _most_workers(cores, on_gpu=on_gpu)
-        if isinstance(processes, int) and processes > max(cores, 1):
-            sentence = f"rows are tokenised once by {processes} processes, on {cores:g} cores"
-            return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch=switch)
-        if (workers.value == 0 and on_gpu) or workers.value > most:
-            why = f"on {cores:g} cores" if on_gpu else "on the cores that train"
-            why = why if workers.value else "while the GPU waits"
-            sentence = f"{how}, {why}: num_workers is {workers.value}, {workers.reason}"
-            return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
-        other = {WORKERS: 0 if workers.value else _SOME_WORKERS}
-        if earlier is None or earlier.data_share is None:
-            sentence = f"{how}; the first run of this kind measures how long steps wait for batches"
-            return not_applicable(sentence, opposite=other, switch=switch)
-        sentence = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time in {earlier.steps:,} steps"
-        if earlier.data_share <= _MOST_FETCHING_SHARE:
-            return passed(f"{sentence}; {how}", opposite=other, switch=switch)
-        sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
-        if 0 < workers.value < most:
-            return warned(sentence, fix={WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
-        return warned(sentence, advice=_FASTER_DISK, switch=switch)
+    earlier, workers, on_gpu = context.earlier, context.planned.loader_workers, bool(context.basis.target.gpu)
+    cores, processes = context.hardware.usable_cores, context.config.data.num_proc
+    how, switch = _how(context)
+    most = _most_workers(cores, on_gpu=on_gpu)
+    if isinstance(processes, int) and processes > max(cores, 1):
+        sentence = f"rows are tokenised once by {processes} processes, on {cores:g} cores"
+        return warned(sentence, fix={_PROCESSES: max(1, int(cores))}, switch=switch)
+    if (workers.value == 0 and on_gpu) or workers.value > most:
+        why = f"on {cores:g} cores" if on_gpu else "on the cores that train"
+        why = why if workers.value else "while the GPU waits"
+        sentence = f"{how}, {why}: num_workers is {workers.value}, {workers.reason}"
+        return warned(sentence, fix={WORKERS: "auto"}, switch=switch)
+    other = {WORKERS: 0 if workers.value else _SOME_WORKERS}
+    if earlier is None or earlier.data_share is None:
+        sentence = f"{how}; the first run of this kind measures how long steps wait for batches"
+        return not_applicable(sentence, opposite=other, switch=switch)
+    sentence = f"run {earlier.name} waited for data {earlier.data_share:.1%} of the time in {earlier.steps:,} steps"
+    if earlier.data_share <= _MOST_FETCHING_SHARE:
+        return passed(f"{sentence}; {how}", opposite=other, switch=switch)
+    sentence = f"{sentence}; at most {_MOST_FETCHING_SHARE:.0%} is good"
+    if 0 < workers.value < most:
+        return warned(sentence, fix={WORKERS: most}, advice=f"or {_FASTER_DISK}", switch=switch)
+    return warned(sentence, advice=_FASTER_DISK, switch=switch)
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:

@@ -12,12 +12,12 @@ from tui_trainer.advice.contract import (
     IDLE_GPU,
     Cause,
     Remedy,
-    Rule,
     Verdict,
     failed,
     not_applicable,
     passed,
     percent,
+    rule,
     symptom,
     warned,
 )
@@ -69,35 +69,29 @@ _GOOD_SECONDS = 600.0
 _FEW_ROWS = 4
 
 
-class DiskSpace(Rule):
+@rule("Disk space", 340, SAVE_LIMIT)
+def disk(context: Context) -> Verdict:
     """If the disk fills up during a run, no further checkpoints can be saved."""
-
-    name, title, order = "disk", "Disk space", 340
-    settings = (SAVE_LIMIT,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, free = context.planned, context.disk_free_bytes
-        needed = plan.disk_bytes.value
-        if free is None:
-            return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
-        sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
-        if needed <= _ROOMY_SHARE * free:
-            return passed(sentence)
-        # With one checkpoint kept, as many saves as there would be.
-        least, _ = run_bytes(
-            plan.checkpoint_bytes.value,
-            plan.final_model_bytes,
-            save_total_limit=1,
-            saves=plan.total_steps.value,
-            keeps_best=plan.config.evaluation.early_stopping_patience > 0,
-            total_steps=plan.total_steps.value,
-        )
-        fits = least <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
-        advice = (
-            "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
-        )
-        fix = {SAVE_LIMIT: 1} if fits else None
-        return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
+    plan, free = context.planned, context.disk_free_bytes
+    needed = plan.disk_bytes.value
+    if free is None:
+        return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
+    sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
+    if needed <= _ROOMY_SHARE * free:
+        return passed(sentence)
+    # With one checkpoint kept, as many saves as there would be.
+    least, _ = run_bytes(
+        plan.checkpoint_bytes.value,
+        plan.final_model_bytes,
+        save_total_limit=1,
+        saves=plan.total_steps.value,
+        keeps_best=plan.config.evaluation.early_stopping_patience > 0,
+        total_steps=plan.total_steps.value,
+    )
+    fits = least <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
+    advice = "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
+    fix = {SAVE_LIMIT: 1} if fits else None
+    return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
 
 
 @symptom("Overfitting")
@@ -128,31 +122,26 @@ def overfitting(view: RunView) -> Cause | None:
     )
 
 
-class EarlyStopping(Rule):
+@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, during=(overfitting,))
+def early_stopping(context: Context) -> Verdict:
     """After the best held-out loss, each further epoch costs time and makes the model worse.
 
     Source: Prechelt, Early Stopping - But When?, 1998.
     """
-
-    name, title, order = "early_stopping", "Early stopping", 480
-    settings = (_PATIENCE_KEY, _EVAL)
-    during = (overfitting,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, patience = context.planned, context.config.evaluation.early_stopping_patience
-        if not plan.eval_rows.value:
-            return not_applicable("early stopping needs held-out rows, but the data has none")
-        passes = context.epochs
-        evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-        sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
-        if patience and evaluations <= patience:
-            message = f"{sentence}: the run can never stop early"
-            return warned(message, fix=_early_stopping(context, patience, evaluations))
-        if patience or passes <= _MANY_EPOCHS:
-            return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
-        return warned(
-            f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
-        )
+    plan, patience = context.planned, context.config.evaluation.early_stopping_patience
+    if not plan.eval_rows.value:
+        return not_applicable("early stopping needs held-out rows, but the data has none")
+    passes = context.epochs
+    evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
+    sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
+    if patience and evaluations <= patience:
+        message = f"{sentence}: the run can never stop early"
+        return warned(message, fix=_early_stopping(context, patience, evaluations))
+    if patience or passes <= _MANY_EPOCHS:
+        return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
+    return warned(
+        f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
+    )
 
 
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
@@ -292,39 +281,44 @@ class _Overhead:
         return self.seconds - self.each_seconds * bool(self.key == _SAVE and self.count)
 
 
-class Interruptions(Rule):
+@rule(
+    "Evaluation overhead",
+    490,
+    _EVAL,
+    _EVAL_ROWS,
+    _SAVE,
+    _SAMPLE,
+    _LOG,
+    _EMPTY_CACHE,
+    during=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
+)
+def cadence(context: Context) -> Verdict:
     """While a run evaluates, saves or generates samples, it does not train.
 
     A single checkpoint during the run is not counted: without it, a crash would lose all work.
     """
-
-    name, title, order = "cadence", "Evaluation overhead", 490
-    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE)
-    during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
-
-    def before(self, context: Context) -> Verdict:
-        if context.step_seconds is None:
-            return not_applicable("the step time is unknown, so the overhead cannot be estimated")
-        training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
-        whole = training + sum(part.seconds for part in parts)
-        share = (whole - training) / whole
-        named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
-        sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
-        details = [
-            f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
-            for part in parts
-        ]
-        fix = _fewer(context, training)
-        if not fix:
-            if share > _MOST_SHARE:
-                sentence += "; no change needed: default evaluations and samples are short, and "
-                sentence += "one checkpoint is worth its time"
-            return passed(sentence, *details)
-        after = training + sum(part.seconds for part in _overheads(context, fix))
-        measured = context.earlier.name if context.earlier else ""
-        are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
-        source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
-        return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
+    if context.step_seconds is None:
+        return not_applicable("the step time is unknown, so the overhead cannot be estimated")
+    training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
+    whole = training + sum(part.seconds for part in parts)
+    share = (whole - training) / whole
+    named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
+    sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
+    details = [
+        f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
+        for part in parts
+    ]
+    fix = _fewer(context, training)
+    if not fix:
+        if share > _MOST_SHARE:
+            sentence += "; no change needed: default evaluations and samples are short, and "
+            sentence += "one checkpoint is worth its time"
+        return passed(sentence, *details)
+    after = training + sum(part.seconds for part in _overheads(context, fix))
+    measured = context.earlier.name if context.earlier else ""
+    are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
+    source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
+    return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
 
 
 def _fewer(context: Context, training: float) -> dict[str, Any]:
@@ -405,77 +399,64 @@ def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
     ]
 
 
-class SavedOnTheWay(Rule):
+@rule("Checkpoints", 500, _SAVE, name="checkpoints")
+def saved_on_the_way(context: Context) -> Verdict:
     """A run that saves only at its end loses everything in a crash."""
-
-    name, title, order = "checkpoints", "Checkpoints", 500
-    settings = (_SAVE,)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        every, step = plan.save_every_steps.value, context.step_seconds
-        steps = every or plan.total_steps.value
-        where = f"saved every {every:,} steps" if every else "saved only at the end"
-        if step is None:
-            return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
-        lost = f"a crash loses at most {format_seconds(steps * step)} of work"
-        if steps * step <= _MOST_SECONDS or steps == 1:
-            return passed(f"{where}: {lost}")
-        return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
+    plan = context.planned
+    every, step = plan.save_every_steps.value, context.step_seconds
+    steps = every or plan.total_steps.value
+    where = f"saved every {every:,} steps" if every else "saved only at the end"
+    if step is None:
+        return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
+    lost = f"a crash loses at most {format_seconds(steps * step)} of work"
+    if steps * step <= _MOST_SECONDS or steps == 1:
+        return passed(f"{where}: {lost}")
+    return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
 
 
-class BatchedWriting(Rule):
+def _remedies_of_batched_writing(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.config.evaluation.per_device_eval_batch_size != "auto":
+        yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
+
+
+@rule("Batched generation", 510, EVAL_BATCH, remedies=_remedies_of_batched_writing)
+def batched_writing(context: Context) -> Verdict:
     """Generating a token reads all weights once, whether for one row or for thirty."""
-
-    name, title, order = "batched_writing", "Batched generation", 510
-    settings = (EVAL_BATCH,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, config = context.planned, context.config
-        task = find_task(config.task.type)
-        if task.labels_rows:
-            return not_applicable("this task generates no text; predictions run in batches in any case")
-        rows = plan.per_device_eval_batch_size.value
-        answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
-        sentence = (
-            f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
-        )
-        sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
-        if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
-            return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
-        sentence += f"; each evaluation generates {answered} answers"
-        budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
-        fits = budget is None or memory_with(context, eval_batch=more) <= budget
-        advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
-        return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.config.evaluation.per_device_eval_batch_size != "auto":
-            yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
+    plan, config = context.planned, context.config
+    task = find_task(config.task.type)
+    if task.labels_rows:
+        return not_applicable("this task generates no text; predictions run in batches in any case")
+    rows = plan.per_device_eval_batch_size.value
+    answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+    sentence = (
+        f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
+    )
+    sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
+    if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
+        return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
+    sentence += f"; each evaluation generates {answered} answers"
+    budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
+    fits = budget is None or memory_with(context, eval_batch=more) <= budget
+    advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
+    return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
 
 
-class QuantizedModel(Rule):
+@rule("Quantised export", 530, needs_plan=False)
+def quantized_model(context: Context) -> Verdict:
     """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
-
-    name, title, order = "quantized_model", "Quantised export", 530
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        earlier = context.earlier
-        if earlier is None:
-            return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
-        if not earlier.exports:
-            hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
-            return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
-        smallest = min(earlier.exports, key=lambda export: export.bytes)
-        sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
-        times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
-        sentence = (
-            f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+    earlier = context.earlier
+    if earlier is None:
+        return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
+    if not earlier.exports:
+        hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+        return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
+    smallest = min(earlier.exports, key=lambda export: export.bytes)
+    sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
+    times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
+    sentence = f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+    if smallest.faults:
+        return warned(
+            f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+            advice="use another format",
         )
-        if smallest.faults:
-            return warned(
-                f"{sentence}, but its results differ from the trained model: {smallest.faults}",
-                advice="use another format",
-            )
-        return passed(sentence)
+    return passed(sentence)

@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, fault, not_applicable, passed, symptom, warned
+from tui_trainer.advice.contract import (
+    Cause,
+    Remedy,
+    Rule,
+    Verdict,
+    fault,
+    not_applicable,
+    passed,
+    rule,
+    symptom,
+    warned,
+)
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
@@ -92,38 +103,38 @@ _STRONG_DECAY = 0.1
 _MOST_DECAY = 0.5
 
 
-class Optimizer(Rule):
+def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
+    smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
+    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
+    here = [name for name in of_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
+    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
+    # Of libraries that are not here the first is named, on a GPU only: one is enough.
+    for name in here or (of_libraries[:1] if on_card else []):
+        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in here else OPTIMIZERS[name].library)
+    for name in smaller:
+        if not OPTIMIZERS[name].library:
+            yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
+
+
+@rule("Optimizer", 120, OPTIMIZER_KEY, LEARNING_RATE, fallback=DEFAULT, remedies=_remedies_of_optimizer)
+def optimizer(context: Context) -> Verdict:
     """A fused optimizer takes one pass over the weights instead of one per operation and tensor."""
-
-    name, title, order = "optimizer", "Optimizer", 120
-    settings = (OPTIMIZER_KEY, LEARNING_RATE)
-    fallback = DEFAULT
-
-    def before(self, context: Context) -> Verdict:
-        plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
-        name = optimizer.label
-        switch = f"{name} on, gradients set to None"
-        state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
-        sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
-        if optimizer.warning:
-            fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
-            return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
-        if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
-            sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
-            return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
-        details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
-        sentence += "; gradients are set to None, not to zero"
-        other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-        return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
-        of_libraries, plain = _smaller_optimizers(basis)
-        for name in of_libraries:
-            library = OPTIMIZERS[name].library
-            needs = "" if basis.hardware.libraries.get(library) else library
-            yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs=needs)
-        yield from (Remedy(patch={OPTIMIZER_KEY: name}, rank=8) for name in plain)
+    plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
+    name = optimizer.label
+    switch = f"{name} on, gradients set to None"
+    state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
+    sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
+    if optimizer.warning:
+        fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
+        return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
+    if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
+        sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
+        return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
+    details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
+    sentence += "; gradients are set to None, not to zero"
+    other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
+    return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
@@ -135,65 +146,45 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
 
 
-def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
-    """(those of libraries that run here, those that need none), the nearest first. Of libraries that are not here the
-    first is named, on a GPU only: one is enough."""
-    smaller = OPTIMIZERS[basis.setup.optim].smaller
-    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
-    on_card, libraries = basis.setup.device == "cuda", basis.hardware.libraries
-    here = [name for name in of_libraries if libraries.get(OPTIMIZERS[name].library)]
-    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
-    plain = [name for name in smaller if not OPTIMIZERS[name].library]
-    return (here or of_libraries[:1] if on_card else here), plain
-
-
-class NumberOfSteps(Rule):
+@rule("Number of steps", 400, _EPOCHS, _MAX_STEPS)
+def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
-
-    name, title, order = "steps", "Number of steps", 400
-    settings = (_EPOCHS, _MAX_STEPS)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        total, passes = plan.total_steps.value, context.epochs
-        sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
-        if total < _FEWEST_STEPS:
-            # Through the setting that decides their number today.
-            epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
-            by_steps = bool(context.config.training.max_steps)
-            more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
-            return warned(f"{sentence}: too few updates to learn much", fix=more)
-        stops_early = context.config.evaluation.early_stopping_patience > 0
-        most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
-        if passes > _MOST_EPOCHS and total > most and not stops_early:
-            return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
-        return passed(sentence)
+    plan = context.planned
+    total, passes = plan.total_steps.value, context.epochs
+    sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
+    if total < _FEWEST_STEPS:
+        # Through the setting that decides their number today.
+        epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
+        by_steps = bool(context.config.training.max_steps)
+        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
+        return warned(f"{sentence}: too few updates to learn much", fix=more)
+    stops_early = context.config.evaluation.early_stopping_patience > 0
+    most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
+    if passes > _MOST_EPOCHS and total > most and not stops_early:
+        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
+    return passed(sentence)
 
 
-class LongRun(Rule):
+@rule("Training time", 410, _EPOCHS, _MAX_STEPS)
+def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
-
-    name, title, order = "duration", "Training time", 410
-    settings = (_EPOCHS, _MAX_STEPS)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        seconds, step = context.duration_seconds, context.step_seconds
-        if seconds is None or step is None:
-            return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
-        time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
-        sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
-        if seconds <= _DAY_SECONDS:
-            return passed(sentence, plan.step_seconds.reason)
-        beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
-        share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
-        within = int(plan.total_steps.value * share * _FIX_SHARE)
-        if within < 1:
-            why = "one step takes a day"
-            if beginning > step:
-                why = f"{format_seconds(beginning)} pass before the first step"
-            return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
-        return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
+    plan = context.planned
+    seconds, step = context.duration_seconds, context.step_seconds
+    if seconds is None or step is None:
+        return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
+    time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
+    sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+    if seconds <= _DAY_SECONDS:
+        return passed(sentence, plan.step_seconds.reason)
+    beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
+    share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
+    within = int(plan.total_steps.value * share * _FIX_SHARE)
+    if within < 1:
+        why = "one step takes a day"
+        if beginning > step:
+            why = f"{format_seconds(beginning)} pass before the first step"
+        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
 
 
 @symptom("Weights without a gradient", needs_steps=False)
@@ -250,11 +241,12 @@ def loss_unmoved(view: RunView) -> Cause | None:
     )
 
 
-class LearnsAtAll(Rule):
-    """A run that learns nothing looks like any other and is just as fast."""
-
-    name, title = "learns_at_all", "The model learns"
-    during = (no_gradient, begins_high, loss_unmoved)
+learns_at_all = Rule(
+    name="learns_at_all",
+    title="The model learns",
+    why="A run that learns nothing looks like any other and is just as fast.",
+    during=(no_gradient, begins_high, loss_unmoved),
+)
 
 
 @symptom("Learning rate too high", needs_steps=False)
@@ -380,24 +372,17 @@ def _lower(plan: PlanMade | None, rate: float) -> float:
     return _rung(plan, rate, -1) or rate / 3
 
 
-class LearningRate(Rule):
+@rule("Learning rate", 420, LEARNING_RATE, MIXED, during=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
+def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
-
-    name, title, order = "learning_rate", "Learning rate", 420
-    settings = (LEARNING_RATE, MIXED)
-    during = (learning_rate_high, not_finite, loss_flat, rate_could_rise)
-
-    def before(self, context: Context) -> Verdict:
-        rate, parameters = context.planned.learning_rate, context.planned.parameters.value
-        known, what = peak_rate(context.config, parameters), what_trains(context.config, parameters)
-        sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
-        if rate.value > known.most:
-            return warned(
-                f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"}
-            )
-        if rate.value < known.least:
-            return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
-        return passed(f"{sentence}; {known.least:g} to {known.most:g} suits {what}")
+    rate, parameters = context.planned.learning_rate, context.planned.parameters.value
+    known, what = peak_rate(context.config, parameters), what_trains(context.config, parameters)
+    sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
+    if rate.value > known.most:
+        return warned(f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"})
+    if rate.value < known.least:
+        return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
+    return passed(f"{sentence}; {known.least:g} to {known.most:g} suits {what}")
 
 
 def _learning_rate(rate: float) -> Patch:
@@ -405,97 +390,83 @@ def _learning_rate(rate: float) -> Patch:
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
 
-class LrScaling(Rule):
+@rule("Learning rate scaling", 430, LEARNING_RATE)
+def lr_scaling(context: Context) -> Verdict:
     """A gradient over more rows is less noisy, so the learning rate can be higher.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
     arXiv:1404.5997 (square root).
     """
-
-    name, title, order = "lr_scaling", "Learning rate scaling", 430
-    settings = (LEARNING_RATE,)
-
-    def before(self, context: Context) -> Verdict:
-        loaded, recipe = context.loaded, context.loaded.recipe
-        written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
-        rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
-        if rows == "auto":
-            rows = base_rows(loaded)[0]
-        if recipe is None or not rate or not rows:
-            return not_applicable("no recipe gives a learning rate together with a batch size")
-        effective = context.planned.effective_batch_size.value
-        if rate == "auto":
-            now = context.planned.learning_rate.value
-            words = (
-                f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
-            )
-            return not_applicable(words)
-        if scaling_of(loaded) != "none":
-            planned = context.planned.learning_rate
-            return passed(f"learning rate {planned.value:g}: {planned.reason}")
-        sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
-        if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
-        ratio = effective / rows
-        if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
-            return passed(sentence)
-        most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
-        scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
-        advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
-        return warned(
-            sentence,
-            fix={LEARNING_RATE: scaled},
-            advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
-        )
+    loaded, recipe = context.loaded, context.loaded.recipe
+    written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
+    rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+    if rows == "auto":
+        rows = base_rows(loaded)[0]
+    if recipe is None or not rate or not rows:
+        return not_applicable("no recipe gives a learning rate together with a batch size")
+    effective = context.planned.effective_batch_size.value
+    if rate == "auto":
+        now = context.planned.learning_rate.value
+        words = f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
+        return not_applicable(words)
+    if scaling_of(loaded) != "none":
+        planned = context.planned.learning_rate
+        return passed(f"learning rate {planned.value:g}: {planned.reason}")
+    sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
+    if loaded.origin(LEARNING_RATE).by_user:
+        return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
+    ratio = effective / rows
+    if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
+        return passed(sentence)
+    most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
+    scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
+    advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
+    return warned(
+        sentence,
+        fix={LEARNING_RATE: scaled},
+        advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
+    )
 
 
-class Schedule(Rule):
+@rule("Learning rate schedule", 440, SCHEDULE_KEY, _DECAY)
+def schedule(context: Context) -> Verdict:
     """Small steps at the end refine what large steps found.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
     decay over 10 % of the tokens is enough.
     """
-
-    name, title, order = "schedule", "Learning rate schedule", 440
-    settings = (SCHEDULE_KEY, _DECAY)
-
-    def before(self, context: Context) -> Verdict:
-        training, plan = context.config.training, context.planned
-        name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
-        stays = f"{name}: the learning rate stays at {rate:g} to the end"
-        if not LR_SCHEDULES[name].goes_down:
-            return warned(stays, fix={SCHEDULE_KEY: "cosine"})
-        if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
-            return warned(stays, fix={_DECAY: _GOOD_DECAY})
-        if decay := plan.decay_steps:
-            if 0 < decay.value < every(training.num_decay_steps, total):
-                return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
-            return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
-        return passed(f"{name}: decays from {rate:g} over {total:,} steps")
+    training, plan = context.config.training, context.planned
+    name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
+    stays = f"{name}: the learning rate stays at {rate:g} to the end"
+    if not LR_SCHEDULES[name].goes_down:
+        return warned(stays, fix={SCHEDULE_KEY: "cosine"})
+    if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
+        return warned(stays, fix={_DECAY: _GOOD_DECAY})
+    if decay := plan.decay_steps:
+        if 0 < decay.value < every(training.num_decay_steps, total):
+            return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
+        return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
+    return passed(f"{name}: decays from {rate:g} over {total:,} steps")
 
 
-class Warmup(Rule):
+@rule("Warm-up", 450, WARMUP_KEY)
+def warmup(context: Context) -> Verdict:
     """AdamW's running averages are unreliable at first, so full steps can spoil the start.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
     """
-
-    name, title, order = "warmup", "Warm-up", 450
-    settings = (WARMUP_KEY,)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        scheduler = context.config.training.lr_scheduler_type
-        if not LR_SCHEDULES[scheduler].warms_up:
-            return not_applicable(f"the {scheduler} schedule has no warm-up")
-        steps, total = plan.warmup_steps.value, plan.total_steps.value
-        if steps == 0 and total > 1:
-            rate = plan.learning_rate.value
-            return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
-        sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
-        if steps >= total or steps > max(1, _MOST_WARMUP * total):
-            return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
-        return passed(sentence)
+    plan = context.planned
+    scheduler = context.config.training.lr_scheduler_type
+    if not LR_SCHEDULES[scheduler].warms_up:
+        return not_applicable(f"the {scheduler} schedule has no warm-up")
+    steps, total = plan.warmup_steps.value, plan.total_steps.value
+    if steps == 0 and total > 1:
+        rate = plan.learning_rate.value
+        return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
+    sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
+    if steps >= total or steps > max(1, _MOST_WARMUP * total):
+        return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
+    return passed(sentence)
 
 
 @symptom("Gradients exploding")
@@ -586,54 +557,52 @@ def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> li
     return sorted(set.intersection(*of_epoch.values()))
 
 
-class Clipping(Rule):
+@rule(
+    "Gradient clipping",
+    460,
+    _MAX_GRAD_NORM,
+    LEARNING_RATE,
+    WARMUP_KEY,
+    MIXED,
+    needs_plan=False,
+    during=(gradients_exploding, loss_spikes),
+)
+def clipping(context: Context) -> Verdict:
     """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
 
     Source: Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063.
     """
-
-    name, title, order = "clipping", "Gradient clipping", 460
-    settings = (_MAX_GRAD_NORM, LEARNING_RATE, WARMUP_KEY, MIXED)
-    needs_plan = False
-    during = (gradients_exploding, loss_spikes)
-
-    def before(self, context: Context) -> Verdict:
-        limit = context.config.training.max_grad_norm
-        if limit == 0:
-            return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
-        if limit > _MOST_NORM:
-            return warned(
-                f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
-                fix={_MAX_GRAD_NORM: _GOOD_NORM},
-            )
-        return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
+    limit = context.config.training.max_grad_norm
+    if limit == 0:
+        return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
+    if limit > _MOST_NORM:
+        return warned(
+            f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
+            fix={_MAX_GRAD_NORM: _GOOD_NORM},
+        )
+    return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
 
 
-class WeightDecay(Rule):
+@rule("Weight decay", 470, _WEIGHT_DECAY, needs_plan=False)
+def weight_decay(context: Context) -> Verdict:
     """Weight decay keeps weights that the text does not need small, which helps most over many epochs.
 
     Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
     """
-
-    name, title, order = "weight_decay", "Weight decay", 470
-    settings = (_WEIGHT_DECAY,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        decay, tuning = context.config.training.weight_decay, context.config.tuning
-        if decay and tuning.mutates_weights:
-            init = tuning.init_lora_weights
-            sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
-            return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
-        if decay == 0 and tuning.mutates_weights:
-            return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")
-        if decay == 0 and tuning.has_adapter:
-            return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
-        if decay == 0:
-            return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
-        if decay > _MOST_DECAY:
-            return warned(
-                f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
-                fix={_WEIGHT_DECAY: _STRONG_DECAY},
-            )
-        return passed(f"weight_decay {decay:g} on matrices, none on norms")
+    decay, tuning = context.config.training.weight_decay, context.config.tuning
+    if decay and tuning.mutates_weights:
+        init = tuning.init_lora_weights
+        sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
+        return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
+    if decay == 0 and tuning.mutates_weights:
+        return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")
+    if decay == 0 and tuning.has_adapter:
+        return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
+    if decay == 0:
+        return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
+    if decay > _MOST_DECAY:
+        return warned(
+            f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
+            fix={_WEIGHT_DECAY: _STRONG_DECAY},
+        )
+    return passed(f"weight_decay {decay:g} on matrices, none on norms")

@@ -8,12 +8,12 @@ from tui_trainer.advice.contract import (
     BAR_SHARE,
     IDLE_GPU,
     Cause,
-    Rule,
     Verdict,
     failed,
     not_applicable,
     passed,
     percent,
+    rule,
     symptom,
     warned,
 )
@@ -56,59 +56,51 @@ _SLOWER = 1.3
 _CROWDED = 0.1
 
 
-class CanBePlanned(Rule):
+@rule("The run can be planned", 10, needs_plan=False)
+def plan(context: Context) -> Verdict:
     """Errors in settings and data are reported before the start, all of them together."""
-
-    name, title, order = "plan", "The run can be planned", 10
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        if context.problems or context.plan is None:
-            count = len(context.problems)
-            first = f": {context.problems[0]}" if context.problems else ""
-            sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
-            hints = [problem.hint for problem in context.problems if problem.hint]
-            return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
-        return passed(cost_words(context.plan))
+    if context.problems or context.plan is None:
+        count = len(context.problems)
+        first = f": {context.problems[0]}" if context.problems else ""
+        sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
+        hints = [problem.hint for problem in context.problems if problem.hint]
+        return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
+    return passed(cost_words(context.plan))
 
 
-class GpuUsed(Rule):
+@rule("The GPU is used", 20, needs_plan=False)
+def device(context: Context) -> Verdict:
     """A run that was meant for a GPU and ends up on the CPU takes ten to a hundred times as long."""
-
-    name, title, order = "device", "The GPU is used", 20
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        gpu, device = context.gpu, context.device
-        cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
-        if device == "cuda" and gpu:
-            others = [other for other in hardware.gpus if other is not gpu]
-            more = f"; {len(others)} more on this machine" if others else ""
-            return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
-        if hardware.gpus and context.chosen_gpu == "none":
-            sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
-            return warned(sentence, advice="omit --gpu none")
-        if hardware.gpus:
-            count, cards = len(hardware.gpus), tuple(map(_described, hardware.gpus))
-            idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
-            idle += f" ({_described(gpu or hardware.gpus[0])})"
-            verdict, advice = failed, "run tui-trainer diagnose for details"
-            why = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
-            if gpu and (problem := torch_problem(hardware, gpu)):
-                why = problem.sentence
-                advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
-            elif all(not card.visible for card in hardware.gpus):
-                verdict, why, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
-            return verdict(f"{idle}: {why}; the run is on the CPU ({cpu})", *cards, advice=advice)
-        if hardware.driver and hardware.driver.problem:
-            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
-            return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
-        if hardware.driver is None and hardware.nvidia_pci_devices:
-            count = hardware.nvidia_pci_devices
-            sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
-            return failed(sentence, advice="run tui-trainer diagnose to see what to install")
-        return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
+    hardware = context.hardware
+    gpu, device = context.gpu, context.device
+    cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
+    if device == "cuda" and gpu:
+        others = [other for other in hardware.gpus if other is not gpu]
+        more = f"; {len(others)} more on this machine" if others else ""
+        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
+    if hardware.gpus and context.chosen_gpu == "none":
+        sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
+        return warned(sentence, advice="omit --gpu none")
+    if hardware.gpus:
+        count, cards = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
+        idle += f" ({_described(gpu or hardware.gpus[0])})"
+        verdict, advice = failed, "run tui-trainer diagnose for details"
+        why = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
+        if gpu and (problem := torch_problem(hardware, gpu)):
+            why = problem.sentence
+            advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
+        elif all(not card.visible for card in hardware.gpus):
+            verdict, why, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
+        return verdict(f"{idle}: {why}; the run is on the CPU ({cpu})", *cards, advice=advice)
+    if hardware.driver and hardware.driver.problem:
+        sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
+        return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
+    if hardware.driver is None and hardware.nvidia_pci_devices:
+        count = hardware.nvidia_pci_devices
+        sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
+        return failed(sentence, advice="run tui-trainer diagnose to see what to install")
+    return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
 
 
 def _described(gpu: Gpu) -> str:
@@ -116,39 +108,32 @@ def _described(gpu: Gpu) -> str:
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 
 
-class LibrariesFit(Rule):
+@rule("Libraries match the driver", 30, OPTIMIZER_KEY, needs_plan=False)
+def libraries(context: Context) -> Verdict:
     """A torch build that does not match the driver silently falls back to the CPU."""
-
-    name, title, order = "libraries", "Libraries match the driver", 30
-    settings = (OPTIMIZER_KEY,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        for key, library in context.config.libraries:
-            if hardware.libraries.get(library, "") is None:  # versions that were not read are not missing
-                sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
-                fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
-                return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
-        torch = hardware.libraries.get("torch")
-        named = f"torch {torch}" if torch else "torch"
-        if hardware.driver is None:
-            return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
-        gpu = context.gpu
-        if gpu is None:
-            return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
-        if problem := torch_problem(hardware, gpu):
-            sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
-            return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
-        built, served = hardware.torch_cuda, hardware.driver.cuda
-        if built is None:
-            return not_applicable(f"the CUDA version of {named} is unknown, so it is unknown whether it matches")
-        if served is None:
-            return not_applicable(
-                f"the driver does not report its CUDA version, so it is unknown whether {named} matches"
-            )
-        newer = "; a newer build of the same major version works" if built > served else ""
-        return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
+    hardware = context.hardware
+    for key, library in context.config.libraries:
+        if hardware.libraries.get(library, "") is None:  # versions that were not read are not missing
+            sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
+            fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
+            return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
+    torch = hardware.libraries.get("torch")
+    named = f"torch {torch}" if torch else "torch"
+    if hardware.driver is None:
+        return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
+    gpu = context.gpu
+    if gpu is None:
+        return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
+    if problem := torch_problem(hardware, gpu):
+        sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
+        return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
+    built, served = hardware.torch_cuda, hardware.driver.cuda
+    if built is None:
+        return not_applicable(f"the CUDA version of {named} is unknown, so it is unknown whether it matches")
+    if served is None:
+        return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {named} matches")
+    newer = "; a newer build of the same major version works" if built > served else ""
+    return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
 
 @symptom("Other processes", least_share=0)
@@ -207,30 +192,25 @@ def slow_rank(view: RunView) -> Cause | None:
     )
 
 
-class BusyMachine(Rule):
+@rule("No other load", 40, needs_plan=False, during=(other_processes, slow_rank))
+def busy_machine(context: Context) -> Verdict:
     """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
-
-    name, title, order = "busy_machine", "No other load", 40
-    needs_plan = False
-    during = (other_processes, slow_rank)
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        guests = [
-            f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
-            for gpu in hardware.gpus
-            for process in gpu.processes or ()
-            if process.pid != os.getpid()
-        ]
-        load, cores = context.load_average, hardware.usable_cores
-        if load is None:
-            return not_applicable("this system does not report its load", *guests)
-        sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
-        cards = f", {len(guests)} processes on the GPUs" if guests else ""
-        if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-            where = "the Hardware screen and `top` show which programs are running"
-            return warned(f"{sentence}{cards}", *guests, advice=where)
-        return passed(sentence)
+    hardware = context.hardware
+    guests = [
+        f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
+        for gpu in hardware.gpus
+        for process in gpu.processes or ()
+        if process.pid != os.getpid()
+    ]
+    load, cores = context.load_average, hardware.usable_cores
+    if load is None:
+        return not_applicable("this system does not report its load", *guests)
+    sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
+    cards = f", {len(guests)} processes on the GPUs" if guests else ""
+    if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
+        where = "the Hardware screen and `top` show which programs are running"
+        return warned(f"{sentence}{cards}", *guests, advice=where)
+    return passed(sentence)
 
 
 @symptom("More threads than cores")
@@ -275,40 +255,35 @@ def one_thread(view: RunView) -> Cause | None:
     )
 
 
-class CpuThreads(Rule):
+@rule("CPU threads", 50, THREADS, during=(threads_take_turns, one_thread))
+def cpu_threads(context: Context) -> Verdict:
     """Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
 
     Source: the documentation of PyTorch on CPU threading.
     """
-
-    name, title, order = "cpu_threads", "CPU threads", 50
-    settings = (THREADS,)
-    during = (threads_take_turns, one_thread)
-
-    def before(self, context: Context) -> Verdict:
-        threads, environment = context.planned.threads.value, context.environment
-        cores = context.hardware.usable_cores
-        wrong: list[tuple[str, str]] = []
-        if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
-            wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
-        for name in _VARIABLES:
-            asked = environment.get(name, "").split(",")[0]
-            if asked.isdigit() and int(asked) < threads:
-                wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
-            elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
-                wrong.append((name, f"{name}={asked} for {cores} usable cores"))
-        advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
-        if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
-            wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
-        if wrong:
-            fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
-            return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
-        logical = context.hardware.logical_cores
-        seen = f" ({logical} logical)" if logical else ""
-        return passed(
-            f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
-            switch=f"{threads} CPU threads",
-        )
+    threads, environment = context.planned.threads.value, context.environment
+    cores = context.hardware.usable_cores
+    wrong: list[tuple[str, str]] = []
+    if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
+        wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
+    for name in _VARIABLES:
+        asked = environment.get(name, "").split(",")[0]
+        if asked.isdigit() and int(asked) < threads:
+            wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
+        elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
+            wrong.append((name, f"{name}={asked} for {cores} usable cores"))
+    advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
+    if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
+        wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
+    if wrong:
+        fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
+        return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
+    logical = context.hardware.logical_cores
+    seen = f" ({logical} logical)" if logical else ""
+    return passed(
+        f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
+        switch=f"{threads} CPU threads",
+    )
 
 
 @symptom("Slower than before")
@@ -341,33 +316,29 @@ def slower_later(view: RunView) -> Cause | None:
     )
 
 
-class Throughput(Rule):
+@rule("Throughput", 160, during=(slower_later,))
+def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
-
-    name, title, order = "throughput", "Throughput", 160
-    during = (slower_later,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, seconds = context.planned, context.step_seconds
-        source = plan.step_seconds.reason
-        if seconds is None:
-            return not_applicable(f"the speed of this model on this machine is unknown: {source}")
-        rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-        rate = rows / seconds
-        tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
-        sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
-        if plan.step_grade != StepGrade.MEASURED:
-            return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
-        sentence += f" ({source})"
-        # The plan goes by the fast ones of such runs: the last may have been another one.
-        earlier = context.earlier
-        if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
-            return passed(sentence)
-        times = f"{earlier.step_seconds / seconds:.1f} times as long"
-        return warned(
-            f"{sentence}; a step of run {earlier.name} took {times}",
-            advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
-        )
+    plan, seconds = context.planned, context.step_seconds
+    source = plan.step_seconds.reason
+    if seconds is None:
+        return not_applicable(f"the speed of this model on this machine is unknown: {source}")
+    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    rate = rows / seconds
+    tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
+    if plan.step_grade != StepGrade.MEASURED:
+        return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
+    sentence += f" ({source})"
+    # The plan goes by the fast ones of such runs: the last may have been another one.
+    earlier = context.earlier
+    if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
+        return passed(sentence)
+    times = f"{earlier.step_seconds / seconds:.1f} times as long"
+    return warned(
+        f"{sentence}; a step of run {earlier.name} took {times}",
+        advice=f"to see why: tui-trainer doctor {shell_word(earlier.name)}",
+    )
 
 
 @symptom("GPU throttled")
@@ -411,26 +382,21 @@ def launch_bound(view: RunView) -> Cause | None:
     )
 
 
-class GpuUtilisation(Rule):
+@rule("Processor utilisation", 170, MICRO, EFFECTIVE, ACCUMULATION, COMPILE, during=(throttled, launch_bound))
+def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
-
-    name, title, order = "gpu_utilisation", "Processor utilisation", 170
-    settings = (MICRO, EFFECTIVE, ACCUMULATION, COMPILE)
-    during = (throttled, launch_bound)
-
-    def before(self, context: Context) -> Verdict:
-        earlier, device = context.earlier, context.device
-        what = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
-        if earlier is None or earlier.busy_share is None:
-            return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
-        least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-        sentence = f"utilisation of {what}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
-        if busy >= least:
-            return passed(sentence)
-        why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
-        if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
-            return warned(sentence, advice=why)
-        cut = context.planned.gradient_accumulation_steps.value > 1
-        rows = 2 * context.planned.per_device_train_batch_size.value
-        fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
-        return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)
+    earlier, device = context.earlier, context.device
+    what = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
+    if earlier is None or earlier.busy_share is None:
+        return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
+    least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
+    sentence = f"utilisation of {what}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
+    if busy >= least:
+        return passed(sentence)
+    why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
+    if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
+        return warned(sentence, advice=why)
+    cut = context.planned.gradient_accumulation_steps.value > 1
+    rows = 2 * context.planned.per_device_train_batch_size.value
+    fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
+    return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)

@@ -16,6 +16,7 @@ from tui_trainer.advice.contract import (
     not_applicable,
     passed,
     percent,
+    rule,
     symptom,
     warned,
 )
@@ -149,42 +150,44 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     )
 
 
-class GradientCheckpointing(Rule):
+def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if not basis.setup.gradient_checkpointing:
+        row_tokens = basis.setup.longest_row or basis.config.data.max_length
+        slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
+        yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
+
+
+@rule(
+    "Gradient checkpointing",
+    150,
+    CHECKPOINTING,
+    published="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
+    remedies=_remedies_of_gradient_checkpointing,
+)
+def gradient_checkpointing(context: Context) -> Verdict:
     """Checkpointing pays off only if memory, not time, is short.
 
     Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
     """
-
-    name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
-    settings = (CHECKPOINTING,)
-    published = "memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)"
-
-    def before(self, context: Context) -> Verdict:
-        is_on = context.config.training.gradient_checkpointing
-        other = context.basis.changed({CHECKPOINTING: not is_on}).setup
-        now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
-        sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
-        sentence += "without checkpointing" if is_on else "with checkpointing"
-        cost = context.planned.checkpointing_cost
-        longer = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
-        if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and checkpointing makes steps {longer}"
-            return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        if not is_on:
-            sentence += f", which would make steps {longer}"
-            return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
-        if (rows := _rows_without(context, other)) == 0:
-            sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
-            return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
-        # A batch that can be cut further needs none, as long as a pass keeps the processor busy.
-        sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
-        return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if not basis.setup.gradient_checkpointing:
-            row_tokens = basis.setup.longest_row or basis.config.data.max_length
-            slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
-            yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
+    is_on = context.config.training.gradient_checkpointing
+    other = context.basis.changed({CHECKPOINTING: not is_on}).setup
+    now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
+    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
+    sentence += "without checkpointing" if is_on else "with checkpointing"
+    cost = context.planned.checkpointing_cost
+    longer = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
+    if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
+        sentence += f"; memory is short, and checkpointing makes steps {longer}"
+        return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
+    if not is_on:
+        sentence += f", which would make steps {longer}"
+        return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
+    if (rows := _rows_without(context, other)) == 0:
+        sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
+        return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
+    # A batch that can be cut further needs none, as long as a pass keeps the processor busy.
+    sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
+    return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
@@ -206,57 +209,61 @@ def other_method(config: Config, name: str) -> Patch:
     return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
 
-class WeightsInFourBits(Rule):
+def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
+        needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
+        yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
+
+
+@rule(
+    "4-bit weights",
+    295,
+    METHOD_KEY,
+    LAYERS_KEY,
+    published="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
+    remedies=_remedies_of_four_bits,
+)
+def four_bits(context: Context) -> Verdict:
     """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
     Source: Dettmers et al., QLoRA, arXiv:2305.14314.
     """
-
-    name, title, order = "four_bits", "4-bit weights", 295
-    settings = (METHOD_KEY, LAYERS_KEY)
-    published = "4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)"
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        if context.config.is_from_scratch:
-            return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
-        if plan.device != "cuda":
-            return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
-        weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
-        if context.config.tuning.in_four_bits:
-            return passed(
-                f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
-            )
-        sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
-        if not is_short(context):
-            return passed(
-                f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long"
-            )
-        free = format_bytes(context.basis.room.budget_bytes)
-        try:
-            needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
-        except ConfigError as error:
-            return warned(f"{sentence}, too much for the {free} available", advice=str(error))
-        sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
-        if context.hardware.libraries.get(BITSANDBYTES) is None:
-            return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
-        return warned(sentence, fix=other_method(context.config, "qlora"))
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
-            needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
-            yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
+    plan = context.planned
+    if context.config.is_from_scratch:
+        return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
+    if plan.device != "cuda":
+        return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
+    weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
+    if context.config.tuning.in_four_bits:
+        return passed(
+            f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
+        )
+    sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
+    if not is_short(context):
+        return passed(f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long")
+    free = format_bytes(context.basis.room.budget_bytes)
+    try:
+        needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
+    except ConfigError as error:
+        return warned(f"{sentence}, too much for the {free} available", advice=str(error))
+    sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
+    if context.hardware.libraries.get(BITSANDBYTES) is None:
+        return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
+    return warned(sentence, fix=other_method(context.config, "qlora"))
 
 
-class LossInChunks(Rule):
-    """Logits that are computed for a few tokens at a time take hardly any memory."""
+def _remedies_of_loss_in_chunks(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.shape.logits and (not basis.setup.loss_chunk_tokens or basis.setup.loss_chunk_tokens > _CHUNK_TOKENS):
+        yield Remedy(patch={_CHUNK: _CHUNK_TOKENS}, rank=3)
 
-    name = "loss_in_chunks"
-    settings = (_CHUNK,)
 
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.shape.logits and (not basis.setup.loss_chunk_tokens or basis.setup.loss_chunk_tokens > _CHUNK_TOKENS):
-            yield Remedy(patch={_CHUNK: _CHUNK_TOKENS}, rank=3)
+loss_in_chunks = Rule(
+    name="loss_in_chunks",
+    title="",
+    why="Logits that are computed for a few tokens at a time take hardly any memory.",
+    settings=(_CHUNK,),
+    remedies=_remedies_of_loss_in_chunks,
+)
 
 
 @symptom("Memory growing")
@@ -329,69 +336,71 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     return max(found.values(), default=0) > since_step
 
 
-class MemoryFits(Rule):
+@rule(
+    "Enough memory",
+    330,
+    MICRO,
+    ACCUMULATION,
+    EVAL_BATCH,
+    CHECKPOINTING,
+    during=(memory_full, batch_too_large, memory_growing),
+)
+def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-
-    name, title, order = "memory", "Enough memory", 330
-    settings = (MICRO, ACCUMULATION, EVAL_BATCH, CHECKPOINTING)
-    during = (memory_full, batch_too_large, memory_growing)
-
-    def before(self, context: Context) -> Verdict:
-        room, needed = context.basis.room, context.planned.memory_bytes.value
-        if room.free_bytes is None:
-            return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
-        sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
-        if room.free_bytes:
-            sentence += f", {needed / room.free_bytes:.0%}"
-        details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-        details += [
-            f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
-        ]
-        if not is_short(context):
-            # The machine itself may have too little beside a card that has enough.
-            host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
-            if host is None or free is None or host.value <= free:
-                return passed(sentence, *details)
-            shortage = f"the run needs {format_bytes(host.value)} of host memory in addition to GPU memory"
-            advice = "close other programs, or raise the limit of the container or job"
-            return failed(f"{shortage}, but only {format_bytes(free)} are free", *details, advice=advice)
-        advice = ""
-        if (fix := way_to_fit(context)) is None:
-            advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
-            if with_library := way_to_fit(context, as_if_installed=True):
-                settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
-                advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
-        verdict = failed if needed > room.free_bytes else warned
-        return verdict(sentence, *details, fix=fix, advice=advice)
+    room, needed = context.basis.room, context.planned.memory_bytes.value
+    if room.free_bytes is None:
+        return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
+    sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
+    if room.free_bytes:
+        sentence += f", {needed / room.free_bytes:.0%}"
+    details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
+    details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
+    if not is_short(context):
+        # The machine itself may have too little beside a card that has enough.
+        host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+        if host is None or free is None or host.value <= free:
+            return passed(sentence, *details)
+        shortage = f"the run needs {format_bytes(host.value)} of host memory in addition to GPU memory"
+        advice = "close other programs, or raise the limit of the container or job"
+        return failed(f"{shortage}, but only {format_bytes(free)} are free", *details, advice=advice)
+    advice = ""
+    if (fix := way_to_fit(context)) is None:
+        advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+        if with_library := way_to_fit(context, as_if_installed=True):
+            settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
+            advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
+    verdict = failed if needed > room.free_bytes else warned
+    return verdict(sentence, *details, fix=fix, advice=advice)
 
 
-class SplitModel(Rule):
+@rule(
+    "Sharding and offloading",
+    335,
+    OFFLOAD,
+    STRATEGY,
+    published="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
+)
+def split_model(context: Context) -> Verdict:
     """The parts of a sharded or offloaded model are transferred to the GPU in every pass.
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
-
-    name, title, order = "split_model", "Sharding and offloading", 335
-    settings = (OFFLOAD, STRATEGY)
-    published = "stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)"
-
-    def before(self, context: Context) -> Verdict:
-        plan, room = context.planned, context.basis.room
-        strategy, offloads = plan.strategy.value, plan.cpu_offload.value
-        if not offloads and strategy == "ddp":
-            return not_applicable("the model is neither sharded nor offloaded")
-        how = f"sharded by {strategy}"
-        if offloads:
-            how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
-        switch = "offloaded" if offloads else strategy
-        whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
-        needed = memory_with(context, setup=whole)
-        sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
-        if room.budget_bytes is None:
-            return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
-        sentence += f" (usable: {format_bytes(room.budget_bytes)})"
-        if needed > room.budget_bytes:
-            return passed(sentence, switch=switch)
-        is_written = context.config.distributed.strategy != "auto"
-        fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
-        return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)
+    plan, room = context.planned, context.basis.room
+    strategy, offloads = plan.strategy.value, plan.cpu_offload.value
+    if not offloads and strategy == "ddp":
+        return not_applicable("the model is neither sharded nor offloaded")
+    how = f"sharded by {strategy}"
+    if offloads:
+        how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
+    switch = "offloaded" if offloads else strategy
+    whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
+    needed = memory_with(context, setup=whole)
+    sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
+    if room.budget_bytes is None:
+        return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
+    sentence += f" (usable: {format_bytes(room.budget_bytes)})"
+    if needed > room.budget_bytes:
+        return passed(sentence, switch=switch)
+    is_written = context.config.distributed.strategy != "auto"
+    fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
+    return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)

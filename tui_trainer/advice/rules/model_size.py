@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import IDLE_GPU, Remedy, Rule, Verdict, not_applicable, passed, percent, warned
+from tui_trainer.advice.contract import IDLE_GPU, Remedy, Verdict, not_applicable, passed, percent, rule, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
 from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import MODEL_KEY
@@ -52,27 +52,32 @@ _GOOD_SCALE = 2.0
 _MOST_SCALE = 4.0
 
 
-class ModelSize(Rule):
+def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """LoRA trains other weights."""
+    if not basis.setup.has_adapter and not basis.config.is_from_scratch:
+        yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
+
+
+@rule(
+    "Model size",
+    200,
+    METHOD_KEY,
+    LAYERS_KEY,
+    _WIDTH,
+    LAYERS,
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+    remedies=_remedies_of_model_size,
+)
+def model_size(context: Context) -> Verdict:
     """Time and memory grow with the number of parameters; the text limits what they can learn.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-
-    name, title, order = "model_size", "Model size", 200
-    settings = (METHOD_KEY, LAYERS_KEY, _WIDTH, LAYERS)
-    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-        # Over the whole run, what is read again counted again.
-        read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-        return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """LoRA trains other weights."""
-        if not basis.setup.has_adapter and not basis.config.is_from_scratch:
-            yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
+    plan = context.planned
+    rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+    # Over the whole run, what is read again counted again.
+    read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:
@@ -121,49 +126,49 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     return None
 
 
-class ModelChoice(Rule):
+@rule(
+    "Smaller and larger models",
+    202,
+    MODEL_KEY,
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+)
+def model_choice(context: Context) -> Verdict:
     """Compares this model with a smaller and a larger one by time and memory.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-
-    name, title, order = "model_choice", "Smaller and larger models", 202
-    settings = (MODEL_KEY,)
-    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
-
-    def before(self, context: Context) -> Verdict:
-        plan, config = context.planned, context.config
-        task, earlier = find_task(config.task.type), context.earlier
-        if config.is_from_scratch:
-            return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
-        if not task.architectures:
-            return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
-        own, budget = plan.parameters.value, context.basis.room.budget_bytes
-        # A smaller one with a larger vocabulary may need more memory.
-        less = min(budget or math.inf, context.basis.needed_bytes())
-        smaller = _others(context, 0, _SMALLER * own, less, reverse=True)
-        words, seconds = f"{format_count(own)} parameters", context.duration_seconds
-        if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
-            reason = "do not fit" if is_short(context) else "take longer than 1 day"
-            quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
-            if quick is None:
-                none = f"{words} {reason}, and no model in the catalogue is small enough"
-                return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
-            here = find_model(quick.name, head=task.head).folder is not None
-            advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-            fix = {MODEL_KEY: quick.name} if here else None
-            return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
-        details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
-        busy = earlier.busy_share if earlier and context.device == "cuda" else None
-        is_idle = busy is not None and busy < IDLE_GPU
-        if earlier and busy is not None and is_idle:
-            words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
-        if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
-            # Here there is time, or a card, for more.
-            larger = _others(context, _LARGER * own, math.inf, budget)
-            fits = next((one for one in larger if (one.seconds or 0) <= _DAY_SECONDS), None)
-            details += [f"larger: {fits.words}"] if fits else []
-        return passed("; ".join([words, *details]), *details)
+    plan, config = context.planned, context.config
+    task, earlier = find_task(config.task.type), context.earlier
+    if config.is_from_scratch:
+        return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
+    if not task.architectures:
+        return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
+    own, budget = plan.parameters.value, context.basis.room.budget_bytes
+    # A smaller one with a larger vocabulary may need more memory.
+    less = min(budget or math.inf, context.basis.needed_bytes())
+    smaller = _others(context, 0, _SMALLER * own, less, reverse=True)
+    words, seconds = f"{format_count(own)} parameters", context.duration_seconds
+    if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
+        reason = "do not fit" if is_short(context) else "take longer than 1 day"
+        quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
+        if quick is None:
+            none = f"{words} {reason}, and no model in the catalogue is small enough"
+            return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
+        here = find_model(quick.name, head=task.head).folder is not None
+        advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
+        fix = {MODEL_KEY: quick.name} if here else None
+        return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
+    details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
+    busy = earlier.busy_share if earlier and context.device == "cuda" else None
+    is_idle = busy is not None and busy < IDLE_GPU
+    if earlier and busy is not None and is_idle:
+        words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
+    if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
+        # Here there is time, or a card, for more.
+        larger = _others(context, _LARGER * own, math.inf, budget)
+        fits = next((one for one in larger if (one.seconds or 0) <= _DAY_SECONDS), None)
+        details += [f"larger: {fits.words}"] if fits else []
+    return passed("; ".join([words, *details]), *details)
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,70 +240,60 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
     return f"{format_number(then, 2)} tokens/character, {format_number(now, 2)} for this model", then / now
 
 
-class LoraRank(Rule):
+@rule("LoRA rank", 204, _RANK, MODULES_KEY)
+def lora_rank(context: Context) -> Verdict:
     """The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
     """
-
-    name, title, order = "lora_rank", "LoRA rank", 204
-    settings = (_RANK, MODULES_KEY)
-
-    def before(self, context: Context) -> Verdict:
-        plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
-        trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
-        if not tuning.has_adapter:
-            return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
-        layers = context.basis.setup.adapted(shape)
-        share = sum(layer.matrix_parameters for layer in layers) / sum(
-            layer.matrix_parameters for layer in shape.linears if not layer.is_head
-        )
-        sentence = (
-            f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
-            f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
-        )
-        # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
-        sizes = [(layer.inputs, layer.outputs) for layer in layers]
-        sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
-        most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
-        highest = 1 << max(0, most.bit_length() - 1)
-        if tuning.r > most:
-            fix = min(_USUAL_RANK, highest)
-            return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
-        if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
-            return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
-        # The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it.
-        wider = tuning.r
-        while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
-            wider *= 2
-        if wider > tuning.r:
-            return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
-        return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
+    plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
+    trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
+    if not tuning.has_adapter:
+        return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
+    layers = context.basis.setup.adapted(shape)
+    share = sum(layer.matrix_parameters for layer in layers) / sum(
+        layer.matrix_parameters for layer in shape.linears if not layer.is_head
+    )
+    sentence = (
+        f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
+        f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
+    )
+    # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
+    sizes = [(layer.inputs, layer.outputs) for layer in layers]
+    sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
+    most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
+    highest = 1 << max(0, most.bit_length() - 1)
+    if tuning.r > most:
+        fix = min(_USUAL_RANK, highest)
+        return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
+    if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
+        return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
+    # The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it.
+    wider = tuning.r
+    while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
+        wider *= 2
+    if wider > tuning.r:
+        return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
+    return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
 
 
-class LoraAlpha(Rule):
+@rule("LoRA scaling", 205, _ALPHA)
+def lora_alpha(context: Context) -> Verdict:
     """Lowering only the rank makes updates stronger: change lora_alpha with it.
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
     """
-
-    name, title, order = "lora_alpha", "LoRA scaling", 205
-    settings = (_ALPHA,)
-
-    def before(self, context: Context) -> Verdict:
-        tuning = context.config.tuning
-        if not tuning.has_adapter:
-            return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
-        # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
-        by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
-        factor = tuning.lora_alpha / by
-        root = "the square root of " if tuning.use_rslora else ""
-        sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-        fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
-        if factor > _MOST_SCALE:
-            return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
-        if factor < _LEAST_SCALE:
-            return warned(
-                f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix
-            )
-        return passed(sentence)
+    tuning = context.config.tuning
+    if not tuning.has_adapter:
+        return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
+    # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
+    by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
+    factor = tuning.lora_alpha / by
+    root = "the square root of " if tuning.use_rslora else ""
+    sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
+    fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
+    if factor > _MOST_SCALE:
+        return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
+    if factor < _LEAST_SCALE:
+        return warned(f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
+    return passed(sentence)
