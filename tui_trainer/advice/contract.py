@@ -176,8 +176,3 @@ passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
 failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")
 fault = partial(Cause, share=1.0, is_fault=True)
 """A cause that spoils the run from now on, whatever it costs."""
-
-
-def percent(share: float) -> str:
-    """`61 %`."""
-    return f"{100 * share:.0f} %"

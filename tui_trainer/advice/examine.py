@@ -9,12 +9,12 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
-from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words, percent
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_seconds, percent
 
 LEAST_STEPS = 20
 LEAST_SECONDS = 15.0

@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import (
-    Cause,
-    Remedy,
-    Verdict,
-    not_applicable,
-    passed,
-    percent,
-    rule,
-    symptom,
-    warned,
-)
+from tui_trainer.advice.contract import Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.remedies import memory_with, with_effective_batch, with_micro_batch
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
@@ -26,7 +16,7 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
-from tui_trainer.units import format_number
+from tui_trainer.units import format_number, percent
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.

@@ -1,11 +1,11 @@
 """How rows come from the disk into a step."""
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, percent, rule, symptom, warned
+from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
-from tui_trainer.units import MIB, format_bytes
+from tui_trainer.units import MIB, format_bytes, percent
 
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
 # A run that waits for data longer than this share of its time is told of it.

@@ -16,7 +16,6 @@ from tui_trainer.advice.contract import (
     failed,
     not_applicable,
     passed,
-    percent,
     rule,
     symptom,
     warned,
@@ -33,7 +32,7 @@ from tui_trainer.planning.duration import sample_token_seconds
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_seconds, percent
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"

@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, percent, rule, symptom, warned
+from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
@@ -13,7 +13,7 @@ from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, KERNELS, LIBRARY,
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, percent
 
 COMPILE = "training.torch_compile"
 # The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.

@@ -12,7 +12,6 @@ from tui_trainer.advice.contract import (
     failed,
     not_applicable,
     passed,
-    percent,
     rule,
     symptom,
     warned,
@@ -31,7 +30,7 @@ from tui_trainer.planning.planned import StepGrade
 from tui_trainer.planning.summary import cost_words
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_rate, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_rate, format_seconds, percent
 
 # One core of two taken away halves the speed of a step; a quarter is noticed.
 _BUSY_SHARE = 0.25

@@ -15,7 +15,6 @@ from tui_trainer.advice.contract import (
     failed,
     not_applicable,
     passed,
-    percent,
     rule,
     symptom,
     warned,
@@ -38,7 +37,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tuning.some_layers import LAYERS_KEY
-from tui_trainer.units import MIB, format_bytes, format_bytes_of
+from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
 
 _CHUNK = "training.loss_chunk_tokens"
 # Logits of so many tokens are small beside a model's weights.

@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import IDLE_GPU, Remedy, Verdict, not_applicable, passed, percent, rule, warned
+from tui_trainer.advice.contract import IDLE_GPU, Remedy, Verdict, not_applicable, passed, rule, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
 from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import MODEL_KEY
@@ -24,7 +24,7 @@ from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_steps import LASTING
 from tui_trainer.tasks import find_task
 from tui_trainer.tuning.some_layers import LAYERS_KEY
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, percent
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
 _RANK, _ALPHA = "tuning.r", "tuning.lora_alpha"

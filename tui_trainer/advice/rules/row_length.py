@@ -3,18 +3,7 @@
 from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import (
-    BAR_SHARE,
-    Cause,
-    Remedy,
-    Verdict,
-    not_applicable,
-    passed,
-    percent,
-    rule,
-    symptom,
-    warned,
-)
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
@@ -25,6 +14,7 @@ from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packin
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import percent
 
 LENGTH = "data.max_length"
 # The shortest that a plan is made to fit with.
