@@ -155,77 +155,61 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
     return fix
 
 
-def _interruption(
-    view: RunView, seconds: float, cause: str, words: str, *, every: int | None = None, **more: Any
-) -> Cause:
-    """What takes `seconds` of each step, every so many steps; `more`: the remedies."""
-    share, often = view.share(seconds), f", every {every} steps" if every else ""
-    return Cause(cause=cause, evidence=f"{percent(share)} of the time, {words}{often}", share=share, **more)
-
-
 @symptom("Cache emptied often")
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
-    seconds = view.empty_cache_seconds
-    return _interruption(
-        view,
-        seconds,
-        "Garbage collection and emptying the cache take much of the time.",
-        view.of_whole(seconds),
-        every=view.plan.empty_cache_steps if view.plan else None,
+    share, every = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
+    often = f", every {every} steps" if every else ""
+    return Cause(
+        cause="Garbage collection and emptying the cache take much of the time.",
+        evidence=f"{percent(share)} of the time, {view.of_whole(view.empty_cache_seconds)}{often}",
+        share=share,
         fix={_EMPTY_CACHE: 0},
+    )
+
+
+def _interruptions(
+    view: RunView, cause: str, key: str, every: int | None, seconds: float, costs: list[float], size: str = ""
+) -> Cause | None:
+    """Return the cause for interruptions that take `costs` seconds each, `seconds` of each step, as often as the
+    setting says; None without any, or where the user left them to the plan, which keeps them short."""
+    if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
+        return None
+    share, each, often = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
+    return Cause(
+        cause=cause,
+        evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{often}",
+        share=share,
+        fix={key: view.seldom(each, seconds)} if every else None,
+        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time' if key == _EVAL else "",
     )
 
 
 @symptom("Frequent evaluations")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
-    seconds = [one.seconds for one in view.state.evals if one.scheduled]
-    if not seconds or view.is_by_default(*_BY_DEFAULT[_EVAL]):
-        return None
-    each, every = fmean(seconds), view.plan.eval_every_steps if view.plan else None
-    return _interruption(
-        view,
-        view.evaluation_seconds,
-        "Evaluations take much of the time.",
-        f"{format_seconds(each)} each",
-        every=every,
-        fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
-        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time',
-    )
+    every, costs = view.plan and view.plan.eval_every_steps, [one.seconds for one in view.state.evals if one.scheduled]
+    return _interruptions(view, "Evaluations take much of the time.", _EVAL, every, view.evaluation_seconds, costs)
 
 
 @symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
-    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
-    if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
+    saves, every = view.state.checkpoints, view.plan and view.plan.save_every_steps
+    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
         # One on the way is what a crash leaves: no fix takes it away.
         return None
-    each = fmean(one.seconds for one in saves)
-    return _interruption(
-        view,
-        view.checkpoint_seconds,
-        "Saving checkpoints takes much of the time.",
-        f"{format_seconds(each)} and {format_bytes(saves[-1].bytes)} each",
-        every=every,
-        fix={_SAVE: view.seldom(each, view.checkpoint_seconds)},
-    )
+    cause, costs = "Saving checkpoints takes much of the time.", [one.seconds for one in saves]
+    size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
+    return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, costs, size)
 
 
 @symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
-    if not view.state.samples or view.is_by_default(*_BY_DEFAULT[_SAMPLE]):
-        return None
-    each = fmean(one.seconds for one in view.state.samples)
-    return _interruption(
-        view,
-        view.sample_seconds,
-        "Generating samples takes much of the time.",
-        f"{format_seconds(each)} each",
-        every=view.plan.sample_every_steps if view.plan else None,
-        fix={_SAMPLE: view.seldom(each, view.sample_seconds)},
+    every, costs = view.plan and view.plan.sample_every_steps, [one.seconds for one in view.state.samples]
+    return _interruptions(
+        view, "Generating samples takes much of the time.", _SAMPLE, every, view.sample_seconds, costs
     )
 
 
