@@ -275,7 +275,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
-        fix=_learning_rate(_lower(plan, rate)),
+        fix=_lower(plan, rate),
         advice="or raise training.warmup_steps",
     )
 
@@ -293,12 +293,10 @@ def not_finite(view: RunView) -> Cause | None:
     held_out = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
     if not (in_training or held_out):
         return None
-    rate = plan.learning_rate if plan else None
-    lower = _learning_rate(_lower(plan, rate)) if rate else None
     return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
-        fix={MIXED: "no"} if scaled else lower,
+        fix={MIXED: "no"} if scaled else _lower(plan, plan.learning_rate if plan else None),
         advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
         "check the rows",
     )
@@ -318,11 +316,12 @@ def loss_flat(view: RunView) -> Cause | None:
     rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
     higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
-    rates = f"; learning rate {rate:g}" + (f" ({usual:g} is usual for a model of this size)" if usual else "")
+    known = f"; learning rate {rate:g}" if rate else ""
+    known += f" ({usual:g} is usual for a model of this size)" if rate and usual else ""
     return fault(
         cause="The loss is flat: the run learns nothing.",
-        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} around step {view.state.step:,}"
-        + (rates if rate else ""),
+        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, "
+        f"{end:.4g} around step {view.state.step:,}{known}",
         fix=_learning_rate(higher) if higher and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
@@ -364,12 +363,12 @@ def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
     return next((rung for rung in reversed(rungs) if _LEAST_STEP * rung <= rate), None)
 
 
-def _lower(plan: PlanMade | None, rate: float) -> float:
+def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
     """Return the rate to try where this one is too high: the usual one, or from there down a rung, then a third."""
     usual = plan.usual_learning_rate if plan else None
-    if usual and rate >= _LEAST_STEP * usual:
-        return usual
-    return _rung(plan, rate, -1) or rate / 3
+    if not rate:
+        return None
+    return _learning_rate(usual if usual and rate >= _LEAST_STEP * usual else _rung(plan, rate, -1) or rate / 3)
 
 
 @rule("Learning rate", 420, LEARNING_RATE, MIXED, during=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
@@ -478,13 +477,13 @@ def gradients_exploding(view: RunView) -> Cause | None:
     usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
     if usual <= 0 or now < _EXPLODED * usual or now < 1:
         return None
-    rate = view.plan.learning_rate if view.plan else None
+    lower = _lower(view.plan, view.plan.learning_rate if view.plan else None)
     return fault(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
             f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
-        fix={**_learning_rate(_lower(view.plan, rate)), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
+        fix={**lower, _MAX_GRAD_NORM: _GOOD_NORM} if lower else None,
     )
 
 
@@ -510,16 +509,13 @@ def loss_spikes(view: RunView) -> Cause | None:
             evidence=f"{evidence}; in each epoch at row {named} of {count:,}, counted from 0",
             advice="inspect them with tui-trainer preview, then correct or remove them",
         )
-    rate, warm_up = plan.learning_rate, plan.warmup_steps
-    fix: Patch | None = None
+    warm_up, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
     if warm_up is not None and warm_up < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
         fix = {WARMUP_KEY: _GOOD_WARMUP}
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
         fix = {_MAX_GRAD_NORM: _GOOD_NORM}
     elif plan.precision == "fp16" and plan.best_precision == "bf16":
         fix = {MIXED: "bf16"}
-    elif rate:
-        fix = _learning_rate(_lower(plan, rate))
     return fault(
         cause="Training is unstable: the loss spikes repeatedly.",
         evidence=evidence + ("" if rows is None else "; no particular row causes them"),
