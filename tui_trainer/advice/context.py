@@ -101,7 +101,7 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """What was counted. Only rules with `counted` may read it. Raises LookupError where nothing was."""
+        """What was counted in the data. Only rules with `counted` may read it. Raises LookupError if nothing was."""
         if self.counted is None or self.counted.counts is None:
             raise LookupError("the rows of the data have not been counted")
         return self.counted.counts
@@ -113,7 +113,7 @@ class Context:
 
     @property
     def device(self) -> Device:
-        """What training runs on, with or without a plan."""
+        """The kind of processor that the run trains on, with or without a plan."""
         return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
 
     @property
@@ -125,7 +125,7 @@ class Context:
 
     @property
     def basis(self) -> Basis:
-        """What the plan was reckoned from, for rules with `needs_plan`."""
+        """Inputs of the plan, for rules with `needs_plan`."""
         if self.plan_basis is None:
             raise LookupError("the inputs of the plan are no longer available")
         return self.plan_basis
@@ -154,7 +154,7 @@ class Context:
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
     def at_most_steps(self, steps: int) -> Patch:
-        """At most so many steps, at least one; a whole number of epochs where that is possible."""
+        """Return settings for at most so many steps, at least one; for whole epochs where that is possible."""
         whole_epochs = steps // self.planned.steps_per_epoch.value
         if self.config.training.max_steps or whole_epochs < 1:
             return {"training.max_steps": max(1, steps)}

@@ -80,7 +80,8 @@ class Symptom:
 
 
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
-    """Makes a symptom of the function that looks, whose docstring says why; `more` are its other fields."""
+    """Return a decorator that makes a symptom of the function that looks at a run. Its docstring says why; `more` are
+    the other fields."""
     return lambda look: Symptom(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
 
 
@@ -107,7 +108,7 @@ class Remedy:
 
 
 def broken_words(error: Exception) -> str:
-    """What is told of a rule that breaks."""
+    """Return what a finding says of a rule that raised an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
@@ -149,8 +150,8 @@ class Rule:
 def rule(
     title: str, order: int, *settings: str, name: str = "", **more: Any
 ) -> Callable[[Callable[[Context], Verdict]], Rule]:
-    """Makes a rule of the function that looks at a config, whose docstring's first paragraph says why; `more` are its
-    other fields."""
+    """Return a decorator that makes a rule of the function that looks at a config. The first paragraph of its docstring
+    says why; `more` are the other fields."""
 
     def of(before: Callable[[Context], Verdict]) -> Rule:
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
@@ -162,13 +163,13 @@ def rule(
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule of the files of `rules/`, in their order there."""
+    """Return every rule of the files of `rules/`, in their order there."""
     modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
     return tuple(one for module in modules for one in vars(module).values() if isinstance(one, Rule))
 
 
 def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:
-    """`more`: its other fields."""
+    """Return a verdict; `more` are its other fields."""
     return Verdict(status=status, evidence=evidence, details=details, **more)
 
 

@@ -62,17 +62,17 @@ class Examination:
 
     @property
     def leading(self) -> FoundCause | None:
-        """What costs most, where it costs enough; None for a run that nothing ails."""
+        """The finding that costs most, if it costs enough; None for a healthy run."""
         return next((one for one in self.findings if one.matters), None)
 
     @property
     def name(self) -> str:
-        """Of the leading cause; `healthy`, or empty while it is not known."""
+        """Name of the leading cause; `healthy`, or empty while it is not known."""
         return self.leading.name if self.leading else "healthy" if self.is_known else ""
 
     @property
     def words(self) -> str:
-        """In one line: what costs most with its remedy, or that nothing does."""
+        """The leading cause with its remedy in one line, or that nothing costs much."""
         if self.leading is None:
             return self.healthy
         remedy = one_line(self.leading.remedy_words, 300)
@@ -82,7 +82,8 @@ class Examination:
 
     @property
     def fix(self) -> dict[str, Any]:
-        """What all that matters proposes for the next run; the costlier has the first word on a setting."""
+        """Settings that all findings that matter propose for the next run; the costlier finding decides on a
+        setting."""
         patch: dict[str, Any] = {}
         for one in self.findings:
             patch = {**(one.found.fix or {}), **patch} if one.matters else patch
@@ -91,12 +92,12 @@ class Examination:
 
 @cache
 def all_symptoms() -> tuple[Symptom, ...]:
-    """Every symptom of every rule."""
+    """Return every symptom of every rule."""
     return tuple(one for rule in all_rules() for one in rule.during)
 
 
 def examine(state: RunState) -> Examination:
-    """What the journal so far tells. Quick: a few sums over what was added up already."""
+    """Return what the journal shows so far. It is quick: a few sums over what was added up already."""
     view = RunView(state)
     is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
     has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
@@ -162,7 +163,7 @@ class Doctor:
         self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
 
     def look(self) -> Examination | None:
-        """The verdict where it is news: the first that stands, and each with another leading cause that lasts."""
+        """Return the verdict if it is news: the first that stands, and each with another leading cause that lasts."""
         state = self._state
         seen = state.step, state.finished is not None or state.failed is not None
         if seen == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not seen[1]):
@@ -172,7 +173,8 @@ class Doctor:
         return self.verdict if self._is_news(self.verdict, is_over=seen[1]) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
-        """What came out in the end is for whoever shows the end."""
+        """Return whether to report the verdict. The end of a run is not news: whoever shows the end shows the
+        verdict."""
         if is_over or not verdict.name or verdict.name == self._told:
             self._candidate = ""
             return False

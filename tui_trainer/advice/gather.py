@@ -129,7 +129,8 @@ def plan_or_problems(
     progress: Progress | None = None,
     gpu: GpuChoice = None,
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
-    """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
+    """Return the plan, or the problems that prevent it; both if only memory is short, so that the memory check can say
+    what would fit."""
     try:
         if facts is None:
             return estimated_plan(loaded, progress, gpu=gpu), ()
@@ -154,8 +155,8 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
 
 
 def newest_measured(plan: Plan) -> EarlierRun | None:
-    """The newest run of the index that is like the plan and has enough steps at its end, or None. A journal that cannot
-    be read is passed by."""
+    """Return the newest run of the index that is like the plan and has enough steps at its end, or None. A journal that
+    cannot be read is skipped."""
     now = StepKey.read(plan.shape_key)
     if now is None:
         return None
@@ -179,7 +180,7 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
 
 
 def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
-    """What computes, by the fields of a plan; the threads of a card's host do not matter."""
+    """Return the fields of a plan that identify what computes; the threads of a card's host do not matter."""
     device, threads = plan.get("device"), plan.get("threads")
     count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
     return device, plan.get("device_name"), count
@@ -225,7 +226,7 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
 
 
 def _told_at_start(path: Path) -> dict[str, Any]:
-    """Fields of `EarlierRun` that stand before the first step."""
+    """Return the fields of `EarlierRun` that the journal reports before the first step."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
     found: dict[str, Any] = {}

@@ -30,7 +30,7 @@ _LEAST_SAVING = 0.01
 
 
 def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
-    """Those of all rules by rank, the cheapest first; each is said as if none before it were in force.
+    """Return the remedies of all rules by rank, the cheapest first, each as if none before it were in force.
 
     Smaller passes and logits in chunks cost hardly anything, checkpointing one more forward pass of the layers. An
     optimizer in 8 bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop
@@ -42,9 +42,10 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
 
 
 def remedy_sentences(basis: Basis, budget: float) -> list[str]:
-    """What would make it fit: `training.gradient_checkpointing = true (12.1 GiB)`, each with all before it in force.
+    """Return what would make a plan fit, as `training.gradient_checkpointing = true (12.1 GiB)`, each with all before
+    it in force.
 
-    What saves nothing here is left out. The list ends with the first that fits, or says that none does.
+    Remedies that save nothing here are left out. The list ends with the first that fits, or says that none does.
     """
     found: list[str] = []
     least, shorter = basis.needed_bytes(), ""
@@ -92,22 +93,22 @@ def make_plan(
 def memory_with(
     context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
 ) -> int:
-    """Bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
+    """Return the bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
     basis = context.basis if setup is None else context.basis.trained_otherwise(setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
 def is_short(context: Context) -> bool:
-    """Whether the plan takes more memory than it may have of what is free."""
+    """Return whether the plan takes more memory than it may have of what is free."""
     budget = context.basis.room.budget_bytes
     return budget is not None and context.planned.memory_bytes.value > budget
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
-    """Settings with which a plan that is short of memory fits, in the order of what they cost; None: these do not do.
+    """Return settings with which a plan that is short of memory fits, the cheapest first; None if there are none.
 
-    Fewer rows in a pass cost least; the rest is the list's, but for what drops data, and for what needs a library that
-    is not installed, unless it is asked for as if it were.
+    Fewer rows in a pass cost least. The other remedies follow in their order, except those that drop data and those
+    whose library is not installed, unless it is asked for as if it were.
     """
     for switches in _cumulated(context, as_if_installed):
         try:
@@ -120,12 +121,12 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
 
 
 def smaller_model(context: Context) -> str:
-    """The advice where no setting helps."""
+    """Return the advice where no setting helps."""
     return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
-    """Each remedy with those before it."""
+    """Yield the settings of each remedy together with those of all before it."""
     switches: dict[str, Any] = {}
     yield switches
     for one in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
@@ -135,7 +136,7 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
 
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
-    """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
+    """Return settings for the largest micro-batch that fits, by halves of today's; else with evaluations cut alike."""
     budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
     for evaluations in ({}, {EVAL_BATCH: "auto"}):
@@ -146,7 +147,7 @@ def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | N
 
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
-    """Without the earlier remedies that a later one makes needless."""
+    """Return the settings without earlier remedies that a later one makes needless."""
     cut = _cut_that_fits(context, context.basis.changed(switches).setup)
     for key in list(switches)[:-1]:
         rest = {other: value for other, value in switches.items() if other != key}
@@ -156,7 +157,7 @@ def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Another micro-batch at the same effective batch."""
+    """Return settings for another micro-batch at the same effective batch."""
     effective = context.planned.effective_batch_size.value
     # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
     written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
@@ -169,7 +170,7 @@ def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
 
 
 def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
+    """Return settings for another effective batch; the plan cuts a larger micro-batch to it."""
     return {EFFECTIVE: rows} | _free_accumulation(context)
 
 
@@ -183,7 +184,8 @@ def _accumulation_written(context: Context) -> bool:
 
 
 def less_memory(plan: Plan, tokens: int) -> str:
-    """What takes less memory for a row of so many tokens, as settings of a new run: any remedy, or shorter rows."""
+    """Return settings of a new run, in words, with which a row of so many tokens takes less memory: any remedy, or
+    shorter rows."""
     loaded, found = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
         for one in all_remedies(planning.basis_of(loaded, probe(), plan), 0):

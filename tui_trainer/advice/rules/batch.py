@@ -61,7 +61,7 @@ def small_batch(view: RunView) -> Cause | None:
 
 
 def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
+    """Yield the largest half, quarter, ... of the rows in a pass that fits; 1 if none does."""
     halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
     rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
     yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
@@ -102,8 +102,8 @@ def batch_size(context: Context) -> Verdict:
 
 
 def _larger_batch(context: Context) -> Verdict | None:
-    """More rows behind a step, where they were measured here to be faster, or are by the card's rates; None: as many as
-    are planned will do. As many as leave enough steps are proposed at most."""
+    """Return a warning if more rows behind a step were measured here to be faster, or are by the card's rates; None if
+    the planned ones will do. No more rows are proposed than leave enough steps."""
     plan = context.planned
     now, processes = plan.effective_batch_size.value, plan.processes.value
     most = most_rows_of_step(context.config, plan.train_rows.value)
@@ -130,7 +130,8 @@ def _larger_batch(context: Context) -> Verdict | None:
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
-    """The number of the card's profile, and how many times as fast a row is with it; 1 where it is no larger."""
+    """Return the rows of a step by the card's profile, how many times as fast a row is with them, and how that is
+    known; 1 time if they are no more than planned."""
     plan, basis = context.planned, context.basis
     now, gpu = plan.effective_batch_size.value, basis.target.gpu
     each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None

@@ -122,13 +122,14 @@ def data_loading(context: Context) -> Verdict:
 
 
 def _most_workers(cores: float | None, *, on_gpu: bool) -> int:
-    """Beside a GPU two cores are left to the training; on a CPU all of them train, and one thread fetches."""
+    """Return the most loader threads that help. Beside a GPU two cores are left to the training; on a CPU all cores
+    train, and one thread fetches."""
     return max(1, min(_MOST_WORKERS, round(cores or _MOST_WORKERS + 2) - 2)) if on_gpu else 1
 
 
 def _how(context: Context) -> tuple[str, str]:
-    """How a step gets its batch, as a clause; and for the list of switches, whether it waits for the copy to the card:
-    torch copies beside the work from pinned memory only, whatever `non_blocking` says."""
+    """Return how a step gets its batch, as a clause; and for the list of switches, whether it waits for the copy to the
+    card: torch copies beside the work from pinned memory only, whatever `non_blocking` says."""
     workers, loader, gpu = context.planned.loader_workers.value, context.config.dataloader, context.basis.target.gpu
     is_pinned = bool(workers and loader.pin_memory and gpu)
     copies = " on, from pinned memory" if is_pinned else ": off, batches are not in pinned memory"
@@ -142,8 +143,8 @@ def _how(context: Context) -> tuple[str, str]:
 
 
 def _disk_bytes_per_second(view: RunView) -> float | None:
-    """What the run waits for when it waits for data: much comes from storage, or what a batch has, and storage stalls
-    this machine. None where it lies in memory already, or that is not counted."""
+    """Return the rate at which a run that waits for data reads from storage: if that is much, or what a batch has while
+    storage stalls this machine. None if the data lies in memory already, or the rate is not counted."""
     read, seconds = view.mean("disk_read_bytes"), view.seconds_between_readings
     if read is None or not seconds:
         return None

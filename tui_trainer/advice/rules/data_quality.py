@@ -162,7 +162,7 @@ def label_balance(context: Context) -> Verdict:
 
 
 def _shown(name: str, most: int = 30) -> str:
-    """Findings are plain ASCII; the preview has the names as they are."""
+    """Return a name in plain ASCII, as all findings are; the preview has names as they are."""
     return one_line(name, most).encode("ascii", "replace").decode()
 
 

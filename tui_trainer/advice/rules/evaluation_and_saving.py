@@ -144,7 +144,8 @@ def early_stopping(context: Context) -> Verdict:
 
 
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
-    """As little as makes it work: a patience below the number of evaluations, and evaluations where there are few."""
+    """Return the fewest settings that make it work: a patience below the number of evaluations, and more evaluations if
+    there are few."""
     total = context.planned.total_steps.value
     oftener = times(total, max(1, round(_EVAL_SHARE * total)))
     helps = evaluations <= _PATIENCE and oftener > evaluations
@@ -338,7 +339,7 @@ def _fewer(context: Context, training: float) -> dict[str, Any]:
 
 
 def _doubled(context: Context, part: _Overhead, setting: float) -> float:
-    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
+    """Return the setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
 
     Saving stays: at least once on the way.
     """
@@ -351,7 +352,7 @@ def _doubled(context: Context, part: _Overhead, setting: float) -> float:
 
 
 def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
-    """Every kind of interruption of this plan, with some settings changed."""
+    """Return every kind of interruption of this plan, with some settings changed."""
     plan, earlier = context.planned, context.earlier
     total, eval_rows = plan.total_steps.value, plan.eval_rows.value
     token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)

@@ -96,7 +96,7 @@ def torch_compile(context: Context) -> Verdict:
 
 
 def _why_no_compiler(context: Context) -> str:
-    """Why no layer can be compiled here, as a clause; empty where they can."""
+    """Return why no layer can be compiled here, as a clause; empty if they can be."""
     gpu = context.basis.target.gpu
     if unsloth.is_asked(context.config):
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
@@ -154,12 +154,12 @@ def attention(context: Context) -> Verdict:
 
 
 def _with_fused(kept: str, fused: str) -> str:
-    """Of a model with dropout of its own, only what is kept with it is known."""
+    """Return both sizes in words; of a model with dropout of its own, only what is kept with it is known."""
     return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
 
 
 def _activations(context: Context, setup: TrainingSetup) -> str:
-    """Bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
+    """Return the bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
     shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
@@ -253,7 +253,7 @@ def unsloth_parts(context: Context) -> Verdict:
 
 
 def _why_no_unsloth(context: Context) -> str:
-    """Why it cannot run here, as a clause; empty where it can."""
+    """Return why Unsloth cannot run here, as a clause; empty if it can."""
     platform, gpu = context.hardware.platform, context.basis.target.gpu
     if context.config.is_from_scratch:
         return "Unsloth supports pretrained models only, and this model is trained from scratch"

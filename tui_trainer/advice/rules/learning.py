@@ -104,7 +104,8 @@ _MOST_DECAY = 0.5
 
 
 def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
+    """Yield the optimizers of libraries, which keep their state in 8 bits, and those that need no library, as
+    Adafactor, which have no momentum."""
     smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
     of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
     here = [name for name in of_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
@@ -138,7 +139,8 @@ def optimizer(context: Context) -> Verdict:
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
-    """A learning rate that was written for another optimizer does not stay where AdamW would diverge or stand still."""
+    """Return a setting that replaces a learning rate written for another optimizer, with which AdamW would diverge or
+    stand still."""
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
@@ -385,7 +387,7 @@ def learning_rate(context: Context) -> Verdict:
 
 
 def _learning_rate(rate: float) -> Patch:
-    """As one would write it, in two digits."""
+    """Return the setting as one would write it, in two digits."""
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
 
@@ -525,7 +527,7 @@ def loss_spikes(view: RunView) -> Cause | None:
 
 
 def _spikes(view: RunView) -> list[int]:
-    """Steps of this start whose loss is far above the median of those around them."""
+    """Return the steps of this start whose loss is far above the median of those around them."""
     steps, losses = view.state.steps, view.step_losses
     begin = max(len(losses) - view.state.steps_since_start, 0)
     found = []

@@ -86,7 +86,7 @@ def memory_full(view: RunView) -> Cause | None:
 
 
 def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
-    """The first that is not in force yet, as settings of the next run, and the others in words."""
+    """Return the first remedy that is not in force yet, as settings of the next run, and the others in words."""
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
@@ -124,7 +124,7 @@ def batch_too_large(view: RunView) -> Cause | None:
 
 
 def _slower_when_full(view: RunView, rows: int) -> Cause | None:
-    """Of the last steps those with the most positions against those with the fewest, while the memory is full."""
+    """Compare the last steps with the most positions with those with the fewest, if memory is nearly full."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
         return None
@@ -190,7 +190,7 @@ def gradient_checkpointing(context: Context) -> Verdict:
 
 
 def _rows_without(context: Context, without: TrainingSetup) -> int:
-    """Rows of a pass that fit without it and keep the processor busy; 0 when there are too few."""
+    """Return the rows of a pass that fit without checkpointing and keep the processor busy; 0 if there are too few."""
     budget, training = context.basis.room.budget_bytes, context.config.training
     if budget is None:
         return 0
@@ -204,7 +204,7 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
 
 
 def other_method(config: Config, name: str) -> Patch:
-    """The tuning method, without layers that were chosen for the one before: beside adapters all are frozen."""
+    """Return the tuning method, without layers that were chosen for another one: beside adapters all are frozen."""
     return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
 
@@ -319,7 +319,7 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
 
 
 def _has_new_sizes(view: RunView, since_step: int) -> bool:
-    """Whether passes of a size came that none before had; on a card, larger ones: only these raise the peak.
+    """Return whether passes of a new size came; on a card, of a larger one: only these raise the peak.
 
     A step tells how many positions its passes have together, so the size is that of a mean one, and a `coarse` one:
     sums of several passes differ long after each pass has come.

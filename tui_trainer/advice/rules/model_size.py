@@ -53,7 +53,7 @@ _MOST_SCALE = 4.0
 
 
 def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """LoRA trains other weights."""
+    """Yield LoRA, which trains other weights."""
     if not basis.setup.has_adapter and not basis.config.is_from_scratch:
         yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
 
@@ -92,7 +92,7 @@ def _from_scratch(context: Context, read: float) -> Verdict:
 
 
 def _pretrained(context: Context, read: float) -> Verdict:
-    """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
+    """Judge a pretrained model by memory: few tokens are no fault, since it brings along what it knows."""
     plan, room = context.planned, context.basis.room
     trained, whole = plan.trained_parameters.value, plan.parameters.value
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
@@ -109,10 +109,8 @@ def _pretrained(context: Context, read: float) -> Verdict:
 
 
 def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
-    """The largest model below the limit that differs in one setting: the width, else the number of layers.
-
-    None where a config.json gives the shape, which no setting changes.
-    """
+    """Return settings of the largest model below the limit that differs in one setting: the width, else the number of
+    layers; None if a config.json gives the shape, which no setting changes."""
     if context.config.model.model_name_or_path:
         return None
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
@@ -197,7 +195,8 @@ def _others(
 
 
 def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other | None:
-    """The same run with this model; None where it cannot be planned, does not fit, or does not know the language."""
+    """Return the same run with this model; None if it cannot be planned, does not fit, or does not know the
+    language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -221,8 +220,8 @@ def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other |
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
-    """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
-    does not know the language."""
+    """Return what the model's tokenizer makes of the text, in words, and how many times as many tokens as this model's;
+    None if it does not know the language."""
 
     def tokens(name: str) -> float | None:
         folder = find_model(name, head=find_task(context.config.task.type).head).folder

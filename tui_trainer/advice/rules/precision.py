@@ -119,7 +119,7 @@ def _compared(context: Context, other: Dtype) -> str:
 
 
 def _why_impossible(context: Context) -> str:
-    """Why weights in bf16 gain nothing here, or need not be measured, as a clause; empty: they may gain."""
+    """Return why weights in bf16 gain nothing here, or need not be measured, as a clause; empty if they may gain."""
     plan, target = context.planned, context.basis.target
     strategy = plan.strategy.value
     if target.gpu is not None and not target.bf16:

@@ -33,7 +33,7 @@ _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
 def _remedies_of_sequence_length(basis: Basis, budget: float) -> Iterator[Remedy]:
-    """Shorter rows drop what was to be learnt."""
+    """Yield shorter rows, which drop what was to be learnt."""
     length = basis.config.data.max_length
     while length > _LEAST_LENGTH:
         length = max(length // 2, _LEAST_LENGTH)
@@ -229,7 +229,8 @@ def _times_of_packing(context: Context, facts: DataFacts) -> float:
 
 
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
-    """Rows of one pass are as long as its longest, unless like is put to like."""
+    """Judge the padding of rows that are not packed: a row is as long as the longest of its pass, unless rows are
+    grouped by length."""
     sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
     plan = context.planned
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
