@@ -155,8 +155,8 @@ def rule(
 
     def of(before: Callable[[Context], Verdict]) -> Rule:
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
-        known = name or before.__name__
-        return Rule(name=known, title=title, why=why, order=order, settings=settings, before=before, **more)
+        own_name = name or before.__name__
+        return Rule(name=own_name, title=title, why=why, order=order, settings=settings, before=before, **more)
 
     return of
 
@@ -165,7 +165,7 @@ def rule(
 def all_rules() -> tuple[Rule, ...]:
     """Return every rule of the files of `rules/`, in their order there."""
     modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
-    return tuple(one for module in modules for one in vars(module).values() if isinstance(one, Rule))
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
 
 
 def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:

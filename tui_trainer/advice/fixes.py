@@ -38,12 +38,12 @@ def refusals(context: Context, patch: Patch) -> list[str]:
         return [problem.message for problem in error.problems]
     facts = facts_of(loaded) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
-    found = problems if problems or plan is None else tuple(_of_start(loaded))
+    problems_then = problems if problems or plan is None else tuple(_of_start(loaded))
     if context.plan is None:
         # Where one thing stood in the way of planning, another may have stood behind it all along.
-        return [problem.message for problem in found if problem.key in patch]
-    known = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
-    return [problem.message for problem in found if _told(problem) not in known]
+        return [problem.message for problem in problems_then if problem.key in patch]
+    problems_now = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
+    return [problem.message for problem in problems_then if _told(problem) not in problems_now]
 
 
 def _told(problem: Problem) -> tuple[str, str]:

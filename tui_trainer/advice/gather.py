@@ -167,15 +167,15 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
         if key is None or key.model != now.model or _device(then) != device:
             continue
         with suppress(OSError):
-            if found := measured_in(folder.name, fold(last_events(folder.journal))):
-                found = replace(found, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
+            if run := measured_in(folder.name, fold(last_events(folder.journal))):
+                run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
                 if not key.has_setup_of(now):
-                    found = replace(found, data_share=None, evaluation_share=None, attention="")
-                    found = replace(found, busy_share=None, unsloth="", has_unsloth=False)
+                    run = replace(run, data_share=None, evaluation_share=None, attention="")
+                    run = replace(run, busy_share=None, unsloth="", has_unsloth=False)
                 if key != now:
-                    found = replace(found, step_seconds=None)
+                    run = replace(run, step_seconds=None)
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
-                return found if is_on_disk else replace(found, save_bytes_per_second=None)
+                return run if is_on_disk else replace(run, save_bytes_per_second=None)
     return None
 
 
@@ -211,8 +211,8 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
     """Yield the exports in 8 bits that were compared with the trained model."""
-    in_8_bits = [one.name for one in all_formats() if one.in_8_bits]
-    for certificate in (one for one in certificates(folder).values() if one.get("format") in in_8_bits):
+    in_8_bits = [export.name for export in all_formats() if export.in_8_bits]
+    for certificate in (export for export in certificates(folder).values() if export.get("format") in in_8_bits):
         with suppress(KeyError, TypeError, ValueError):
             before, after = certificate["trained"], certificate["exported"]
             yield Exported(
@@ -229,10 +229,10 @@ def _told_at_start(path: Path) -> dict[str, Any]:
     """Return the fields of `EarlierRun` that the journal reports before the first step."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
-    found: dict[str, Any] = {}
-    for told in (event for event in events if isinstance(event, RunProblem)):
-        if told.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
-            found.setdefault("attention", told.message)
-        elif told.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
-            found |= {"unsloth": told.message, "has_unsloth": told.kind == unsloth.IN_THE_MODEL}
-    return found
+    fields: dict[str, Any] = {}
+    for problem in (event for event in events if isinstance(event, RunProblem)):
+        if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
+            fields.setdefault("attention", problem.message)
+        elif problem.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
+            fields |= {"unsloth": problem.message, "has_unsloth": problem.kind == unsloth.IN_THE_MODEL}
+    return fields

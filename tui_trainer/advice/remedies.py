@@ -37,7 +37,8 @@ def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
     what was to be learnt.
     """
     return sorted(
-        (one for rule in all_rules() if rule.remedies for one in rule.remedies(basis, budget)), key=lambda one: one.rank
+        (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget)),
+        key=lambda remedy: remedy.rank,
     )
 
 
@@ -47,28 +48,28 @@ def remedy_sentences(basis: Basis, budget: float) -> list[str]:
 
     Remedies that save nothing here are left out. The list ends with the first that fits, or says that none does.
     """
-    found: list[str] = []
+    sentences: list[str] = []
     least, shorter = basis.needed_bytes(), ""
-    for one in all_remedies(basis, budget):
+    for remedy in all_remedies(basis, budget):
         try:
-            changed = basis.changed(one.patch)
+            changed = basis.changed(remedy.patch)
         except ConfigError:
             continue
         needed = changed.needed_bytes()
         if needed > (1 - _LEAST_SAVING) * least:
             continue
         basis, least = changed, needed
-        sentence = f"{one.sentence} ({format_bytes(needed)})"
-        if one.drops_data and shorter:
+        sentence = f"{remedy.sentence} ({format_bytes(needed)})"
+        if remedy.drops_data and shorter:
             # Of all halves, quarters, ... one is named: the first that fits, or the last.
-            found.remove(shorter)
-        shorter = sentence if one.drops_data else ""
-        found.append(sentence)
+            sentences.remove(shorter)
+        shorter = sentence if remedy.drops_data else ""
+        sentences.append(sentence)
         if needed <= budget:
-            return found
+            return sentences
     return [
-        *found,
-        "all of these together are not enough: choose a smaller model" if found else "choose a smaller model",
+        *sentences,
+        "all of these together are not enough: choose a smaller model" if sentences else "choose a smaller model",
     ]
 
 
@@ -86,8 +87,8 @@ def make_plan(
         return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
         hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
-        found = replace(error.shortage, hint=hint)
-        raise ConfigError(found if one is error.shortage else one for one in error.problems) from None
+        shortage = replace(error.shortage, hint=hint)
+        raise ConfigError(shortage if problem is error.shortage else problem for problem in error.problems) from None
 
 
 def memory_with(
@@ -129,9 +130,9 @@ def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, An
     """Yield the settings of each remedy together with those of all before it."""
     switches: dict[str, Any] = {}
     yield switches
-    for one in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
-        if not (one.cuts_batch or one.drops_data) and (as_if_installed or not one.needs):
-            switches = {**switches, **one.patch}
+    for remedy in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
+        if not (remedy.cuts_batch or remedy.drops_data) and (as_if_installed or not remedy.needs):
+            switches = {**switches, **remedy.patch}
             yield switches
 
 
@@ -186,13 +187,15 @@ def _accumulation_written(context: Context) -> bool:
 def less_memory(plan: Plan, tokens: int) -> str:
     """Return settings of a new run, in words, with which a row of so many tokens takes less memory: any remedy, or
     shorter rows."""
-    loaded, found = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
+    loaded, settings = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
-        for one in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
-            if not (one.cuts_batch or one.drops_data):
-                found.append(settings_words(one.patch) + (f" with {one.needs} installed" if one.needs else ""))
+        for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
+            if not (remedy.cuts_batch or remedy.drops_data):
+                settings.append(
+                    settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else "")
+                )
     if plan.packing.value and plan.config.training.torch_compile:
         # Rows of compiled layers are filled up, whatever is in them.
-        found.append("data.packing = false")
-    found.append(f"data.max_length = {max(tokens // 2, 1)}")
-    return " or ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+        settings.append("data.packing = false")
+    settings.append(f"data.max_length = {max(tokens // 2, 1)}")
+    return " or ".join(filter(None, (", ".join(settings[:-1]), settings[-1])))

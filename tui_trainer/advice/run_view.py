@@ -47,7 +47,9 @@ class RunView:
         self.evaluation_seconds = self._on_the_way((done.step, done.seconds) for done in state.evals if done.scheduled)
         self.checkpoint_seconds = self._on_the_way((done.step, done.seconds) for done in state.checkpoints)
         every = self.plan.sample_every_steps if self.plan else None
-        self.sample_seconds = fmean(one.seconds for one in state.samples) / every if state.samples and every else 0.0
+        self.sample_seconds = (
+            fmean(sample.seconds for sample in state.samples) / every if state.samples and every else 0.0
+        )
         between = max(times.between_steps, 1)
         self.journal_seconds = times.journal_seconds / between
         self.empty_cache_seconds = times.empty_cache_seconds / between
@@ -63,8 +65,8 @@ class RunView:
         and is no interruption."""
         finished = self.state.finished
         last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
-        found = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
-        return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
+        on_the_way = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
+        return sum(seconds for _, seconds in on_the_way) / (on_the_way[-1][0] - self.first_step) if on_the_way else 0.0
 
     def is_by_default(self, *keys: str) -> bool:
         """Return whether the user wrote none of these settings; false if the journal does not say."""
@@ -122,11 +124,11 @@ class RunView:
     def fixed_compute_seconds(self) -> float | None:
         """Seconds of a step's forward and backward passes that do not depend on how many positions they compute: the
         intercept of the last steps' line, less what it may be wrong by. None where passes are of one size."""
-        steps = [one for one in self.state.recent if one.positions and one.step > self.first_step + WARM_UP_STEPS]
-        xs = [one.positions for one in steps]
+        steps = [step for step in self.state.recent if step.positions and step.step > self.first_step + WARM_UP_STEPS]
+        xs = [step.positions for step in steps]
         if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
             return None
-        ys = [one.forward_seconds + one.backward_seconds for one in steps]
+        ys = [step.forward_seconds + step.backward_seconds for step in steps]
         slope, intercept = linear_regression(xs, ys)
         middle = fmean(xs)
         residual = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / (len(xs) - 2)
@@ -170,5 +172,5 @@ class RunView:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(known) if known else None
+    reported = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(reported) if reported else None

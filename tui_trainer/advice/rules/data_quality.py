@@ -59,8 +59,8 @@ def left_out(context: Context) -> Verdict:
     reasons = counts.left_out(dedup=data.dedup)
     read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
     why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-    what = "rows" if counts.rows_read else "documents"
-    sentence = f"{left:,} of {read:,} {what} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
+    kind = "rows" if counts.rows_read else "documents"
+    sentence = f"{left:,} of {read:,} {kind} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
     if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
         sentence += f"; files not read: {_shown(', '.join(unread), 200)}"
     if counts.bad_rows and data.on_bad_rows != "skip":

@@ -189,18 +189,19 @@ def _interruptions(
 @symptom("Frequent evaluations")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
-    every, costs = view.plan and view.plan.eval_every_steps, [one.seconds for one in view.state.evals if one.scheduled]
+    costs = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
+    every = view.plan.eval_every_steps if view.plan else None
     return _interruptions(view, "Evaluations take much of the time.", _EVAL, every, view.evaluation_seconds, costs)
 
 
 @symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
-    saves, every = view.state.checkpoints, view.plan and view.plan.save_every_steps
+    saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
     if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
         # One on the way is what a crash leaves: no fix takes it away.
         return None
-    cause, costs = "Saving checkpoints takes much of the time.", [one.seconds for one in saves]
+    cause, costs = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
     size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
     return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, costs, size)
 
@@ -208,7 +209,8 @@ def checkpoints(view: RunView) -> Cause | None:
 @symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
-    every, costs = view.plan and view.plan.sample_every_steps, [one.seconds for one in view.state.samples]
+    costs = [sample.seconds for sample in view.state.samples]
+    every = view.plan.sample_every_steps if view.plan else None
     return _interruptions(
         view, "Generating samples takes much of the time.", _SAMPLE, every, view.sample_seconds, costs
     )

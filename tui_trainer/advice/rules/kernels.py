@@ -42,7 +42,7 @@ def compiles_again(view: RunView) -> Cause | None:
         return None
     later = seconds[len(seconds) // 4 :]
     usual = median(later)
-    long = [one - usual for one in later if one > _TIMES_AS_LONG * usual]
+    long = [taken - usual for taken in later if taken > _TIMES_AS_LONG * usual]
     share = sum(long) / sum(later) if sum(later) > 0 else 0.0
     if len(long) < 2:
         return None
@@ -123,16 +123,16 @@ def attention(context: Context) -> Verdict:
     """
     basis, requested = context.basis, context.config.model.attn_implementation
     fused = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
-    kept = _activations(context, basis.setup)
+    stored = _activations(context, basis.setup)
     if requested == "eager":
-        sentence = f"eager attention stores all scores: {_with_fused(kept, fused)}"
+        sentence = f"eager attention stores all scores: {_with_fused(stored, fused)}"
         return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
     attention = context.planned.attention
     if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
         is_set_here = dropout == context.config.model.scratch.attention_dropout
         key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
         return warned(
-            f"attention_dropout {dropout:g} stores all scores: {_with_fused(kept, fused)}",
+            f"attention_dropout {dropout:g} stores all scores: {_with_fused(stored, fused)}",
             "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, "
             "58 % without",
             # No fix: dropout is part of what is learnt, not only of how fast.
@@ -141,7 +141,7 @@ def attention(context: Context) -> Verdict:
             opposite={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
     if attention.keeps_scores:
-        sentence = f"{attention.words}; this kernel stores all scores: {kept} of activations"
+        sentence = f"{attention.words}; this kernel stores all scores: {stored} of activations"
         advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
         return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
     details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
@@ -153,9 +153,9 @@ def attention(context: Context) -> Verdict:
     return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"})
 
 
-def _with_fused(kept: str, fused: str) -> str:
+def _with_fused(stored: str, fused: str) -> str:
     """Return both sizes in words; of a model with dropout of its own, only what is kept with it is known."""
-    return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
+    return f"{stored} of activations" + (f", {fused} with the fused kernel" if fused != stored else "")
 
 
 def _activations(context: Context, setup: TrainingSetup) -> str:
@@ -202,12 +202,12 @@ def kernels(context: Context) -> Verdict:
 @symptom("Unsloth not in use", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
     """Unsloth skips models that it does not support: the run then uses plain transformers, in an older version."""
-    told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
-    if not told:
+    messages = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
+    if not messages:
         return None
     return Cause(
         cause="Unsloth was requested, but the model uses none of its kernels.",
-        evidence=told[-1],
+        evidence=messages[-1],
         # No slower than without it, but no faster either.
         share=0.0,
         fix={unsloth.PROVIDER: "transformers"},

@@ -144,8 +144,8 @@ def _rate_for_adamw(context: Context) -> dict[str, str]:
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    known = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
-    return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
+    usual = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
+    return {} if written == "auto" or usual.least <= written <= usual.most else {LEARNING_RATE: "auto"}
 
 
 @rule("Number of steps", 400, _EPOCHS, _MAX_STEPS)
@@ -192,12 +192,12 @@ def duration(context: Context) -> Verdict:
 @symptom("Weights without a gradient", needs_steps=False)
 def no_gradient(view: RunView) -> Cause | None:
     """Weights without a gradient never change, although a loss is still reported."""
-    told = next((one for one in view.state.problems if one.kind == NO_GRADIENT), None)
-    if told is not None:
+    problem = next((event for event in view.state.problems if event.kind == NO_GRADIENT), None)
+    if problem is not None:
         return fault(
             cause="No gradient reaches some or all of the trainable weights.",
-            evidence=told.message,
-            advice=told.hint,
+            evidence=problem.message,
+            advice=problem.hint,
         )
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
@@ -258,7 +258,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     if len(blocks) < 4:
         return None
     width = max(1, len(blocks) // 5)
-    levels = [fmean(loss for _, loss in blocks[at : at + width]) for at in range(len(blocks) - width + 1)]
+    levels = [fmean(loss for _, loss in blocks[begin : begin + width]) for begin in range(len(blocks) - width + 1)]
     first, last, best = blocks[0][1], levels[-1], min(levels[:-width] or levels[:1])
     best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
@@ -318,12 +318,12 @@ def loss_flat(view: RunView) -> Cause | None:
     rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
     higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
-    known = f"; learning rate {rate:g}" if rate else ""
-    known += f" ({usual:g} is usual for a model of this size)" if rate and usual else ""
+    rates = f"; learning rate {rate:g}" if rate else ""
+    rates += f" ({usual:g} is usual for a model of this size)" if rate and usual else ""
     return fault(
         cause="The loss is flat: the run learns nothing.",
         evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, "
-        f"{end:.4g} around step {view.state.step:,}{known}",
+        f"{end:.4g} around step {view.state.step:,}{rates}",
         fix=_learning_rate(higher) if higher and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
@@ -377,13 +377,15 @@ def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
 def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
     rate, parameters = context.planned.learning_rate, context.planned.parameters.value
-    known, what = peak_rate(context.config, parameters), what_trains(context.config, parameters)
+    usual, trained = peak_rate(context.config, parameters), what_trains(context.config, parameters)
     sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
-    if rate.value > known.most:
-        return warned(f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"})
-    if rate.value < known.least:
-        return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
-    return passed(f"{sentence}; {known.least:g} to {known.most:g} suits {what}")
+    if rate.value > usual.most:
+        return warned(
+            f"{sentence}: above {usual.most:g}, where {trained} tends to diverge", fix={LEARNING_RATE: "auto"}
+        )
+    if rate.value < usual.least:
+        return warned(f"{sentence}: below {usual.least:g}, {trained} hardly changes", fix={LEARNING_RATE: "auto"})
+    return passed(f"{sentence}; {usual.least:g} to {usual.most:g} suits {trained}")
 
 
 def _learning_rate(rate: float) -> Patch:
@@ -497,9 +499,9 @@ def loss_spikes(view: RunView) -> Cause | None:
     if len(spikes) < _LEAST_SPIKES or plan is None:
         return None
     total = max(view.state.total_steps, 1)
-    at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
+    shown = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
     evidence = (
-        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {at}"
+        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {shown}"
     )
     count = view.state.data.rows if view.state.data else 0
     # The order of the rows comes from the seed, unless lengths decide too.
@@ -530,16 +532,16 @@ def _spikes(view: RunView) -> list[int]:
     """Return the steps of this start whose loss is far above the median of those around them."""
     steps, losses = view.state.steps, view.step_losses
     begin = max(len(losses) - view.state.steps_since_start, 0)
-    found = []
-    for at in range(begin, len(losses)):
-        around = [loss for loss in losses[max(at - _AROUND, begin) : at + _AROUND + 1] if math.isfinite(loss)]
-        if len(around) < _AROUND or not math.isfinite(losses[at]):
+    spikes = []
+    for index in range(begin, len(losses)):
+        around = [loss for loss in losses[max(index - _AROUND, begin) : index + _AROUND + 1] if math.isfinite(loss)]
+        if len(around) < _AROUND or not math.isfinite(losses[index]):
             continue
         usual = median(around)
         spread = median(abs(loss - usual) for loss in around)
-        if losses[at] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
-            found.append(steps[at])
-    return found
+        if losses[index] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
+            spikes.append(steps[index])
+    return spikes
 
 
 def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:

@@ -177,14 +177,14 @@ def other_processes(view: RunView) -> Cause | None:
 @symptom("One slow process")
 def slow_rank(view: RunView) -> Cause | None:
     """All processes finish a step together, so every step waits for the slowest one."""
-    found = slowest_rank(view.state)
-    if found is None:
+    slowest = slowest_rank(view.state)
+    if slowest is None:
         return None
-    share = view.share(found.lag_seconds)
+    share = view.share(slowest.lag_seconds)
     where = "the clock and temperature of its GPU (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
-        cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
+        cause=f"Rank {slowest.rank} is slower than the others, which wait for it in every step.",
+        evidence=f"waiting for it takes {view.of_whole(slowest.lag_seconds)}, {percent(share)} of the time",
         share=share,
         advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
         "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
@@ -278,9 +278,9 @@ def cpu_threads(context: Context) -> Verdict:
         fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
         return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
     logical = context.hardware.logical_cores
-    seen = f" ({logical} logical)" if logical else ""
+    more = f" ({logical} logical)" if logical else ""
     return passed(
-        f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
+        f"{threads} threads on {cores} usable cores{more}, set by the run itself",
         switch=f"{threads} CPU threads",
     )
 
@@ -385,11 +385,11 @@ def launch_bound(view: RunView) -> Cause | None:
 def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
     earlier, device = context.earlier, context.device
-    what = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
+    processor = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
     if earlier is None or earlier.busy_share is None:
-        return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
+        return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
     least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-    sentence = f"utilisation of {what}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
+    sentence = f"utilisation of {processor}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
     if busy >= least:
         return passed(sentence)
     why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"

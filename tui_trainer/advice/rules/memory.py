@@ -90,31 +90,31 @@ def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
-    found: list[tuple[Patch | None, str]] = []
+    ways: list[tuple[Patch | None, str]] = []
     if (rows := plan.per_device_train_batch_size) > 1:
-        found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
+        ways.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Whether it can be, a plan says: it needs a library, and layers that can be packed.
-        found.append((None, f'{METHOD_KEY} = "qlora"'))
-    found.append((None, "shorter rows"))
+        ways.append((None, f'{METHOD_KEY} = "qlora"'))
+    ways.append((None, "shorter rows"))
     if plan.gradient_checkpointing is False:
-        found.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
+        ways.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
     if plan.lora_rank and plan.lora_rank > 1:
-        found.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
-    fix = next((patch for patch, _ in found if patch), None)
-    return fix, [words for patch, words in found if patch is None or patch is not fix]
+        ways.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
+    fix = next((patch for patch, _ in ways if patch), None)
+    return fix, [words for patch, words in ways if patch is None or patch is not fix]
 
 
 @symptom("Batch too large", needs_steps=False, least_share=0)
 def batch_too_large(view: RunView) -> Cause | None:
     """Once memory is nearly full, larger micro-batches are slower, and the longest rows can end the run."""
-    plan, reduced = view.plan, [one for one in view.state.problems if isinstance(one, MicroBatchReduced)]
+    plan, reduced = view.plan, [event for event in view.state.problems if isinstance(event, MicroBatchReduced)]
     if plan is None:
         return None
     if reduced:
-        last, what = reduced[-1], {one.what for one in reduced}
-        key = MICRO if "training" in what else EVAL_BATCH
-        rows = min(one.rows for one in reduced if one.what == ("training" if key == MICRO else last.what))
+        last, passes = reduced[-1], {event.what for event in reduced}
+        key = MICRO if "training" in passes else EVAL_BATCH
+        rows = min(event.rows for event in reduced if event.what == ("training" if key == MICRO else last.what))
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{last.rows_before} rows per batch until step {last.step:,}, {last.rows} from then on",
@@ -128,12 +128,13 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
         return None
-    steps = sorted((one for one in view.state.recent if one.positions), key=lambda one: one.positions)
+    steps = sorted((step for step in view.state.recent if step.positions), key=lambda step: step.positions)
     third = len(steps) // 3
     if third < _LEAST_STEPS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
         return None
     small, large = (
-        sum(one.positions for one in part) / max(sum(one.forward_seconds + one.backward_seconds for one in part), 1e-9)
+        sum(step.positions for step in part)
+        / max(sum(step.forward_seconds + step.backward_seconds for step in part), 1e-9)
         for part in (steps[:third], steps[-third:])
     )
     if large > _SLOWER_SHARE * small:
@@ -294,8 +295,8 @@ def memory_growing(view: RunView) -> Cause | None:
         free = None if whole is None or in_use is None else whole - in_use
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
-    what = "peak GPU memory" if view.on_gpu else "resident memory of the process"
-    grown = f"{what}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
+    kind = "peak GPU memory" if view.on_gpu else "resident memory of the process"
+    grown = f"{kind}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
     will = f"; {format_bytes(at_the_end)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
         cause="Memory grows from step to step, although the batches do not.",
@@ -311,7 +312,9 @@ def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
     allocated. A card has other users too, and torch keeps more than it has allocated: what the driver reads is neither.
     """
     if not view.on_gpu:
-        return [(one.step, used) for one in view.all_readings if (used := one.process_memory_bytes) is not None]
+        return [
+            (reading.step, used) for reading in view.all_readings if (used := reading.process_memory_bytes) is not None
+        ]
     state = view.state
     first = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
     peaks = [(step, float(peak)) for step, peak in zip(state.steps[first:], state.peaks[first:], strict=True) if peak]
@@ -325,14 +328,14 @@ def _has_new_sizes(view: RunView, since_step: int) -> bool:
     sums of several passes differ long after each pass has come.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
-    found: dict[int, int] = {}
+    first_steps: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
         mean = -(-positions // passes)
         size = coarse(mean, most=2 * mean)
-        found[size] = min(step, found.get(size, step))
+        first_steps[size] = min(step, first_steps.get(size, step))
     if view.on_gpu:
-        return found.get(max(found, default=0), 0) > since_step
-    return max(found.values(), default=0) > since_step
+        return first_steps.get(max(first_steps, default=0), 0) > since_step
+    return max(first_steps.values(), default=0) > since_step
 
 
 @rule(

@@ -148,7 +148,7 @@ def model_choice(context: Context) -> Verdict:
     words, seconds = f"{format_count(own)} parameters", context.duration_seconds
     if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
         reason = "do not fit" if is_short(context) else "take longer than 1 day"
-        quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
+        quick = next((other for other in smaller if (other.seconds or 0) <= _DAY_SECONDS), None)
         if quick is None:
             none = f"{words} {reason}, and no model in the catalogue is small enough"
             return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
@@ -156,7 +156,7 @@ def model_choice(context: Context) -> Verdict:
         advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
         fix = {MODEL_KEY: quick.name} if here else None
         return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
-    details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
+    details = [f"smaller: {other.words}" for other in islice(smaller, 1)]
     busy = earlier.busy_share if earlier and context.device == "cuda" else None
     is_idle = busy is not None and busy < IDLE_GPU
     if earlier and busy is not None and is_idle:
@@ -164,7 +164,7 @@ def model_choice(context: Context) -> Verdict:
     if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
         # Here there is time, or a card, for more.
         larger = _others(context, _LARGER * own, math.inf, budget)
-        fits = next((one for one in larger if (one.seconds or 0) <= _DAY_SECONDS), None)
+        fits = next((other for other in larger if (other.seconds or 0) <= _DAY_SECONDS), None)
         details += [f"larger: {fits.words}"] if fits else []
     return passed("; ".join([words, *details]), *details)
 

@@ -87,26 +87,26 @@ def master_weights(context: Context) -> Verdict:
     up the results of layers in fp32.
     """
     planned, basis = context.planned.weights_dtype, context.basis
-    kept = f"weights are kept in {planned.value}: {planned.reason}"
+    weights = f"weights are kept in {planned.value}: {planned.reason}"
     if basis.setup.has_adapter:
         sentence = "none: frozen weights are never updated, and adapters train in fp32"
-        return not_applicable(sentence, kept, switch="fp32 masters: none")
+        return not_applicable(sentence, weights, switch="fp32 masters: none")
     if planned.value == "bfloat16" and basis.target.bf16 is False:
         sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
-        return warned(sentence, kept, fix={DTYPE: "auto"}, switch="fp32 masters on")
+        return warned(sentence, weights, fix={DTYPE: "auto"}, switch="fp32 masters on")
     if planned.value == "bfloat16":
         sentence = f"on: {_compared(context, 'float32')}"
-        return passed(sentence, kept, switch="fp32 masters on", opposite={DTYPE: "float32"})
+        return passed(sentence, weights, switch="fp32 masters on", opposite={DTYPE: "float32"})
     off = "fp32 masters: off"
     if why_not := _why_impossible(context):
-        return not_applicable(f"off: {why_not}", kept, switch=off)
+        return not_applicable(f"off: {why_not}", weights, switch=off)
     # Where it is not known to be faster, it can be measured.
     if basis.target.gpu is None or basis.shape.head != "causal_lm":
         why_not = "the gain was estimated for decoders only"
         why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
-        return not_applicable(f"off: {why_not}", kept, switch=off, opposite={DTYPE: "bfloat16"})
+        return not_applicable(f"off: {why_not}", weights, switch=off, opposite={DTYPE: "bfloat16"})
     experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
-    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, kept)
+    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights)
     budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
     if budget is not None and context.planned.memory_bytes.value <= budget < changed:
         return not_applicable(f"{sentence}, more than is available", *details, switch=off)

@@ -168,12 +168,12 @@ def padding(view: RunView) -> Cause | None:
 @symptom("Packed rows need an attention mask", needs_steps=False, least_share=0)
 def packed_with_mask(view: RunView) -> Cause | None:
     """With a mask, attention is computed over the whole packed row, and scores between documents are discarded."""
-    told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
-    if not told or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
+    messages = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
+    if not messages or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
         return None
     return Cause(
         cause="Packed rows use a document mask and may be slower than separate rows.",
-        evidence=told[-1],
+        evidence=messages[-1],
         # Which of both is faster goes by the length of rows and documents: nobody has measured it here.
         share=0.0,
         fix=_UNPACKED,
