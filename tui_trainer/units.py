@@ -53,6 +53,11 @@ def format_number(number: float, digits: int = 3) -> str:
     return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
 
 
+def percent(share: float) -> str:
+    """Return a share between 0 and 1 in words: `61 %`."""
+    return f"{100 * share:.0f} %"
+
+
 def format_seconds(seconds: float | None) -> str:
     """`0.17 ms`, `350 ms`, `8.4 s`, `2 min 05 s`, `3 h 12 min`, `2 d 4 h`; `--` when not known."""
     if seconds is None or not math.isfinite(seconds):

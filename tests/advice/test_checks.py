@@ -22,7 +22,7 @@ from tests.advice.test_every_check import (
 )
 from tui_trainer.advice.checklist import all_checks, apply_fixes, run_checks, worst
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import STATUSES, Rule, Verdict, all_rules, warned
+from tui_trainer.advice.contract import STATUSES, Verdict, all_rules, rule, warned
 from tui_trainer.advice.fixes import patched
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
@@ -65,10 +65,9 @@ def text_file(folder: Path, characters: int) -> Path:
 def test_each_rule_has_a_name_and_a_place_of_its_own_a_reason_and_settings_that_exist():
     assert len({rule.name for rule in all_rules()}) == len(all_rules())
     assert len({check.order for check in all_checks()}) == len(all_checks())
-    for rule in all_rules():
-        has_before, has_remedies = ("before" in vars(type(rule)), "remedies" in vars(type(rule)))
-        assert has_before == bool(rule.order) and (has_before or rule.during or has_remedies), rule.name
-        assert len({*rule.settings}) == len(rule.settings) and {*rule.settings} <= set(all_settings()), rule.name
+    for one in all_rules():
+        assert one.order or one.during or one.remedies, one.name
+        assert len({*one.settings}) == len(one.settings) and {*one.settings} <= set(all_settings()), one.name
     for check in all_checks():
         assert check.why.endswith(".") and len(check.title) <= 34, check.name
         assert not check.published or "(" in check.published, f"{check.name}: whose figure is it?"
@@ -134,13 +133,11 @@ def test_after_all_fixes_of_texts_from_a_few_lines_to_a_book_no_check_has_anothe
 
 
 def test_a_check_that_breaks_becomes_a_finding_and_stops_no_other():
-    class Broken(Rule):
-        name, title, order = "broken", "Broken", 1
+    @rule("Broken", 1)
+    def broken(context: Context) -> Verdict:
+        raise ZeroDivisionError("division by zero")
 
-        def before(self, context: Context) -> Verdict:
-            raise ZeroDivisionError("division by zero")
-
-    findings = run_checks(context_on(config()), [Broken(), *all_checks()])
+    findings = run_checks(context_on(config()), [broken, *all_checks()])
     assert findings[0].status == "error" and "ZeroDivisionError: division by zero" in findings[0].verdict.evidence
     assert findings[0].is_open and worst(findings) == "error"
     assert len(findings) == len(all_checks()) + 1
@@ -166,20 +163,17 @@ def test_fixes_are_applied_to_a_config_that_cannot_be_planned_as_well():
 
 @pytest.mark.usefixtures("large_disk")
 def test_a_fix_that_the_plan_refuses_is_not_offered_and_the_advice_says_why(documents):
-    class Hopeful(Rule):
+    @rule("Hopeful", 1)
+    def hopeful(context: Context) -> Verdict:
         """It proposes what another setting forbids."""
-
-        name, title, order = "hopeful", "Hopeful", 1
-
-        def before(self, context: Context) -> Verdict:
-            return warned("1 thing is off", fix={"training.torch_compile": True}, advice="look")
+        return warned("1 thing is off", fix={"training.torch_compile": True}, advice="look")
 
     gathered = Gathered(documents)
-    (finding,) = run_checks(gathered.context(given(WITH_UNSLOTH, RTX_4090)), [Hopeful()])
+    (finding,) = run_checks(gathered.context(given(WITH_UNSLOTH, RTX_4090)), [hopeful])
     assert finding.fix is None and finding.changes == () and finding.is_open
     assert finding.verdict.advice.startswith("look; training.torch_compile = true would be refused here: ")
     assert "is not supported with model.provider = unsloth" in finding.verdict.advice
-    (finding,) = run_checks(gathered.context(given(hardware=RTX_4090)), [Hopeful()])
+    (finding,) = run_checks(gathered.context(given(hardware=RTX_4090)), [hopeful])
     assert finding.fix == {"training.torch_compile": True} and finding.verdict.advice == "look"
 
 

@@ -112,7 +112,6 @@ PLANTED = {
         ["6 steps have more than 1.5 times the loss of their neighbours", "at steps 5, 42, 79"],
     ),
     "no_gradient": ({"step": {"grad_norm": 0.0}, "steps": 20}, ["gradient norm 0 in each of the first 20 steps"]),
-    "rate_of_zero": ({"step": {"lr": 0.0}, "steps": 20}, ["learning rate 0 in the 20 steps up to step 20"]),
     "begins_high": (
         {"loss": lambda step: 8 * falling(step), "plan": {"base_model": "m", "total_steps": 5}, "data_rows": 400,
          "steps": 5},

@@ -245,19 +245,6 @@ def test_smaller_and_larger_models_are_named_with_numbers(recipe):
     assert short.status == "warn" and "do not fit" in short.evidence
 
 
-def test_the_usual_rules_for_loader_threads_stand_beside_the_measured_wait(recipe):
-    context = context_on(recipe("qwen-lora"), H200)
-
-    def details(data_share: float | None) -> str:
-        earlier = None if data_share is None else EarlierRun(name="r", steps=50, data_share=data_share)
-        return " ".join(finding_of("loader_workers", replace(context, earlier=earlier)).verdict.details)
-
-    assert "min(8, cores - 2) = 6 " in details(None) and "min(16, cores - 1) = 7 " in details(None)
-    assert "the first run of this kind measures" in details(None)
-    assert "run r waited for data 0.4% of the time, so these rules of thumb do not apply" in details(0.004)
-    assert "run r waited for data 30.0% of the time, so these rules of thumb apply, up to 6 threads" in details(0.3)
-
-
 @pytest.mark.full
 def test_no_check_contradicts_the_hardware_profile_of_any_card(documents, subtests):
     base = replace(RTX_4090, libraries={**RTX_4090.libraries, "bitsandbytes": "0.48"})

@@ -59,13 +59,9 @@ FACTS = DataFacts(
 )
 
 
-def made_up_rule(**attributes: object) -> Rule:
-    return type("MadeUp", (Rule,), attributes)()
-
-
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
-    rule = made_up_rule(name=name, order=order, title=f"The {name} suits the run",
-                        __doc__="Time is money.", published="2x faster (arXiv:1234.56789)")  # fmt: skip
+    rule = Rule(name=name, order=order, title=f"The {name} suits the run", why="Time is money.",
+                published="2x faster (arXiv:1234.56789)")  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 from textual.events import MouseScrollDown
 
-from tests.ui.canned import CannedRun, made_up_rule, open_canned, trained
+from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.advice.checklist import Finding
-from tui_trainer.advice.contract import Verdict
+from tui_trainer.advice.contract import Rule, Verdict
 from tui_trainer.advice.measured_gains import Gain
 from tui_trainer.config.changes import Change
 from tui_trainer.ui.spans import UNICODE
@@ -20,12 +20,12 @@ pytestmark = pytest.mark.full
 
 
 def finding(name: str, status: str = "pass", order: int = 0, **changes) -> Finding:
-    rule = made_up_rule(
+    rule = Rule(
         name=name,
         order=order,
         title=f"Title of {name}",
+        why="Because it is so.",
         published="2x faster (arXiv:1234.56789)",
-        __doc__="Because it is so.",
     )
     evidence = f"{name} takes 12 of 34 seconds"
     fix = {"training.weight_decay": 0.01} if status == "warn" else None

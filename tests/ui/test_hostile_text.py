@@ -13,11 +13,11 @@ import pytest
 import tomli_w
 from textual.events import Paste
 
-from tests.ui.canned import GIB, LORA, CannedRun, made_up, made_up_rule, open_canned, trained
+from tests.ui.canned import GIB, LORA, CannedRun, made_up, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import Screens
 from tui_trainer.advice.checklist import Finding
-from tui_trainer.advice.contract import Verdict
+from tui_trainer.advice.contract import Rule, Verdict
 from tui_trainer.hardware import probe as probe_module
 from tui_trainer.hardware.facts import Driver, Gpu, GpuProcess, Hardware, Place
 from tui_trainer.runs import events as e
@@ -136,7 +136,7 @@ def findings() -> list[Finding]:
     verdicts = (Verdict(status="fail", evidence=text, details=(text,), advice=text, fix={"data.path": text})
                 for text in TEXTS)  # fmt: skip
     return [
-        Finding(rule=made_up_rule(name=f"x{n}", order=n, title="Title", published="2x", __doc__="So."), verdict=verdict)
+        Finding(rule=Rule(name=f"x{n}", order=n, title="Title", why="So.", published="2x"), verdict=verdict)
         for n, verdict in enumerate(verdicts)
     ]
 

@@ -89,7 +89,7 @@ class Finding:
 
     @property
     def gain_words(self) -> str:
-        """What was measured here; that nothing was, is said."""
+        """The gain that was measured or estimated here, in words, or that none was."""
         if self.gain is None and self.verdict.reckoned_gain:
             return f"{self.verdict.reckoned_gain:.2f} times as fast, estimated {self.verdict.reckoned_from}"
         if self.gain is None:
@@ -98,30 +98,30 @@ class Finding:
 
 
 def patch_words(patch: Patch) -> str:
-    """`data.packing = false`, as it is written."""
+    """Return the settings as they are written: `data.packing = false`."""
     return ", ".join(f"{key} = {one_line(json.dumps(value), _SHOWN_VALUE)}" for key, value in patch.items())
 
 
 @cache
 def all_checks() -> tuple[Rule, ...]:
-    """Every rule that has something to say before a run, in their own order."""
+    """Return every rule that has something to say before a run, by its place in the checklist."""
     return tuple(sorted((rule for rule in all_rules() if rule.order), key=lambda rule: (rule.order, rule.name)))
 
 
 def run_checks(context: Context, chosen: Iterable[Rule] | None = None) -> list[Finding]:
-    """What each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
+    """Return what each check finds, in their order. A check that breaks becomes a finding, and stops no other."""
     wanted = all_checks() if chosen is None else chosen
     gains = KeptGains.read(Measurable.of(context.plan)) if context.plan else None
     return [_finding(rule, context, gains) for rule in wanted]
 
 
 def worst(findings: Iterable[Finding]) -> Status:
-    """The worst status; `pass` outranks `n/a`, which is all there is when nothing applies."""
+    """Return the worst status; `pass` outranks `n/a`, which is all there is when nothing applies."""
     return min((finding.status for finding in findings), key=STATUSES.index, default="n/a")
 
 
 def counts(findings: Sequence[Finding]) -> dict[Status, int]:
-    """How many of each status, from the worst on."""
+    """Return how many findings have each status, from the worst on."""
     return {status: sum(finding.status == status for finding in findings) for status in STATUSES}
 
 
@@ -151,7 +151,7 @@ def _finding(rule: Rule, context: Context, gains: KeptGains | None) -> Finding:
 
 
 def _without_fix(verdict: Verdict, fix: Patch, refused: Sequence[str]) -> Verdict:
-    """What it finds, with why its fix is none here."""
+    """Return the verdict without its fix, and with the reason why the fix would be refused."""
     why_none = f"{patch_words(fix)} would be refused here: {'; '.join(refused)}"
     return replace(verdict, fix=None, advice="; ".join(filter(None, (verdict.advice, why_none))), reckoned_gain=None)
 
@@ -171,7 +171,7 @@ def _look(rule: Rule, context: Context) -> Verdict:
 
 
 def _without_plan(rule: Rule, context: Context) -> Verdict:
-    """The setting that is in the way, where the rule has a value that is not."""
+    """Return a failure for a setting that keeps a plan from being made, if the rule knows a value that does not."""
     key = "" if rule.fallback is None else rule.settings[0]
     refused = [problem.message for problem in context.problems if key and problem.key == key]
     if not refused:
@@ -182,7 +182,7 @@ def _without_plan(rule: Rule, context: Context) -> Verdict:
 def apply_fixes(
     loaded: LoadedConfig, gather: Callable[[LoadedConfig], Context]
 ) -> tuple[LoadedConfig, dict[str, Any], list[Finding]]:
-    """One fix after the other, each seen in the light of those before it, so that they do not contradict each other.
+    """Apply one fix after the other, each after looking again, so that they do not contradict each other.
 
     Returns the config with all fixes, the settings that changed with their new values, and what the checks then find.
     """

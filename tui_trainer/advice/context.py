@@ -11,7 +11,6 @@ from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.errors import Problem
 from tui_trainer.hardware.diagnosis import Device, GpuChoice, choose_gpu, training_device
 from tui_trainer.hardware.facts import Gpu, Hardware, Place
-from tui_trainer.hardware.storage import ReadRate
 from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.plan import Plan
 from tui_trainer.tasks.contract import DataFacts
@@ -84,13 +83,9 @@ class Context:
     swap_used_bytes: int | None = None
     marks: Mapping[str, int] | None = None
     """How many tokens each mark of the chat template is; None: there are no such marks, or nobody can tell."""
-    shaping: Mapping[str, object] | None = None
-    """Settings of the model's own files for the lengths and repeats of what it writes; None: it writes nothing."""
     missing_frame: tuple[str, ...] | None = None
     """Special tokens that the model was trained with around each text, and that its tokenizer leaves out; None: nobody
     can tell."""
-    data_read: ReadRate | None = None
-    """Of the file that is trained on, measured; None for data that is small or not in a file of this machine."""
 
     @property
     def config(self) -> Config:
@@ -107,7 +102,7 @@ class Context:
 
     @property
     def counts(self) -> Counts:
-        """What was counted. Only rules with `counted` may read it. Raises LookupError where nothing was."""
+        """What was counted in the data. Only rules with `counted` may read it. Raises LookupError if nothing was."""
         if self.counted is None or self.counted.counts is None:
             raise LookupError("the rows of the data have not been counted")
         return self.counted.counts
@@ -119,7 +114,7 @@ class Context:
 
     @property
     def device(self) -> Device:
-        """What training runs on, with or without a plan."""
+        """The kind of processor that the run trains on, with or without a plan."""
         return self.plan.device if self.plan else training_device(self.hardware, self.gpu, self.chosen_gpu)[0]
 
     @property
@@ -131,7 +126,7 @@ class Context:
 
     @property
     def basis(self) -> Basis:
-        """What the plan was reckoned from, for rules with `needs_plan`."""
+        """Inputs of the plan, for rules with `needs_plan`."""
         if self.plan_basis is None:
             raise LookupError("the inputs of the plan are no longer available")
         return self.plan_basis
@@ -160,7 +155,7 @@ class Context:
         return self.planned.total_steps.value / self.planned.steps_per_epoch.value
 
     def at_most_steps(self, steps: int) -> Patch:
-        """At most so many steps, at least one; a whole number of epochs where that is possible."""
+        """Return settings for at most so many steps, at least one; for whole epochs where that is possible."""
         whole_epochs = steps // self.planned.steps_per_epoch.value
         if self.config.training.max_steps or whole_epochs < 1:
             return {"training.max_steps": max(1, steps)}

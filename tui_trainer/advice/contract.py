@@ -55,7 +55,7 @@ class Cause:
 
     cause: str
     evidence: str
-    share: float
+    share: float = 0.0
     advice: str = ""
     fix: Patch | None = None
     is_fault: bool = False
@@ -80,7 +80,8 @@ class Symptom:
 
 
 def symptom(title: str, **more: Any) -> Callable[[Callable[[RunView], Cause | None]], Symptom]:
-    """Makes a symptom of the function that looks, whose docstring says why; `more` are its other fields."""
+    """Return a decorator that makes a symptom of the function that looks at a run. Its docstring says why; `more` are
+    the other fields."""
     return lambda look: Symptom(look=look, name=look.__name__, title=title, why=look.__doc__ or "", **more)
 
 
@@ -107,27 +108,36 @@ class Remedy:
 
 
 def broken_words(error: Exception) -> str:
-    """What is told of a rule that breaks."""
+    """Return what a finding says of a rule that raised an error."""
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-class Rule:
-    """One piece of advice on settings, with all the evidence for it. Adding one adds a subclass to a file of `rules/`.
+def _nothing(context: Context) -> Verdict:
+    raise NotImplementedError
 
-    The docstring's first paragraph is its reason, `why`. Where `fix` or `opposite` of a verdict change what a step
-    takes, the gain is that of steps measured in turns (`check --measure`); where they change how much is done beside
-    the steps, it is reckoned (`Verdict.reckoned_gain`).
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rule:
+    """One piece of advice on settings, with all the evidence for it. Adding one adds a function to a file of `rules/`.
+
+    Where `fix` or `opposite` of a verdict change what a step takes, the gain is that of steps measured in turns
+    (`check --measure`); where they change how much is done beside the steps, it is reckoned (`Verdict.reckoned_gain`).
     """
 
     name: str
     title: str = ""
-    why: str = ""
+    why: str
     settings: tuple[str, ...] = ()
     """All that it changes, the one that it is about first."""
-    fallback: object = None
-    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
+    before: Callable[[Context], Verdict] = _nothing
+    """What it finds in a config before its run; only rules with an `order` are asked."""
     order: int = 0
     """Its place in the checklist; 0: it has nothing to say before a run."""
+    during: tuple[Symptom, ...] = ()
+    remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
+    """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
+    fallback: object = None
+    """What mends the first of `settings` where no plan can be made with it; None: nothing does."""
     needs_plan: bool = True
     counted: str = ""
     """What it looks at, in words, where that is counted while the data is prepared, or in its first rows."""
@@ -135,41 +145,35 @@ class Rule:
     """What it warns of costs time and nothing else: a fix that was measured to be slower here is none."""
     published: str = ""
     """The gain that others measured, with its source."""
-    during: tuple[Symptom, ...] = ()
 
-    def __init_subclass__(cls) -> None:
-        cls.why = " ".join((cls.__doc__ or "").partition("\n\n")[0].split())
 
-    def before(self, context: Context) -> Verdict:
-        """What it finds in a config before its run; only rules with an `order` are asked."""
-        raise NotImplementedError
+def rule(
+    title: str, order: int, *settings: str, name: str = "", **more: Any
+) -> Callable[[Callable[[Context], Verdict]], Rule]:
+    """Return a decorator that makes a rule of the function that looks at a config. The first paragraph of its docstring
+    says why; `more` are the other fields."""
 
-    def remedies(self, basis: Basis, budget: float) -> Iterable[Remedy]:
-        """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
-        return ()
+    def of(before: Callable[[Context], Verdict]) -> Rule:
+        why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
+        own_name = name or before.__name__
+        return Rule(name=own_name, title=title, why=why, order=order, settings=settings, before=before, **more)
+
+    return of
 
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule of the files of `rules/`, in their order there."""
+    """Return every rule of the files of `rules/`, in their order there."""
     modules = [import_module(f"{rules.__name__}.{module.name}") for module in pkgutil.iter_modules(rules.__path__)]
-    return tuple(
-        one()
-        for module in modules
-        for one in vars(module).values()
-        if isinstance(one, type) and issubclass(one, Rule) and one.__module__ == module.__name__
-    )
+    return tuple(value for module in modules for value in vars(module).values() if isinstance(value, Rule))
 
 
 def _verdict(status: Status, evidence: str, *details: str, **more: Any) -> Verdict:
-    """`more`: its other fields."""
+    """Return a verdict; `more` are its other fields."""
     return Verdict(status=status, evidence=evidence, details=details, **more)
 
 
 passed, warned = partial(_verdict, "pass"), partial(_verdict, "warn")
 failed, not_applicable = partial(_verdict, "fail"), partial(_verdict, "n/a")
-
-
-def percent(share: float) -> str:
-    """`61 %`."""
-    return f"{100 * share:.0f} %"
+fault = partial(Cause, share=1.0, is_fault=True)
+"""A cause that spoils the run from now on, whatever it costs."""

@@ -9,12 +9,12 @@ from functools import cache
 from time import monotonic
 from typing import Any
 
-from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words, percent
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Symptom, all_rules, broken_words
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import settings_words
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_seconds
+from tui_trainer.units import format_seconds, percent
 
 LEAST_STEPS = 20
 LEAST_SECONDS = 15.0
@@ -62,50 +62,51 @@ class Examination:
 
     @property
     def leading(self) -> FoundCause | None:
-        """What costs most, where it costs enough; None for a run that nothing ails."""
-        return next((one for one in self.findings if one.matters), None)
+        """The finding that costs most, if it costs enough; None for a healthy run."""
+        return next((finding for finding in self.findings if finding.matters), None)
 
     @property
     def name(self) -> str:
-        """Of the leading cause; `healthy`, or empty while it is not known."""
+        """Name of the leading cause; `healthy`, or empty while it is not known."""
         return self.leading.name if self.leading else "healthy" if self.is_known else ""
 
     @property
     def words(self) -> str:
-        """In one line: what costs most with its remedy, or that nothing does."""
+        """The leading cause with its remedy in one line, or that nothing costs much."""
         if self.leading is None:
             return self.healthy
         remedy = one_line(self.leading.remedy_words, 300)
-        found = self.leading.found
-        headline = one_line(f"{found.cause.rstrip('.')}: {found.evidence}", 400)
+        cause = self.leading.found
+        headline = one_line(f"{cause.cause.rstrip('.')}: {cause.evidence}", 400)
         return headline + (f"; next run: {remedy}" if remedy else "")
 
     @property
     def fix(self) -> dict[str, Any]:
-        """What all that matters proposes for the next run; the costlier has the first word on a setting."""
+        """Settings that all findings that matter propose for the next run; the costlier finding decides on a
+        setting."""
         patch: dict[str, Any] = {}
-        for one in self.findings:
-            patch = {**(one.found.fix or {}), **patch} if one.matters else patch
+        for finding in self.findings:
+            patch = {**(finding.found.fix or {}), **patch} if finding.matters else patch
         return patch
 
 
 @cache
 def all_symptoms() -> tuple[Symptom, ...]:
-    """Every symptom of every rule."""
-    return tuple(one for rule in all_rules() for one in rule.during)
+    """Return every symptom of every rule."""
+    return tuple(symptom for rule in all_rules() for symptom in rule.during)
 
 
 def examine(state: RunState) -> Examination:
-    """What the journal so far tells. Quick: a few sums over what was added up already."""
+    """Return what the journal shows so far. It is quick: a few sums over what was added up already."""
     view = RunView(state)
     is_long_enough = view.is_over or view.sums.steps * view.whole_seconds >= LEAST_SECONDS
     has_steps = view.sums.steps >= LEAST_STEPS and is_long_enough
     findings = [
-        FoundCause(symptom=one, found=found)
-        for one in all_symptoms()
-        if (has_steps or not one.needs_steps) and (found := _look(one, view))
+        FoundCause(symptom=symptom, found=cause)
+        for symptom in all_symptoms()
+        if (has_steps or not symptom.needs_steps) and (cause := _look(symptom, view))
     ]
-    findings.sort(key=lambda one: (not one.found.is_fault, -one.found.share))
+    findings.sort(key=lambda finding: (not finding.found.is_fault, -finding.found.share))
     is_known = has_steps or bool(findings)
     return Examination(
         is_known=is_known,
@@ -115,16 +116,16 @@ def examine(state: RunState) -> Examination:
     )
 
 
-def _look(one: Symptom, view: RunView) -> Cause | None:
+def _look(symptom: Symptom, view: RunView) -> Cause | None:
     try:
-        found = one.look(view)
+        cause = symptom.look(view)
     except Exception as error:  # as a check: one that breaks is a finding, and the others are made all the same
         return Cause(cause="This diagnosis could not run.", evidence=broken_words(error), share=0.0)
-    if not found or not (found.is_fault or found.share >= one.least_share):
+    if not cause or not (cause.is_fault or cause.share >= symptom.least_share):
         return None
     # A hardware profile has its reasons, which only a measurement on this machine can contradict.
-    decided = set(view.plan.hardware_settings) if view.plan and not found.is_measured else set()
-    return None if found.fix and not found.is_fault and set(found.fix) <= decided else found
+    decided = set(view.plan.hardware_settings) if view.plan and not cause.is_measured else set()
+    return None if cause.fix and not cause.is_fault and set(cause.fix) <= decided else cause
 
 
 def _where_time_goes(view: RunView) -> str:
@@ -162,17 +163,18 @@ class Doctor:
         self._looked, self._looked_at = -_PERIOD_SECONDS, (-1, False)
 
     def look(self) -> Examination | None:
-        """The verdict where it is news: the first that stands, and each with another leading cause that lasts."""
+        """Return the verdict if it is news: the first that stands, and each with another leading cause that lasts."""
         state = self._state
-        seen = state.step, state.finished is not None or state.failed is not None
-        if seen == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not seen[1]):
+        position = state.step, state.finished is not None or state.failed is not None
+        if position == self._looked_at or (self._now() - self._looked < _PERIOD_SECONDS and not position[1]):
             return None
-        self._looked, self._looked_at = self._now(), seen
+        self._looked, self._looked_at = self._now(), position
         self.verdict = examine(state)
-        return self.verdict if self._is_news(self.verdict, is_over=seen[1]) else None
+        return self.verdict if self._is_news(self.verdict, is_over=position[1]) else None
 
     def _is_news(self, verdict: Examination, *, is_over: bool) -> bool:
-        """What came out in the end is for whoever shows the end."""
+        """Return whether to report the verdict. The end of a run is not news: whoever shows the end shows the
+        verdict."""
         if is_over or not verdict.name or verdict.name == self._told:
             self._candidate = ""
             return False

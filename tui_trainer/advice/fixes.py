@@ -16,12 +16,13 @@ _OF_DATA = ("data.", "task.", "model.", "tuning.method")
 
 
 def patched(loaded: LoadedConfig, patch: Patch) -> LoadedConfig:
-    """The config with some settings changed, as if the user had written them. Raises ConfigError."""
+    """Return the config with some settings changed, as if the user had written them. Raises ConfigError."""
     return load_config(as_request(loaded, patch))
 
 
 def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
-    """What asks for it: all that the user wrote is written again, so precedence stays. The profiles give the rest."""
+    """Return the request for such a config: all that the user wrote is written again, so precedence stays, and the
+    profiles give the rest."""
     written = {key: value_of(loaded.config, key) for key in all_settings() if loaded.origin(key).by_user}
     profile = {"profile": value_of(loaded.config, "profile") or (loaded.recipe.name if loaded.recipe else "")}
     values = written | profile | dict(patch)
@@ -29,24 +30,24 @@ def as_request(loaded: LoadedConfig, patch: Patch) -> Request:
 
 
 def refusals(context: Context, patch: Patch) -> list[str]:
-    """Why the config with this patch could not be trained, as sentences: what loading, planning and starting it would
-    refuse, and do not refuse today. Empty: the patch can be offered."""
+    """Return why the config with this patch could not be trained, as sentences: what loading, planning and starting it
+    would refuse, and do not refuse today. If there are none, the patch can be offered."""
     try:
         loaded = patched(context.loaded, patch)
     except ConfigError as error:
         return [problem.message for problem in error.problems]
     facts = facts_of(loaded) if any(key.startswith(_OF_DATA) for key in patch) else context.facts
     plan, problems = plan_or_problems(loaded, context.hardware, facts, gpu=context.chosen_gpu)
-    found = problems if problems or plan is None else tuple(_of_start(loaded))
+    problems_then = problems if problems or plan is None else tuple(_of_start(loaded))
     if context.plan is None:
         # Where one thing stood in the way of planning, another may have stood behind it all along.
-        return [problem.message for problem in found if problem.key in patch]
-    known = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
-    return [problem.message for problem in found if _told(problem) not in known]
+        return [problem.message for problem in problems_then if problem.key in patch]
+    problems_now = {_told(problem) for problem in (*context.problems, *_of_start(context.loaded))}
+    return [problem.message for problem in problems_then if _told(problem) not in problems_now]
 
 
 def _told(problem: Problem) -> tuple[str, str]:
-    """Sizes in a message may differ by what the patch changes."""
+    """Return what identifies a problem; sizes in its message may differ by what the patch changes."""
     return problem.key, "".join(sign for sign in problem.message if not sign.isdigit())
 
 

@@ -8,19 +8,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
-from math import isfinite
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Any, TypeVar
 
 import psutil
 
 from tui_trainer.advice.context import Context, EarlierRun, Exported
 from tui_trainer.advice.remedies import make_plan
+from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import with_changes
 from tui_trainer.config.load import LoadedConfig
-from tui_trainer.config.sections import Config
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.exporting.contract import all_formats
@@ -29,13 +27,12 @@ from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import disk_free_bytes, probe, with_memory_now
 from tui_trainer.hardware.processor import load_of_others
-from tui_trainer.hardware.storage import ReadRate, prepared_data_folder, read_place, read_rate
+from tui_trainer.hardware.storage import prepared_data_folder, read_place
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.open_run import start_problems
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.models import unsloth
 from tui_trainer.planning import plan as planning
-from tui_trainer.planning.basis import Basis
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.reporting.facts import certificates
@@ -43,7 +40,7 @@ from tui_trainer.runs.events import ATTENTION_CHANGED, PACKED_WITH_MASK, RunProb
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.journal import END_BYTES, events_in, last_events
 from tui_trainer.runs.registry import known_runs
-from tui_trainer.runs.state import WARM_UP_STEPS, RunState, fold
+from tui_trainer.runs.state import RunState, fold
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.terminal.safe_text import one_line
@@ -71,7 +68,8 @@ def gather(
 
     Of `hardware` the free memory is read anew: it may be as old as the program. `gpu` is the card that was asked for.
     """
-    hardware, task = with_memory_now(hardware or probe()), find_task(loaded.config.task.type)
+    config, hardware = loaded.config, with_memory_now(hardware or probe())
+    task = find_task(config.task.type)
     facts = facts_of(loaded, progress)
     first_rows: DataFacts | None = None
     problems: tuple[Problem, ...] = ()
@@ -79,7 +77,7 @@ def gather(
     if counts and facts and not facts.counts:
         try:
             with fitted_task_named(loaded):
-                counted = task.counted(loaded.config, loaded.data, prepared_data_folder(), progress)
+                counted = task.counted(config, loaded.data, prepared_data_folder(), progress)
             facts, first_rows = (counted, None) if counted and counted.exact else (facts, counted)
         except InputError as error:
             of_data = tuple(loaded.placed(problem) for problem in error.problems)
@@ -87,7 +85,7 @@ def gather(
         plan, problems = plan_or_problems(loaded, hardware, facts, progress, gpu)
     if plan and facts:
         facts = facts.of_batch(plan.effective_batch_size.value)
-    basis: Basis | None = None
+    basis = None
     with suppress(InputError):
         basis = planning.basis_of(loaded, hardware, plan) if plan else None
     with suppress(InputError):
@@ -106,46 +104,29 @@ def gather(
         first_rows=first_rows,
         problems=problems,
         all_tokens=_all_tokens(loaded, facts, progress),
-        sample=_sample(loaded),
-        disk_free_bytes=disk_free_bytes(Path(loaded.config.output.runs_dir)),
+        sample=() if config.is_from_scratch else _asked(lambda: task.sample_texts(config, loaded.data)) or (),
+        disk_free_bytes=disk_free_bytes(Path(config.output.runs_dir)),
         cache=read_place("prepared data", prepared_data_folder()),
         load_average=load_of_others(),
         environment={key: value for key, value in os.environ.items() if key.startswith(_ENVIRONMENT)},
         earlier=newest_measured(plan) if plan else None,
         swap_used_bytes=swap_used_bytes,
-        data_read=_data_read(loaded.config),
-        marks=_asked(task.marks, loaded.config),
-        shaping=_asked(task.shaping_settings, loaded.config),
-        missing_frame=_asked(task.missing_frame, loaded.config),
+        marks=_asked(lambda: task.marks(config)),
+        missing_frame=_asked(lambda: task.missing_frame(config)),
     )
 
 
-def _asked(question: Callable[[Config], _Answer], config: Config) -> _Answer | None:
+def _asked(question: Callable[[], _Answer]) -> _Answer | None:
+    """Return the answer, or None where the config or the data cannot be read."""
     with suppress(InputError):
-        return question(config)
+        return question()
     return None
-
-
-def _data_read(config: Config) -> ReadRate | None:
-    """Of the first file that is trained on. Measured again where the file is another one."""
-    for path in map(Path, config.data.paths):
-        with suppress(OSError):
-            if path.is_file():
-                return _measured(path, path.stat().st_mtime_ns)
-    return None
-
-
-@cache
-def _measured(path: Path, changed: int) -> ReadRate | None:
-    return read_rate(path)
 
 
 def facts_of(loaded: LoadedConfig, progress: Progress | None = None) -> DataFacts | None:
     """Return how much data there is; None where it cannot be read."""
-    config = loaded.config
-    with suppress(InputError):
-        return find_task(config.task.type).data_facts(config, loaded.data, prepared_data_folder(), progress)
-    return None
+    config, folder = loaded.config, prepared_data_folder()
+    return _asked(lambda: find_task(config.task.type).data_facts(config, loaded.data, folder, progress))
 
 
 def plan_or_problems(
@@ -155,7 +136,8 @@ def plan_or_problems(
     progress: Progress | None = None,
     gpu: GpuChoice = None,
 ) -> tuple[Plan | None, tuple[Problem, ...]]:
-    """The plan, or what is in its way; where only memory is, both, so that the memory check can say what would fit."""
+    """Return the plan, or the problems that prevent it; both if only memory is short, so that the memory check can say
+    what would fit."""
     try:
         if facts is None:
             return estimated_plan(loaded, progress, gpu=gpu), ()
@@ -179,16 +161,9 @@ def _all_tokens(loaded: LoadedConfig, facts: DataFacts | None, progress: Progres
     return facts.tokens + facts.eval_tokens if facts else None
 
 
-def _sample(loaded: LoadedConfig) -> tuple[str, ...]:
-    config = loaded.config
-    with suppress(InputError):
-        return () if config.is_from_scratch else find_task(config.task.type).sample_texts(config, loaded.data)
-    return ()
-
-
 def newest_measured(plan: Plan) -> EarlierRun | None:
-    """The newest run of the index that is like the plan and has enough steps at its end, or None. A journal that cannot
-    be read is passed by."""
+    """Return the newest run of the index that is like the plan and has enough steps at its end, or None. A journal that
+    cannot be read is skipped."""
     now = StepKey.read(plan.shape_key)
     if now is None:
         return None
@@ -199,20 +174,20 @@ def newest_measured(plan: Plan) -> EarlierRun | None:
         if key is None or key.model != now.model or _device(then) != device:
             continue
         with suppress(OSError):
-            if found := measured_in(folder.name, fold(last_events(folder.journal))):
-                found = replace(found, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
+            if run := measured_in(folder.name, fold(last_events(folder.journal))):
+                run = replace(run, exports=tuple(_exports(folder)), **_told_at_start(folder.journal))
                 if not key.has_setup_of(now):
-                    found = replace(found, data_share=None, evaluation_share=None, attention="")
-                    found = replace(found, busy_share=None, unsloth="", has_unsloth=False)
+                    run = replace(run, data_share=None, evaluation_share=None, attention="")
+                    run = replace(run, busy_share=None, unsloth="", has_unsloth=False)
                 if key != now:
-                    found = replace(found, step_seconds=None)
+                    run = replace(run, step_seconds=None)
                 is_on_disk = folder.root.parent.resolve() == Path(plan.config.output.runs_dir).resolve()
-                return found if is_on_disk else replace(found, save_bytes_per_second=None)
+                return run if is_on_disk else replace(run, save_bytes_per_second=None)
     return None
 
 
 def _device(plan: Mapping[str, Any]) -> tuple[object, ...]:
-    """What computes, by the fields of a plan; the threads of a card's host do not matter."""
+    """Return the fields of a plan that identify what computes; the threads of a card's host do not matter."""
     device, threads = plan.get("device"), plan.get("threads")
     count = threads.get("value") if device == "cpu" and isinstance(threads, dict) else None
     return device, plan.get("device_name"), count
@@ -223,40 +198,28 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     seconds = sum(state.step_seconds)
     if len(state.steps) < _ENOUGH_STEPS or not seconds:
         return None
+    view, trained = RunView(state), sum(state.token_counts)
     saves = [save.bytes / save.seconds for save in state.checkpoints if save.seconds > 0]
     samples = [sample.seconds for sample in state.samples if sample.seconds > 0]
+    # Seconds of a token in an evaluation.
+    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
+    has_cards = any(reading.gpus for reading in view.readings)
     return EarlierRun(
         name=name,
         steps=len(state.steps),
         data_share=sum(state.data_seconds) / seconds,
         save_bytes_per_second=median(saves) if saves else None,
         sample_seconds=median(samples) if samples else None,
-        evaluation_share=_evaluation_share(state),
+        evaluation_share=median(costs) / (seconds / trained) if costs and trained else None,
         step_seconds=median(state.step_seconds),
-        busy_share=_busy_share(state),
+        busy_share=view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share"),
     )
-
-
-def _busy_share(state: RunState) -> float | None:
-    """Return the mean of the readings while it trained: of its GPUs, else of its share of the usable cores."""
-    readings = [reading for reading in state.gauges if reading.step > WARM_UP_STEPS]
-    cards = [card.utilization_share for reading in readings for card in reading.gpus]
-    shares = cards or [reading.process_cpu_share for reading in readings]
-    known = [share for share in shares if share is not None and isfinite(share)]
-    return fmean(known) if known else None
-
-
-def _evaluation_share(state: RunState) -> float | None:
-    """Return the time of a token in an evaluation as a share of its time in a step; None without an evaluation."""
-    costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
-    trained = sum(state.token_counts)
-    return median(costs) / (sum(state.step_seconds) / trained) if costs and trained else None
 
 
 def _exports(folder: RunFolder) -> Iterator[Exported]:
     """Yield the exports in 8 bits that were compared with the trained model."""
-    in_8_bits = [one.name for one in all_formats() if one.in_8_bits]
-    for certificate in (one for one in certificates(folder).values() if one.get("format") in in_8_bits):
+    in_8_bits = [export.name for export in all_formats() if export.in_8_bits]
+    for certificate in (export for export in certificates(folder).values() if export.get("format") in in_8_bits):
         with suppress(KeyError, TypeError, ValueError):
             before, after = certificate["trained"], certificate["exported"]
             yield Exported(
@@ -270,13 +233,13 @@ def _exports(folder: RunFolder) -> Iterator[Exported]:
 
 
 def _told_at_start(path: Path) -> dict[str, Any]:
-    """Fields of `EarlierRun` that stand before the first step."""
+    """Return the fields of `EarlierRun` that the journal reports before the first step."""
     with path.open("rb") as file:
         events = events_in(file.read(END_BYTES))
-    found: dict[str, Any] = {}
-    for told in (event for event in events if isinstance(event, RunProblem)):
-        if told.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
-            found.setdefault("attention", told.message)
-        elif told.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
-            found |= {"unsloth": told.message, "has_unsloth": told.kind == unsloth.IN_THE_MODEL}
-    return found
+    fields: dict[str, Any] = {}
+    for problem in (event for event in events if isinstance(event, RunProblem)):
+        if problem.kind in (ATTENTION_CHANGED, PACKED_WITH_MASK):
+            fields.setdefault("attention", problem.message)
+        elif problem.kind in (unsloth.IN_THE_MODEL, unsloth.NOT_IN_THE_MODEL):
+            fields |= {"unsloth": problem.message, "has_unsloth": problem.kind == unsloth.IN_THE_MODEL}
+    return fields

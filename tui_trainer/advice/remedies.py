@@ -30,42 +30,46 @@ _LEAST_SAVING = 0.01
 
 
 def all_remedies(basis: Basis, budget: float) -> list[Remedy]:
-    """Those of all rules by rank, the cheapest first; each is said as if none before it were in force.
+    """Return the remedies of all rules by rank, the cheapest first, each as if none before it were in force.
 
     Smaller passes and logits in chunks cost hardly anything, checkpointing one more forward pass of the layers. An
     optimizer in 8 bits keeps its state, LoRA trains other weights, and Adafactor has no momentum. Shorter rows drop
     what was to be learnt.
     """
-    return sorted((one for rule in all_rules() for one in rule.remedies(basis, budget)), key=lambda one: one.rank)
+    return sorted(
+        (remedy for rule in all_rules() if rule.remedies for remedy in rule.remedies(basis, budget)),
+        key=lambda remedy: remedy.rank,
+    )
 
 
 def remedy_sentences(basis: Basis, budget: float) -> list[str]:
-    """What would make it fit: `training.gradient_checkpointing = true (12.1 GiB)`, each with all before it in force.
+    """Return what would make a plan fit, as `training.gradient_checkpointing = true (12.1 GiB)`, each with all before
+    it in force.
 
-    What saves nothing here is left out. The list ends with the first that fits, or says that none does.
+    Remedies that save nothing here are left out. The list ends with the first that fits, or says that none does.
     """
-    found: list[str] = []
+    sentences: list[str] = []
     least, shorter = basis.needed_bytes(), ""
-    for one in all_remedies(basis, budget):
+    for remedy in all_remedies(basis, budget):
         try:
-            changed = basis.changed(one.patch)
+            changed = basis.changed(remedy.patch)
         except ConfigError:
             continue
         needed = changed.needed_bytes()
         if needed > (1 - _LEAST_SAVING) * least:
             continue
         basis, least = changed, needed
-        sentence = f"{one.sentence} ({format_bytes(needed)})"
-        if one.drops_data and shorter:
+        sentence = f"{remedy.sentence} ({format_bytes(needed)})"
+        if remedy.drops_data and shorter:
             # Of all halves, quarters, ... one is named: the first that fits, or the last.
-            found.remove(shorter)
-        shorter = sentence if one.drops_data else ""
-        found.append(sentence)
+            sentences.remove(shorter)
+        shorter = sentence if remedy.drops_data else ""
+        sentences.append(sentence)
         if needed <= budget:
-            return found
+            return sentences
     return [
-        *found,
-        "all of these together are not enough: choose a smaller model" if found else "choose a smaller model",
+        *sentences,
+        "all of these together are not enough: choose a smaller model" if sentences else "choose a smaller model",
     ]
 
 
@@ -83,29 +87,29 @@ def make_plan(
         return planning.make(loaded, hardware, facts, made_from=made_from, chosen_gpu=chosen_gpu)
     except planning.MemoryShortage as error:
         hint = "in order, cheapest first: " + ", then ".join(remedy_sentences(error.basis, error.budget_bytes))
-        found = replace(error.shortage, hint=hint)
-        raise ConfigError(found if one is error.shortage else one for one in error.problems) from None
+        shortage = replace(error.shortage, hint=hint)
+        raise ConfigError(shortage if problem is error.shortage else problem for problem in error.problems) from None
 
 
 def memory_with(
     context: Context, *, micro_batch: int = 0, eval_batch: int = 0, setup: TrainingSetup | None = None
 ) -> int:
-    """Bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
+    """Return the bytes at the peak as the plan reckons them, with other rows in a pass, or trained in another way."""
     basis = context.basis if setup is None else context.basis.trained_otherwise(setup)
     return basis.needed_bytes(micro_batch, eval_batch)
 
 
 def is_short(context: Context) -> bool:
-    """Whether the plan takes more memory than it may have of what is free."""
+    """Return whether the plan takes more memory than it may have of what is free."""
     budget = context.basis.room.budget_bytes
     return budget is not None and context.planned.memory_bytes.value > budget
 
 
 def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, Any] | None:
-    """Settings with which a plan that is short of memory fits, in the order of what they cost; None: these do not do.
+    """Return settings with which a plan that is short of memory fits, the cheapest first; None if there are none.
 
-    Fewer rows in a pass cost least; the rest is the list's, but for what drops data, and for what needs a library that
-    is not installed, unless it is asked for as if it were.
+    Fewer rows in a pass cost least. The other remedies follow in their order, except those that drop data and those
+    whose library is not installed, unless it is asked for as if it were.
     """
     for switches in _cumulated(context, as_if_installed):
         try:
@@ -118,35 +122,33 @@ def way_to_fit(context: Context, *, as_if_installed: bool = False) -> dict[str, 
 
 
 def smaller_model(context: Context) -> str:
-    """The advice where no setting helps."""
+    """Return the advice where no setting helps."""
     return "lower model.scratch.hidden_size" if context.config.is_from_scratch else "choose a smaller model"
 
 
 def _cumulated(context: Context, as_if_installed: bool) -> Iterator[dict[str, Any]]:
-    """Each remedy with those before it."""
+    """Yield the settings of each remedy together with those of all before it."""
     switches: dict[str, Any] = {}
     yield switches
-    for one in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
-        if not (one.cuts_batch or one.drops_data) and (as_if_installed or not one.needs):
-            switches = {**switches, **one.patch}
+    for remedy in all_remedies(context.basis, context.basis.room.budget_bytes or 0):
+        if not (remedy.cuts_batch or remedy.drops_data) and (as_if_installed or not remedy.needs):
+            switches = {**switches, **remedy.patch}
             yield switches
 
 
 def _cut_that_fits(context: Context, setup: TrainingSetup) -> dict[str, Any] | None:
-    """The largest part of today's micro-batch by halves that fits; else with evaluations cut alike."""
+    """Return settings for the largest micro-batch that fits, by halves of today's; else with evaluations cut alike."""
     budget, micro = context.basis.room.budget_bytes or 0, context.planned.per_device_train_batch_size.value
     sizes = sorted({-(-micro // 2**halvings) for halvings in range(micro.bit_length() + 1)}, reverse=True)
-    for rows in sizes:
-        if memory_with(context, micro_batch=rows, setup=setup) <= budget:
-            return with_micro_batch(context, rows) if rows < micro else {}
-    for rows in sizes:
-        if memory_with(context, micro_batch=rows, eval_batch=rows, setup=setup) <= budget:
-            return (with_micro_batch(context, rows) if rows < micro else {}) | {EVAL_BATCH: "auto"}
+    for evaluations in ({}, {EVAL_BATCH: "auto"}):
+        for rows in sizes:
+            if memory_with(context, micro_batch=rows, eval_batch=rows if evaluations else 0, setup=setup) <= budget:
+                return (with_micro_batch(context, rows) if rows < micro else {}) | evaluations
     return None
 
 
 def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
-    """Without the earlier remedies that a later one makes needless."""
+    """Return the settings without earlier remedies that a later one makes needless."""
     cut = _cut_that_fits(context, context.basis.changed(switches).setup)
     for key in list(switches)[:-1]:
         rest = {other: value for other, value in switches.items() if other != key}
@@ -156,7 +158,7 @@ def _without_idle(context: Context, switches: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Another micro-batch at the same effective batch."""
+    """Return settings for another micro-batch at the same effective batch."""
     effective = context.planned.effective_batch_size.value
     # Packed rows are fewer than the documents of a step, so how they are cut is not a matter of its settings.
     written = _accumulation_written(context) and not context.loaded.origin(MICRO).by_user
@@ -169,7 +171,7 @@ def with_micro_batch(context: Context, rows: int) -> dict[str, Any]:
 
 
 def with_effective_batch(context: Context, rows: int) -> dict[str, Any]:
-    """Another effective batch; a micro-batch that is larger is cut to it by the plan."""
+    """Return settings for another effective batch; the plan cuts a larger micro-batch to it."""
     return {EFFECTIVE: rows} | _free_accumulation(context)
 
 
@@ -183,14 +185,17 @@ def _accumulation_written(context: Context) -> bool:
 
 
 def less_memory(plan: Plan, tokens: int) -> str:
-    """What takes less memory for a row of so many tokens, as settings of a new run: any remedy, or shorter rows."""
-    loaded, found = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
+    """Return settings of a new run, in words, with which a row of so many tokens takes less memory: any remedy, or
+    shorter rows."""
+    loaded, settings = LoadedConfig(config=plan.config, layers={}, recipe=None, hardware_profile=None), list[str]()
     with suppress(InputError):  # the model of a run that ends may be gone
-        for one in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
-            if not (one.cuts_batch or one.drops_data):
-                found.append(settings_words(one.patch) + (f" with {one.needs} installed" if one.needs else ""))
+        for remedy in all_remedies(planning.basis_of(loaded, probe(), plan), 0):
+            if not (remedy.cuts_batch or remedy.drops_data):
+                settings.append(
+                    settings_words(remedy.patch) + (f" with {remedy.needs} installed" if remedy.needs else "")
+                )
     if plan.packing.value and plan.config.training.torch_compile:
         # Rows of compiled layers are filled up, whatever is in them.
-        found.append("data.packing = false")
-    found.append(f"data.max_length = {max(tokens // 2, 1)}")
-    return " or ".join(filter(None, (", ".join(found[:-1]), found[-1])))
+        settings.append("data.packing = false")
+    settings.append(f"data.max_length = {max(tokens // 2, 1)}")
+    return " or ".join(filter(None, (", ".join(settings[:-1]), settings[-1])))

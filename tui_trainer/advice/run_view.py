@@ -15,10 +15,14 @@ from tui_trainer.runs.events import GaugesRead
 from tui_trainer.runs.state import GAUGES_EVERY_SECONDS, WARM_UP_STEPS, RunState, means
 
 _RECENT_READINGS = int(120 / GAUGES_EVERY_SECONDS)
+# A curve of a few means of some steps each shows a trend in spite of noise.
 _LOSS_BLOCKS = 20
 _LEAST_BLOCK = 5
-# Sizes that differ by less do not tell what is fixed from what grows.
-_LEAST_FITTED, _LEAST_SPREAD, _ERRORS = 20, 1.2, 2.0
+# Fewer passes, or sizes that differ by less, do not tell what is fixed from what grows.
+_LEAST_FITTED = 20
+_LEAST_SPREAD = 1.2
+# The intercept of a line is right within two standard errors.
+_ERRORS = 2.0
 
 
 class RunView:
@@ -43,7 +47,9 @@ class RunView:
         self.evaluation_seconds = self._on_the_way((done.step, done.seconds) for done in state.evals if done.scheduled)
         self.checkpoint_seconds = self._on_the_way((done.step, done.seconds) for done in state.checkpoints)
         every = self.plan.sample_every_steps if self.plan else None
-        self.sample_seconds = fmean(one.seconds for one in state.samples) / every if state.samples and every else 0.0
+        self.sample_seconds = (
+            fmean(sample.seconds for sample in state.samples) / every if state.samples and every else 0.0
+        )
         between = max(times.between_steps, 1)
         self.journal_seconds = times.journal_seconds / between
         self.empty_cache_seconds = times.empty_cache_seconds / between
@@ -55,14 +61,15 @@ class RunView:
         """A step and its part of all that happens between steps."""
 
     def _on_the_way(self, costs: Iterable[tuple[int, float]]) -> float:
-        """Of each step, until the last of them; what happens at the end happens anyway, and is no interruption."""
+        """Return the seconds of each step that such events cost, until the last of them. One at the end happens anyway,
+        and is no interruption."""
         finished = self.state.finished
         last = min(self.state.total_steps or self.state.step + 1, finished.step if finished else math.inf)
-        found = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
-        return sum(seconds for _, seconds in found) / (found[-1][0] - self.first_step) if found else 0.0
+        on_the_way = [(step, seconds) for step, seconds in costs if self.first_step < step < last]
+        return sum(seconds for _, seconds in on_the_way) / (on_the_way[-1][0] - self.first_step) if on_the_way else 0.0
 
     def is_by_default(self, *keys: str) -> bool:
-        """Whether the user wrote none of these settings; false where nobody knows."""
+        """Return whether the user wrote none of these settings; false if the journal does not say."""
         written = self.plan.user_settings if self.plan else None
         return written is not None and not set(keys) & set(written)
 
@@ -70,7 +77,7 @@ class RunView:
         return seconds / self.whole_seconds if self.whole_seconds > 0 else 0.0
 
     def of_whole(self, seconds: float) -> str:
-        """`0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
+        """Return the seconds beside those of a whole step: `0.42 of 1.69 s/step`, `420 of 690 ms/step`."""
         whole = self.whole_seconds
         if whole >= 1:
             return f"{seconds:.2f} of {whole:.2f} s/step"
@@ -78,8 +85,8 @@ class RunView:
         return f"{1000 * seconds:.{digits}f} of {1000 * whole:.{digits}f} ms/step"
 
     def seldom(self, each_seconds: float, now_seconds: float) -> int:
-        """Steps between two of what takes `each_seconds`, now `now_seconds` of each step, so that it takes a twentieth
-        of the time; two digits, and at most once in the run."""
+        """Return the steps between two events of `each_seconds`, which now take `now_seconds` of each step, so that
+        they take a twentieth of the time; in two digits, and at most once in the run."""
         step_seconds = self.whole_seconds - now_seconds
         steps = max(1, math.ceil(19 * each_seconds / step_seconds)) if step_seconds > 0 else 1
         digits = int(10 ** max(len(str(steps)) - 2, 0))
@@ -87,12 +94,12 @@ class RunView:
 
     @cached_property
     def readings(self) -> list[GaugesRead]:
-        """Of this start and while it trained; the newest two minutes, or all once it is over."""
+        """Readings of this start while it trained: the newest two minutes, or all once it is over."""
         return self.all_readings if self.is_over else self.all_readings[-_RECENT_READINGS:]
 
     @cached_property
     def all_readings(self) -> list[GaugesRead]:
-        """The same from the beginning of this start, up to the last hour."""
+        """Readings of this start while it trained, up to the last hour."""
         newest = islice(reversed(self.state.gauges), self.state.readings_since_start)
         training = [reading for reading in newest if reading.step > self.first_step + WARM_UP_STEPS][::-1]
         # The first one counts from before the first step.
@@ -100,28 +107,28 @@ class RunView:
 
     @cached_property
     def seconds_between_readings(self) -> float | None:
-        """The median, by the wall clock: one that jumps spoils few of them."""
+        """Median seconds between two readings by the wall clock: a jump of the clock spoils few of them."""
         times = [datetime.fromisoformat(reading.at) for reading in self.readings if reading.at]
         gaps = [(after - before).total_seconds() for before, after in pairwise(times)]
         return middle if gaps and (middle := median_high(gaps)) > 0 else None
 
     def mean(self, name: str) -> float | None:
-        """Over the readings that report it."""
+        """Return the mean of a field over the readings that report it."""
         return _mean(getattr(reading, name) for reading in self.readings)
 
     def gpu_mean(self, name: str) -> float | None:
-        """Over all cards of them."""
+        """Return the mean of a field over all cards of all readings."""
         return _mean(getattr(gpu, name) for reading in self.readings for gpu in reading.gpus)
 
     @cached_property
     def fixed_compute_seconds(self) -> float | None:
         """Seconds of a step's forward and backward passes that do not depend on how many positions they compute: the
         intercept of the last steps' line, less what it may be wrong by. None where passes are of one size."""
-        steps = [one for one in self.state.recent if one.positions and one.step > self.first_step + WARM_UP_STEPS]
-        xs = [one.positions for one in steps]
+        steps = [step for step in self.state.recent if step.positions and step.step > self.first_step + WARM_UP_STEPS]
+        xs = [step.positions for step in steps]
         if len(xs) < _LEAST_FITTED or max(xs) < _LEAST_SPREAD * min(xs):
             return None
-        ys = [one.forward_seconds + one.backward_seconds for one in steps]
+        ys = [step.forward_seconds + step.backward_seconds for step in steps]
         slope, intercept = linear_regression(xs, ys)
         middle = fmean(xs)
         residual = sum((y - intercept - slope * x) ** 2 for x, y in zip(xs, ys, strict=True)) / (len(xs) - 2)
@@ -130,7 +137,7 @@ class RunView:
 
     @property
     def others_cpu_share(self) -> float | None:
-        """Of the usable cores, by other processes."""
+        """Share of the usable cores that other processes use."""
         machine, own = self.mean("machine_cpu_share"), self.mean("process_cpu_share")
         return None if machine is None or own is None else max(machine - own, 0.0)
 
@@ -154,7 +161,7 @@ class RunView:
 
     @cached_property
     def step_losses(self) -> Sequence[float]:
-        """The loss of each step, in nats per token."""
+        """The loss of each step, in nats per token. The state computes it anew at each call."""
         return self.state.losses
 
     @cached_property
@@ -165,5 +172,5 @@ class RunView:
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
-    known = [value for value in values if value is not None and math.isfinite(value)]
-    return fmean(known) if known else None
+    reported = [value for value in values if value is not None and math.isfinite(value)]
+    return fmean(reported) if reported else None

@@ -117,8 +117,8 @@ def _check_lines(check: "Rule") -> list[str]:
 
 
 def _finding_lines(found: "Symptom", of: "Rule") -> list[str]:
-    from tui_trainer.advice.contract import percent
     from tui_trainer.advice.examine import LEAST_STEPS
+    from tui_trainer.units import percent
 
     needs = f"from {LEAST_STEPS} steps on, " if found.needs_steps else ""
     lines = [f"{found.name} (a finding of the doctor: {found.title})", f"  {' '.join(found.why.split())}"]

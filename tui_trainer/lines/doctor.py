@@ -5,7 +5,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.advice.contract import percent
 from tui_trainer.advice.examine import Examination, FoundCause, examine
 from tui_trainer.advice.fixes import patched
 from tui_trainer.config.changes import settings_words
@@ -18,6 +17,7 @@ from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.json_fields import finite
 from tui_trainer.runs.state import RunState, read_run
 from tui_trainer.terminal.safe_text import one_line, shell_word
+from tui_trainer.units import percent
 
 _COST_WIDTH = 7
 

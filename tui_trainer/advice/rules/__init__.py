@@ -1,1 +1,1 @@
-"""Each subclass of Rule is found by being here: one file of rules for each subject."""
+"""Each Rule is found by being here: one file of rules for each subject."""

@@ -3,17 +3,7 @@
 from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import (
-    Cause,
-    Remedy,
-    Rule,
-    Verdict,
-    not_applicable,
-    passed,
-    percent,
-    symptom,
-    warned,
-)
+from tui_trainer.advice.contract import Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.remedies import memory_with, with_effective_batch, with_micro_batch
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
@@ -26,12 +16,14 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
-from tui_trainer.units import format_number
+from tui_trainer.units import format_number, percent
 
 # Tokens in a pass that keep the processor busy. On a CPU a matmul of a few hundred rows already runs at full
 # rate, and more leaves the caches; a large GPU has thousands of cores to feed.
 BUSY_TOKENS: dict[Device, int] = {"cpu": 512, "cuda": 4096}
+# A busier GPU gains nothing from larger batches.
 _BUSY_GPU = 0.9
+# Small data is cut into so many steps, each of which learns from other rows.
 _STEPS_IN_AN_EPOCH = 8
 # A larger batch changes what is learnt: less than this is not worth it.
 _FASTER = 1.05
@@ -68,44 +60,50 @@ def small_batch(view: RunView) -> Cause | None:
     )
 
 
-class BatchSize(Rule):
+def _remedies_of_batch_size(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """Yield the largest half, quarter, ... of the rows in a pass that fits; 1 if none does."""
+    halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
+    rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
+    yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
+
+
+@rule(
+    "Micro-batch size",
+    300,
+    MICRO,
+    EFFECTIVE,
+    ACCUMULATION,
+    LEARNING_RATE,
+    is_for_speed=True,
+    during=(small_batch,),
+    remedies=_remedies_of_batch_size,
+)
+def batch_size(context: Context) -> Verdict:
     """Each micro-batch has a fixed cost; the gradient is the same however the effective batch is split.
 
     Source: McCandlish et al., An Empirical Model of Large-Batch Training, arXiv:1812.06162.
     """
-
-    name, title, order = "batch_size", "Micro-batch size", 300
-    settings = (MICRO, EFFECTIVE, ACCUMULATION, LEARNING_RATE)
-    is_for_speed = True
-    during = (small_batch,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, tokens = context.planned, context.row_tokens
-        micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
-        busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
-        kind = "packed rows" if plan.packing.value else "rows"
-        sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step ({micro * tokens:,} tokens)"
-        is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
-        if is_full or is_cut_freely(context.loaded):
-            if larger := _larger_batch(context):
-                return larger
-            half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
-            return passed(sentence, opposite=half)
-        rows = min(rows_of_step, -(-busy // tokens))
-        if budget is not None and memory_with(context, micro_batch=rows) > budget:
-            return passed(f"{sentence}; more rows do not fit in free memory")
-        return warned(f"{sentence}: fewer than {busy} tokens leave cores idle", fix=with_micro_batch(context, rows))
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """The largest half, quarter, ... of the rows in a pass that fits; 1 where none does."""
-        halves = (basis.micro_batch >> halvings for halvings in range(1, basis.micro_batch.bit_length()))
-        rows = next((rows for rows in halves if basis.needed_bytes(rows) <= budget), 1)
-        yield Remedy(patch={MICRO: rows}, rank=1, cuts_batch=True)
+    plan, tokens = context.planned, context.row_tokens
+    micro, rows_of_step = plan.per_device_train_batch_size.value, context.step_rows
+    busy, budget = BUSY_TOKENS[context.basis.target.device], context.basis.room.budget_bytes
+    kind = "packed rows" if plan.packing.value else "rows"
+    sentence = f"a micro-batch has {micro} of the {rows_of_step} {kind} of a step ({micro * tokens:,} tokens)"
+    is_full = micro * tokens >= busy or micro >= min(rows_of_step, plan.train_rows.value)
+    if is_full or is_cut_freely(context.loaded):
+        if larger := _larger_batch(context):
+            return larger
+        half = with_micro_batch(context, -(-micro // 2)) if micro > 1 else None
+        return passed(sentence, opposite=half)
+    rows = min(rows_of_step, -(-busy // tokens))
+    if budget is not None and memory_with(context, micro_batch=rows) > budget:
+        return passed(f"{sentence}; more rows do not fit in free memory")
+    idle = "cores" if context.basis.target.gpu is None else "parts of the GPU"
+    return warned(f"{sentence}: fewer than {busy} tokens leave {idle} idle", fix=with_micro_batch(context, rows))
 
 
 def _larger_batch(context: Context) -> Verdict | None:
-    """More rows behind a step, where they were measured here to be faster, or are by the card's rates; None: as many as
-    are planned will do. As many as leave enough steps are proposed at most."""
+    """Return a warning if more rows behind a step were measured here to be faster, or are by the card's rates; None if
+    the planned ones will do. No more rows are proposed than leave enough steps."""
     plan = context.planned
     now, processes = plan.effective_batch_size.value, plan.processes.value
     most = most_rows_of_step(context.config, plan.train_rows.value)
@@ -132,7 +130,8 @@ def _larger_batch(context: Context) -> Verdict | None:
 
 
 def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
-    """The number of the card's profile, and how many times as fast a row is with it; 1 where it is no larger."""
+    """Return the rows of a step by the card's profile, how many times as fast a row is with them, and how that is
+    known; 1 time if they are no more than planned."""
     plan, basis = context.planned, context.basis
     now, gpu = plan.effective_batch_size.value, basis.target.gpu
     each = rows_of_profile(context.loaded, gpu, plan.parameters.value) if gpu else None
@@ -152,55 +151,42 @@ def _by_roofline(context: Context, most: int) -> tuple[int, float, str]:
     return rows, times, f"estimated for the {card.title}; `check --measure batch_size` measures the speed"
 
 
-class Accumulation(Rule):
+@rule("Gradient accumulation", 310, ACCUMULATION, MICRO, EFFECTIVE, is_for_speed=True)
+def accumulation(context: Context) -> Verdict:
     """Accumulation gives a large batch in little memory, but a nearly empty micro-batch costs as much as a full one."""
-
-    name, title, order = "accumulation", "Gradient accumulation", 310
-    settings = (ACCUMULATION, MICRO, EFFECTIVE)
-    is_for_speed = True
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
-        if plan.packing.value:
-            reason = plan.gradient_accumulation_steps.reason
-            same = "the loss is a sum, so the gradient is that of one large batch"
-            return passed(f"{effective} documents in {reason}; {same}")
-        parts = -(-effective // micro)
-        if parts == 1:
-            return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
-        last = _last(effective, micro)
-        sentence = f"{effective} rows in {parts} micro-batches of {micro}"
-        if 2 * last >= micro:
-            uneven = "" if last == micro else f", the last of {last}"
-            sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"
-            return passed(sentence, opposite=with_micro_batch(context, effective))
-        better = next(rows for rows in range(micro, 0, -1) if 2 * _last(effective, rows) >= rows)
-        return warned(
-            f"{sentence}; the last one, of only {last}, takes almost as long as a full one",
-            fix=with_micro_batch(context, better),
-        )
+    plan = context.planned
+    effective, micro = plan.effective_batch_size.value, plan.per_device_train_batch_size.value
+    if plan.packing.value:
+        reason = plan.gradient_accumulation_steps.reason
+        same = "the loss is a sum, so the gradient is that of one large batch"
+        return passed(f"{effective} documents in {reason}; {same}")
+    parts = -(-effective // micro)
+    if parts == 1:
+        return passed(f"{effective} rows in one micro-batch: nothing to accumulate")
+    last = (effective - 1) % micro + 1
+    sentence = f"{effective} rows in {parts} micro-batches of {micro}"
+    if 2 * last >= micro:
+        uneven = "" if last == micro else f", the last of {last}"
+        sentence += f"{uneven}; the loss is a sum, so the gradient is that of one large batch"
+        return passed(sentence, opposite=with_micro_batch(context, effective))
+    better = next(rows for rows in range(micro, 0, -1) if 2 * ((effective - 1) % rows + 1) >= rows)
+    return warned(
+        f"{sentence}; the last one, of only {last}, takes almost as long as a full one",
+        fix=with_micro_batch(context, better),
+    )
 
 
-def _last(effective: int, micro: int) -> int:
-    return effective - (-(-effective // micro) - 1) * micro
-
-
-class EffectiveBatch(Rule):
+@rule("Effective batch size", 320, EFFECTIVE, ACCUMULATION)
+def effective_batch(context: Context) -> Verdict:
     """Small data needs small batches: the same rows then give many updates instead of few."""
-
-    name, title, order = "effective_batch", "Effective batch size", 320
-    settings = (EFFECTIVE, ACCUMULATION)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        effective, rows = plan.effective_batch_size.value, plan.train_rows.value
-        steps = plan.steps_per_epoch.value
-        if rows < 2:
-            return not_applicable(f"only {rows} row to train on")
-        packed = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
-        sentence = f"{effective} rows per step{packed}, {rows:,} in the data, {steps:,} steps per epoch"
-        if effective <= rows:
-            return passed(sentence)
-        smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
-        return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller))
+    plan = context.planned
+    effective, rows = plan.effective_batch_size.value, plan.train_rows.value
+    steps = plan.steps_per_epoch.value
+    if rows < 2:
+        return not_applicable(f"only {rows} row to train on")
+    packed = f" (at most {context.step_rows} packed rows)" if plan.packing.value else ""
+    sentence = f"{effective} rows per step{packed}, {rows:,} in the data, {steps:,} steps per epoch"
+    if effective <= rows:
+        return passed(sentence)
+    smaller = 1 << max(0, (rows // _STEPS_IN_AN_EPOCH).bit_length() - 1)
+    return warned(f"{sentence}: every step uses all rows", fix=with_effective_batch(context, smaller))

@@ -1,9 +1,7 @@
 """What is trained on, and what is held out."""
 
-from collections.abc import Iterable
-
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Rule, Verdict, failed, not_applicable, passed, warned
+from tui_trainer.advice.contract import Verdict, failed, not_applicable, passed, rule, warned
 from tui_trainer.config.mixture import escaped
 from tui_trainer.config.sections import DataSection
 from tui_trainer.config.token_list import TOKENS
@@ -13,256 +11,213 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
-_MOST_LEFT_OUT = 0.1
-_LEAST_TRAINED_SHARE = 0.05
-_MOST_UNEVEN = 10
+_EVAL_FRACTION = "data.eval_fraction"
+_OVERLAP = "overlap between training and held-out rows"
 _SINGLE = "single_label_classification"
-_EVAL_FRACTION, _GOOD_SHARE = "data.eval_fraction", DataSection().eval_fraction
-_MOST_SHARE, _LEAST_SHARE, _FEWEST_ROWS = 0.3, 0.02, 20
+# A tenth of the data changes little of what is learnt.
+_MOST_LEFT_OUT = 0.1
+# The last answers of long conversations are such a share; a wrong mask leaves less.
+_LEAST_TRAINED_SHARE = 0.05
+# Classes that differ by less are learnt without weights.
+_MOST_UNEVEN = 10
+_GOOD_SHARE = DataSection().eval_fraction
+# A larger part held out is missed in training; a smaller one is enough where it still has so many rows.
+_MOST_SHARE = 0.3
+_LEAST_SHARE = 0.02
+_FEWEST_ROWS = 20
+# Of the held-out rows: a few are the same by chance.
 _MOST_LEAKED = 0.01
 
 
-class DataSize(Rule):
+@rule("All data is used", 230, _MAX_CHARS, _MAX_ROWS)
+def data_size(context: Context) -> Verdict:
     """A limit that was set for a first try is easily forgotten; more text is the surest way to a lower loss."""
-
-    name, title, order = "data_size", "All data is used", 230
-    settings = (_MAX_CHARS, _MAX_ROWS)
-
-    def before(self, context: Context) -> Verdict:
-        plan, data, every = context.planned, context.config.data, context.all_tokens
-        if every is None or context.facts is None:
-            return not_applicable("the size of the full text is unknown")
-        limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
-        if not limits:
-            return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
-        left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
-        limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
-        sentence = f"{left_out:.0%} of {format_count(every)} tokens are excluded by {limited}"
-        if left_out <= _MOST_LEFT_OUT:
-            return passed(sentence)
-        step = context.step_seconds
-        longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
-        return warned(
-            sentence,
-            fix=dict.fromkeys(limits, 0),
-            advice=f"with all data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
-        )
+    plan, data, every = context.planned, context.config.data, context.all_tokens
+    if every is None or context.facts is None:
+        return not_applicable("the size of the full text is unknown")
+    limits = {key: limit for key, limit in ((_MAX_CHARS, data.max_chars), (_MAX_ROWS, data.max_rows)) if limit}
+    if not limits:
+        return passed(f"{format_count(every)} tokens: data.max_chars and data.max_rows are 0 (no limit)")
+    left_out = max(0.0, 1 - (context.facts.tokens + context.facts.eval_tokens) / max(every, 1))
+    limited = " and ".join(f"{key} {limit:,}" for key, limit in limits.items())
+    sentence = f"{left_out:.0%} of {format_count(every)} tokens are excluded by {limited}"
+    if left_out <= _MOST_LEFT_OUT:
+        return passed(sentence)
+    step = context.step_seconds
+    longer = None if step is None else step * plan.steps_per_epoch.value / (1 - left_out)
+    return warned(
+        sentence,
+        fix=dict.fromkeys(limits, 0),
+        advice=f"with all data, an epoch takes about {format_seconds(longer)}; keep the limit if that is too long",
+    )
 
 
-class LeftOut(Rule):
+@rule("Few skipped rows", 229, _ON_BAD_ROWS, counted="the number of skipped rows")
+def left_out(context: Context) -> Verdict:
     """The model learns nothing from skipped rows and unread files."""
-
-    name, title, order = "left_out", "Few skipped rows", 229
-    settings = (_ON_BAD_ROWS,)
-    counted = "the number of skipped rows"
-
-    def before(self, context: Context) -> Verdict:
-        counts, data = context.counts, context.config.data
-        reasons = counts.left_out(dedup=data.dedup)
-        read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
-        why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
-        what = "rows" if counts.rows_read else "documents"
-        sentence = f"{left:,} of {read:,} {what} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
-        if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
-            sentence += f"; files not read: {_shown(', '.join(unread), 200)}"
-        if counts.bad_rows and data.on_bad_rows != "skip":
-            return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
-        if left <= _MOST_LEFT_OUT * read:
-            return passed(sentence)
-        which = "run tui-trainer preview to see these rows"
-        return warned(sentence, advice=f"raise data.max_length, or {which}" if counts.untrained_long_rows else which)
+    counts, data = context.counts, context.config.data
+    reasons = counts.left_out(dedup=data.dedup)
+    read, left = counts.rows_read or counts.documents_read, sum(reasons.values())
+    why = ", ".join(f"{count:,} {reason}" for reason, count in reasons.items())
+    kind = "rows" if counts.rows_read else "documents"
+    sentence = f"{left:,} of {read:,} {kind} {'is' if left == 1 else 'are'} skipped" + (f": {why}" if why else "")
+    if unread := [name for use in (context.facts.splits if context.facts else ()) for name in use.left_alone]:
+        sentence += f"; files not read: {_shown(', '.join(unread), 200)}"
+    if counts.bad_rows and data.on_bad_rows != "skip":
+        return failed(f"{sentence}; an unusable row prevents the run from starting", fix={_ON_BAD_ROWS: "skip"})
+    if left <= _MOST_LEFT_OUT * read:
+        return passed(sentence)
+    which = "run tui-trainer preview to see these rows"
+    return warned(sentence, advice=f"raise data.max_length, or {which}" if counts.untrained_long_rows else which)
 
 
-class ChatMarks(Rule):
+@rule("Chat markers are single tokens", 231, TOKENS, needs_plan=False)
+def chat_marks(context: Context) -> Verdict:
     """A marker that the tokenizer splits costs several tokens per turn, and ordinary text can contain it. An answer
     then ends with a sequence of tokens instead of one stop token."""
-
-    name, title, order = "chat_marks", "Chat markers are single tokens", 231
-    settings = (TOKENS,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        config, marks = context.config, context.marks
-        if not marks:
-            return not_applicable("no chat template markers are used, or their tokens are unknown")
-        cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
-        if not cut:
-            return passed(f"each of {len(marks)} chat template markers is one token: {_marks_shown(marks)}")
-        pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
-        sentence = f"{len(cut)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
-        if config.model.provider != "transformers" or config.tuning.trainable_layers:
-            return warned(
-                sentence,
-                advice=f'to add the markers with {TOKENS}, set model.provider = "transformers" and train the embedding',
-            )
-        named = (config.model.add_tokens, *map(escaped, cut))
-        return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
+    config, marks = context.config, context.marks
+    if not marks:
+        return not_applicable("no chat template markers are used, or their tokens are unknown")
+    cut = {mark: pieces for mark, pieces in marks.items() if pieces != 1}
+    if not cut:
+        shown = one_line(", ".join(marks), 80)
+        return passed(f"each of {len(marks)} chat template markers is one token: {shown}")
+    pieces = ", ".join(f"{one_line(mark, 30)} {count or 'unknown'}" for mark, count in list(cut.items())[:4])
+    sentence = f"{len(cut)} of {len(marks)} chat template markers are split into several tokens: {pieces}"
+    if config.model.provider != "transformers" or config.tuning.trainable_layers:
+        return warned(
+            sentence,
+            advice=f'to add the markers with {TOKENS}, set model.provider = "transformers" and train the embedding',
+        )
+    named = (config.model.add_tokens, *map(escaped, cut))
+    return warned(sentence, fix={TOKENS: ", ".join(filter(None, named))})
 
 
-def _marks_shown(marks: Iterable[str]) -> str:
-    return one_line(", ".join(marks), 80)
-
-
-class TextFrame(Rule):
+@rule("Special tokens around texts", 237, needs_plan=False)
+def text_frame(context: Context) -> Verdict:
     """A model that was trained with special tokens around each text treats text without them as a fragment. An encoder
     makes its prediction from the first of these tokens."""
-
-    name, title, order = "text_frame", "Special tokens around texts", 237
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        missing = context.missing_frame
-        if missing is None:
-            return not_applicable(
-                "the model uses no special tokens around texts, or has no tokenizer.json that lists them"
-            )
-        if not missing:
-            return passed("the tokenizer adds all special tokens that the model was trained with (0 are missing)")
-        return warned(
-            f"the tokenizer does not add {' and '.join(missing)} around texts, but the model was trained with them",
-            advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "
-            "saved without its post_processor loses these special tokens",
-        )
+    missing = context.missing_frame
+    if missing is None:
+        return not_applicable("the model uses no special tokens around texts, or has no tokenizer.json that lists them")
+    if not missing:
+        return passed("the tokenizer adds all special tokens that the model was trained with (0 are missing)")
+    return warned(
+        f"the tokenizer does not add {' and '.join(missing)} around texts, but the model was trained with them",
+        advice="copy tokenizer.json and tokenizer_config.json again from the published model: a tokenizer that is "
+        "saved without its post_processor loses these special tokens",
+    )
 
 
-class TrainedShare(Rule):
+@rule("Share of trained tokens", 232, counted="the share of trained tokens")
+def trained_share(context: Context) -> Verdict:
     """Tokens without a label cost as much as others and teach nothing, and a wrong mask does not show in the loss."""
-
-    name, title, order = "trained_share", "Share of trained tokens", 232
-    counted = "the share of trained tokens"
-
-    def before(self, context: Context) -> Verdict:
-        facts, counts = context.facts, context.counts
-        if facts and (facts.classes or facts.target_tokens):
-            return passed(f"{counts.train_rows:,} rows are trained on")
-        share = counts.train_labels / max(counts.train_tokens, 1)
-        sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
-        if share < _LEAST_TRAINED_SHARE:
-            which = "run tui-trainer preview to see which tokens are trained on"
-            advice = f"{which}; task.loss_on = all trains on whole conversations"
-            return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
-        return passed(sentence)
-
-
-class KnownText(Rule):
-    """Text that the tokenizer does not know becomes an unknown token: the model cannot read it and never writes it."""
-
-    name, title, order = "known_text", "Few unknown tokens", 233
-    counted = "the number of unknown tokens"
-
-    def before(self, context: Context) -> Verdict:
-        counts = context.counts
-        sentence = unknown_words(counts, context.counted.details if context.counted else {})
-        tokens = counts.train_tokens + counts.eval_tokens
-        if not sentence:
-            return passed(f"none of {tokens:,} tokens is unknown to the tokenizer")
-        share = max(counts.unknown_tokens / max(tokens, 1), counts.unknown_labels / max(counts.text_labels, 1))
-        if share < WARNED_SHARE:
-            return passed(sentence)
-        return warned(sentence, advice=way_out(trained_here=context.config.is_from_scratch))
-
-
-class LabelBalance(Rule):
-    """If one class dominates, a model that always predicts it has a good loss and is useless."""
-
-    name, title, order = "label_balance", "Class balance", 234
-    settings = ("task.class_weights",)
-    counted = "the number of rows per class"
-
-    def before(self, context: Context) -> Verdict:
-        details = context.counted.details if context.counted else {}
-        rows = details.get(CLASS_ROWS, {})
-        if details.get("problem_type") != _SINGLE or len(rows) < 2:
-            return not_applicable("this check is for tasks with one class per row")
-        most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
-        sentence = (
-            f"{len(rows)} classes; the smallest has {rows[least]:,} rows ({_shown(least)}), "
-            f"the largest {rows[most]:,} ({_shown(most)})"
-        )
-        if context.config.task.class_weights == "balanced":
-            return passed(
-                f"{sentence}; balanced weights make all classes count equally", switch="class weights: balanced"
-            )
-        if rows[most] < _MOST_UNEVEN * rows[least]:
-            return passed(sentence)
-        share = rows[most] / sum(rows.values())
-        return warned(
-            f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
-            fix={"task.class_weights": "balanced"},
-        )
-
-
-def _shown(name: str, most: int = 30) -> str:
-    """Findings are plain ASCII; the preview has the names as they are."""
-    return one_line(name, most).encode("ascii", "replace").decode()
-
-
-class HeldOut(Rule):
-    """Only the loss on text that the model has never seen shows whether a change helped."""
-
-    name, title, order = "held_out", "Held-out data", 260
-    settings = (_EVAL_FRACTION,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        plan, data = context.plan, context.config.data
-        share = data.eval_fraction
-        if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
-            sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
-            return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
-        if data.eval_path:
-            return _apart(context, "data.eval_path")
-        if plan and (named := [use.evaluates for use in plan.splits if use.evaluates]):
-            return _apart(context, f"the validation split ({', '.join(named)})")
-        if share == 0:
-            # Early stopping without held-out text keeps a plan from being made: this fixes it.
-            sentence = "no rows are held out, so overfitting would go unnoticed"
-            return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
-        if plan is None:
-            return not_applicable(f"{share:.0%} of the text is held out; without a plan, its number of rows is unknown")
-        rows = plan.eval_rows.value
-        sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
-        if share > _MOST_SHARE:
-            return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
-        if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
-            return warned(f"{sentence}: a loss over so few rows is noisy", fix={_EVAL_FRACTION: _GOOD_SHARE})
-        return passed(sentence)
-
-
-def _apart(context: Context, what: str) -> Verdict:
-    """Held out is what lies apart from the training data."""
-    if context.plan is None:
-        return not_applicable(f"{what} is held out; without a plan, its number of rows is unknown")
-    rows = context.plan.eval_rows.value
-    sentence = f"{rows:,} rows of {what} are held out"
-    if rows < _FEWEST_ROWS:
-        return warned(f"{sentence}: a loss over so few rows is noisy", advice=f"add more text to {what}")
+    facts, counts = context.facts, context.counts
+    if facts and (facts.classes or facts.target_tokens):
+        return passed(f"{counts.train_rows:,} rows are trained on")
+    share = counts.train_labels / max(counts.train_tokens, 1)
+    sentence = f"{share:.1%} of {counts.train_tokens:,} tokens are trained on"
+    if share < _LEAST_TRAINED_SHARE:
+        which = "run tui-trainer preview to see which tokens are trained on"
+        advice = f"{which}; task.loss_on = all trains on whole conversations"
+        return warned(f"{sentence}: most of the computation teaches nothing", advice=advice)
     return passed(sentence)
 
 
-class HeldOutRowsTrained(Rule):
+@rule("Few unknown tokens", 233, counted="the number of unknown tokens")
+def known_text(context: Context) -> Verdict:
+    """Text that the tokenizer does not know becomes an unknown token: the model cannot read it and never writes it."""
+    counts = context.counts
+    sentence = unknown_words(counts, context.counted.details if context.counted else {})
+    tokens = counts.train_tokens + counts.eval_tokens
+    if not sentence:
+        return passed(f"none of {tokens:,} tokens is unknown to the tokenizer")
+    share = max(counts.unknown_tokens / max(tokens, 1), counts.unknown_labels / max(counts.text_labels, 1))
+    if share < WARNED_SHARE:
+        return passed(sentence)
+    return warned(sentence, advice=way_out(trained_here=context.config.is_from_scratch))
+
+
+@rule("Class balance", 234, "task.class_weights", counted="the number of rows per class")
+def label_balance(context: Context) -> Verdict:
+    """If one class dominates, a model that always predicts it has a good loss and is useless."""
+    details = context.counted.details if context.counted else {}
+    rows = details.get(CLASS_ROWS, {})
+    if details.get("problem_type") != _SINGLE or len(rows) < 2:
+        return not_applicable("this check is for tasks with one class per row")
+    most, least = max(rows, key=rows.__getitem__), min(rows, key=rows.__getitem__)
+    sentence = (
+        f"{len(rows)} classes; the smallest has {rows[least]:,} rows ({_shown(least)}), "
+        f"the largest {rows[most]:,} ({_shown(most)})"
+    )
+    if context.config.task.class_weights == "balanced":
+        return passed(f"{sentence}; balanced weights make all classes count equally", switch="class weights: balanced")
+    if rows[most] < _MOST_UNEVEN * rows[least]:
+        return passed(sentence)
+    share = rows[most] / sum(rows.values())
+    return warned(
+        f"{sentence}: always predicting the most frequent class is right for {share:.0%} of the rows",
+        fix={"task.class_weights": "balanced"},
+    )
+
+
+def _shown(name: str, most: int = 30) -> str:
+    """Return a name in plain ASCII, as all findings are; the preview has names as they are."""
+    return one_line(name, most).encode("ascii", "replace").decode()
+
+
+@rule("Held-out data", 260, _EVAL_FRACTION, needs_plan=False)
+def held_out(context: Context) -> Verdict:
+    """Only the loss on text that the model has never seen shows whether a change helped."""
+    plan, data = context.plan, context.config.data
+    share = data.eval_fraction
+    if plan and (shared := [use.source for use in plan.splits if use.shares_rows]):
+        sentence = f"{', '.join(shared)}: rows used for evaluation are also trained on"
+        return warned(sentence, advice="set data.eval_path or data.eval_split to rows that are not in data.split")
+    # Held out is what lies apart from the training data, else a share of it.
+    named = [use.evaluates for use in plan.splits if use.evaluates] if plan else []
+    split = f"the validation split ({', '.join(named)})" if named else ""
+    apart = "data.eval_path" if data.eval_path else split
+    if not apart and share == 0:
+        # Early stopping without held-out text keeps a plan from being made: this fixes it.
+        sentence = "no rows are held out, so overfitting would go unnoticed"
+        return warned(sentence, fix={_EVAL_FRACTION: _GOOD_SHARE})
+    if plan is None:
+        held_out = apart or f"{share:.0%} of the text"
+        return not_applicable(f"{held_out} is held out; without a plan, its number of rows is unknown")
+    rows = plan.eval_rows.value
+    noisy = "a loss over so few rows is noisy"
+    if apart:
+        sentence = f"{rows:,} rows of {apart} are held out"
+        if rows < _FEWEST_ROWS:
+            return warned(f"{sentence}: {noisy}", advice=f"add more text to {apart}")
+        return passed(sentence)
+    sentence = f"{rows:,} rows are held out ({share:.0%} of the text), {plan.train_rows.value:,} are trained on"
+    if share > _MOST_SHARE:
+        return warned(f"{sentence}: more of the text could be trained on", fix={_EVAL_FRACTION: _GOOD_SHARE})
+    if share < _LEAST_SHARE and rows < _FEWEST_ROWS:
+        return warned(f"{sentence}: {noisy}", fix={_EVAL_FRACTION: _GOOD_SHARE})
+    return passed(sentence)
+
+
+@rule("Held-out rows are not trained on", 262, "data.dedup", counted=_OVERLAP)
+def eval_leaks(context: Context) -> Verdict:
     """A memorised row tells you nothing about unseen ones, and early stopping relies on the held-out loss."""
-
-    name, title, order = "eval_leaks", "Held-out rows are not trained on", 262
-    settings = ("data.dedup",)
-    counted = "overlap between training and held-out rows"
-
-    def before(self, context: Context) -> Verdict:
-        counts = context.counts
-        if context.counted is context.first_rows:
-            return not_applicable(f"{self.counted} is known once all data is prepared (run tui-trainer preview)")
-        if not counts.rows_read and not counts.documents_read:
-            return not_applicable("a single stream of text has no rows to compare")
-        if not counts.eval_rows:
-            return not_applicable("no rows are held out")
-        leaked, repeated = counts.leaked_rows, counts.repeated_rows
-        if context.config.data.dedup:
-            return passed(
-                f"skipped: {leaked:,} training rows with the text of a held-out row, {repeated:,} other duplicate rows"
-            )
-        # A document may be cut into several rows.
-        held_out = counts.eval_documents
-        sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
-        if leaked <= _MOST_LEAKED * held_out:
-            return passed(sentence)
-        return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})
+    counts = context.counts
+    if context.counted is context.first_rows:
+        return not_applicable(f"{_OVERLAP} is known once all data is prepared (run tui-trainer preview)")
+    if not counts.rows_read and not counts.documents_read:
+        return not_applicable("a single stream of text has no rows to compare")
+    if not counts.eval_rows:
+        return not_applicable("no rows are held out")
+    leaked, repeated = counts.leaked_rows, counts.repeated_rows
+    if context.config.data.dedup:
+        return passed(
+            f"skipped: {leaked:,} training rows with the text of a held-out row, {repeated:,} other duplicate rows"
+        )
+    # A document may be cut into several rows.
+    held_out = counts.eval_documents
+    sentence = f"{leaked:,} training rows have the same text as one of {held_out:,} held-out rows"
+    if leaked <= _MOST_LEAKED * held_out:
+        return passed(sentence)
+    return warned(f"{sentence}: held-out scores are inflated", fix={"data.dedup": True})

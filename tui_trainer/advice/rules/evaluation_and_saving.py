@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
@@ -12,41 +12,48 @@ from tui_trainer.advice.contract import (
     IDLE_GPU,
     Cause,
     Remedy,
-    Rule,
     Verdict,
     failed,
     not_applicable,
     passed,
-    percent,
+    rule,
     symptom,
     warned,
 )
 from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.config.changes import settings_words
+from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
 from tui_trainer.config.sections import EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
 from tui_trainer.planning.duration import sample_token_seconds
-from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import format_bytes, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_number, format_seconds, percent
 
 SAVE_LIMIT = "checkpoint.save_total_limit"
-_ROOMY_SHARE = 0.5
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
-_MANY_EPOCHS, _PATIENCE, _EVAL_SHARE = 5, 3, EvaluationSection().eval_steps
-_CLEARLY, _LEAST_AFTER = 1.02, 2
-_MOST_SHARE, _GOOD_SHARE = 0.1, 0.08
-_SHOWN_SHARE = 0.001
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
-_EVAL, _EVAL_ROWS = "evaluation.eval_steps", "evaluation.max_eval_rows"
+_EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
 # What the plan keeps short where the user wrote none of these settings.
 _BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
+# A run that takes up to half of a disk leaves room for the next one.
+_ROOMY_SHARE = 0.5
+# In fewer epochs a run has no time to overfit.
+_MANY_EPOCHS = 5
+_PATIENCE = 3
+_EVAL_SHARE = EvaluationSection().eval_steps
+# Two evaluations that are this many times as bad as the best are no noise.
+_CLEARLY = 1.02
+_LEAST_AFTER = 2
+# Interruptions may take this share of the time; a fix brings them below the second, so that it is not asked for again.
+_MOST_SHARE = 0.1
+_GOOD_SHARE = 0.08
+# Parts that take less of the time are not named.
+_SHOWN_SHARE = 0.001
 # Behind the middle, however steps are rounded: so often is once on the way.
 _LONGEST_SAVE_SHARE = 0.6
 # Until a run on this machine has measured them. A checkpoint of 9.8 MB took 16 to 33 ms, one of 456 MB 0.5 to 2.5 s
@@ -54,53 +61,25 @@ _LONGEST_SAVE_SHARE = 0.6
 _ASSUMED_SAVE_BYTES_PER_SECOND = 400e6
 # tests/benchmarks/journal.py: 10 microseconds a step in groups of ten, nearly all of it once a group.
 _JOURNAL_GROUP_SECONDS = 1e-4
-
-
-@dataclass(frozen=True, slots=True)
-class _Overhead:
-    """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
-
-    key: str
-    name: str
-    every_steps: int
-    count: int
-    each_seconds: float
-    source: str
-
-    @property
-    def seconds(self) -> float:
-        return self.count * self.each_seconds
-
-
-_MOST_SECONDS, _GOOD_SECONDS = 1800.0, 600.0
+# Half an hour of work is what a crash may cost; a fix saves three times as often.
+_MOST_SECONDS = 1800.0
+_GOOD_SECONDS = 600.0
+# So many texts at once are written in hardly more time than one.
 _FEW_ROWS = 4
 
 
-class DiskSpace(Rule):
+@rule("Disk space", 340, SAVE_LIMIT)
+def disk(context: Context) -> Verdict:
     """If the disk fills up during a run, no further checkpoints can be saved."""
-
-    name, title, order = "disk", "Disk space", 340
-    settings = (SAVE_LIMIT,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, free = context.planned, context.disk_free_bytes
-        needed = plan.disk_bytes.value
-        if free is None:
-            return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
-        sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
-        if needed <= _ROOMY_SHARE * free:
-            return passed(sentence)
-        fits = _least_bytes(plan) <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
-        advice = (
-            "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
-        )
-        fix = {SAVE_LIMIT: 1} if fits else None
-        return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
-
-
-def _least_bytes(plan: Plan) -> int:
-    """With one checkpoint kept, as many saves as there would be."""
-    needed, _ = run_bytes(
+    plan, free = context.planned, context.disk_free_bytes
+    needed = plan.disk_bytes.value
+    if free is None:
+        return not_applicable(f"the run writes {format_bytes(needed)}; free space is not reported")
+    sentence = f"{space_words('the run writes', needed, free)} ({plan.disk_bytes.reason})"
+    if needed <= _ROOMY_SHARE * free:
+        return passed(sentence)
+    # With one checkpoint kept, as many saves as there would be.
+    least, _ = run_bytes(
         plan.checkpoint_bytes.value,
         plan.final_model_bytes,
         save_total_limit=1,
@@ -108,7 +87,10 @@ def _least_bytes(plan: Plan) -> int:
         keeps_best=plan.config.evaluation.early_stopping_patience > 0,
         total_steps=plan.total_steps.value,
     )
-    return needed
+    fits = least <= _ROOMY_SHARE * free and context.config.checkpoint.save_total_limit > 1
+    advice = "" if fits else f"choose another disk: --set output.runs_dir=FOLDER (now {context.config.output.runs_dir})"
+    fix = {SAVE_LIMIT: 1} if fits else None
+    return (failed if needed > free else warned)(sentence, fix=fix, advice=advice)
 
 
 @symptom("Overfitting")
@@ -139,60 +121,31 @@ def overfitting(view: RunView) -> Cause | None:
     )
 
 
-class WritingSettings(Rule):
-    """The generation settings of a published model (minimum length, repetition, beams) were chosen for its own data.
-    They are ignored in evaluations, in predictions and in the saved generation_config.json."""
-
-    name, title, order = "writing_settings", "Generation settings", 485
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        shaping, facts = context.shaping, context.facts
-        if shaping is None:
-            return not_applicable("the model generates no text, or no model is set")
-        if not shaping:
-            return passed("the model's files have 0 generation settings for length or repetition")
-        sentence = f"the model's own generation settings are ignored: {settings_words(shaping)}"
-        asked = (shaping.get(name) for name in ("min_length", "min_new_tokens"))
-        least = max([one for one in asked if isinstance(one, int)], default=0)
-        longest = facts.target_tokens if facts else 0
-        if not 0 < longest < least:
-            return passed(sentence)
-        return warned(
-            f"{sentence}; they require at least {least:,} tokens, but the longest answer in the data has {longest:,}",
-            advice="if texts should be that long anyway, pass these settings to generate() yourself",
-        )
-
-
-class EarlyStopping(Rule):
+@rule("Early stopping", 480, _PATIENCE_KEY, _EVAL, during=(overfitting,))
+def early_stopping(context: Context) -> Verdict:
     """After the best held-out loss, each further epoch costs time and makes the model worse.
 
     Source: Prechelt, Early Stopping - But When?, 1998.
     """
-
-    name, title, order = "early_stopping", "Early stopping", 480
-    settings = (_PATIENCE_KEY, _EVAL)
-    during = (overfitting,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, patience = context.planned, context.config.evaluation.early_stopping_patience
-        if not plan.eval_rows.value:
-            return not_applicable("early stopping needs held-out rows, but the data has none")
-        passes = context.epochs
-        evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
-        sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
-        if patience and evaluations <= patience:
-            message = f"{sentence}: the run can never stop early"
-            return warned(message, fix=_early_stopping(context, patience, evaluations))
-        if patience or passes <= _MANY_EPOCHS:
-            return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
-        return warned(
-            f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
-        )
+    plan, patience = context.planned, context.config.evaluation.early_stopping_patience
+    if not plan.eval_rows.value:
+        return not_applicable("early stopping needs held-out rows, but the data has none")
+    passes = context.epochs
+    evaluations = times(plan.total_steps.value, plan.eval_every_steps.value)
+    sentence = f"{format_number(passes)} epochs, {evaluations} evaluations, patience {patience}"
+    if patience and evaluations <= patience:
+        message = f"{sentence}: the run can never stop early"
+        return warned(message, fix=_early_stopping(context, patience, evaluations))
+    if patience or passes <= _MANY_EPOCHS:
+        return passed(sentence if patience else f"{sentence}: too few epochs to need early stopping")
+    return warned(
+        f"{sentence}: nothing stops the run when it starts to overfit", fix=_early_stopping(context, 0, evaluations)
+    )
 
 
 def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[str, Any]:
-    """As little as makes it work: a patience below the number of evaluations, and evaluations where there are few."""
+    """Return the fewest settings that make it work: a patience below the number of evaluations, and more evaluations if
+    there are few."""
     total = context.planned.total_steps.value
     oftener = times(total, max(1, round(_EVAL_SHARE * total)))
     helps = evaluations <= _PATIENCE and oftener > evaluations
@@ -206,62 +159,60 @@ def _early_stopping(context: Context, patience: int, evaluations: int) -> dict[s
 @symptom("Cache emptied often")
 def cache_emptied(view: RunView) -> Cause | None:
     """Released memory is allocated again in the next step; a healthy run does not need this."""
-    share, seconds = view.share(view.empty_cache_seconds), view.of_whole(view.empty_cache_seconds)
-    often = _often(view.plan.empty_cache_steps if view.plan else None)
+    share, every = view.share(view.empty_cache_seconds), view.plan.empty_cache_steps if view.plan else None
+    often = f", every {every} steps" if every else ""
     return Cause(
         cause="Garbage collection and emptying the cache take much of the time.",
-        evidence=f"{percent(share)} of the time, {seconds}{often}",
+        evidence=f"{percent(share)} of the time, {view.of_whole(view.empty_cache_seconds)}{often}",
         share=share,
-        fix={"training.empty_cache_steps": 0},
+        fix={_EMPTY_CACHE: 0},
+    )
+
+
+def _interruptions(
+    view: RunView, cause: str, key: str, every: int | None, seconds: float, costs: list[float], size: str = ""
+) -> Cause | None:
+    """Return the cause for interruptions that take `costs` seconds each, `seconds` of each step, as often as the
+    setting says; None without any, or where the user left them to the plan, which keeps them short."""
+    if not costs or (key in _BY_DEFAULT and view.is_by_default(*_BY_DEFAULT[key])):
+        return None
+    share, each, often = view.share(seconds), fmean(costs), f", every {every} steps" if every else ""
+    return Cause(
+        cause=cause,
+        evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{often}",
+        share=share,
+        fix={key: view.seldom(each, seconds)} if every else None,
+        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time' if key == _EVAL else "",
     )
 
 
 @symptom("Frequent evaluations")
 def evaluations(view: RunView) -> Cause | None:
     """While a run evaluates, it does not train."""
-    seconds = [one.seconds for one in view.state.evals if one.scheduled]
-    if not seconds or view.is_by_default(*_BY_DEFAULT[_EVAL]):
-        return None
-    share, each = view.share(view.evaluation_seconds), fmean(seconds)
+    costs = [evaluation.seconds for evaluation in view.state.evals if evaluation.scheduled]
     every = view.plan.eval_every_steps if view.plan else None
-    return Cause(
-        cause="Evaluations take much of the time.",
-        evidence=f"{percent(share)} of the time, {format_seconds(each)} each{_often(every)}",
-        share=share,
-        fix={_EVAL: view.seldom(each, view.evaluation_seconds)} if every else None,
-        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time',
-    )
+    return _interruptions(view, "Evaluations take much of the time.", _EVAL, every, view.evaluation_seconds, costs)
 
 
 @symptom("Frequent checkpoints")
 def checkpoints(view: RunView) -> Cause | None:
     """Training waits while a checkpoint is written and synced to the disk."""
     saves, every = view.state.checkpoints, view.plan.save_every_steps if view.plan else None
-    if not saves or (len(saves) < 3 and every and view.state.total_steps <= 2 * every):
+    if len(saves) < 3 and every and view.state.total_steps <= 2 * every:
         # One on the way is what a crash leaves: no fix takes it away.
         return None
-    share, each = view.share(view.checkpoint_seconds), fmean(one.seconds for one in saves)
-    words = f"{format_seconds(each)} and {format_bytes(saves[-1].bytes)} each{_often(every)}"
-    return Cause(
-        cause="Saving checkpoints takes much of the time.",
-        evidence=f"{percent(share)} of the time, {words}",
-        share=share,
-        fix={_SAVE: view.seldom(each, view.checkpoint_seconds)},
-    )
+    cause, costs = "Saving checkpoints takes much of the time.", [save.seconds for save in saves]
+    size = f" and {format_bytes(saves[-1].bytes)}" if saves else ""
+    return _interruptions(view, cause, _SAVE, every, view.checkpoint_seconds, costs, size)
 
 
 @symptom("Frequent samples")
 def text_samples(view: RunView) -> Cause | None:
     """Generating a text takes one forward pass per token."""
-    if not view.state.samples or view.is_by_default(*_BY_DEFAULT[_SAMPLE]):
-        return None
-    share, each = view.share(view.sample_seconds), fmean(one.seconds for one in view.state.samples)
+    costs = [sample.seconds for sample in view.state.samples]
     every = view.plan.sample_every_steps if view.plan else None
-    return Cause(
-        cause="Generating samples takes much of the time.",
-        evidence=f"{percent(share)} of the time, {format_seconds(each)} each, every {every} steps",
-        share=share,
-        fix={_SAMPLE: view.seldom(each, view.sample_seconds)},
+    return _interruptions(
+        view, "Generating samples takes much of the time.", _SAMPLE, every, view.sample_seconds, costs
     )
 
 
@@ -295,56 +246,87 @@ def between_steps(view: RunView) -> Cause | None:
     )
 
 
-class Interruptions(Rule):
+@dataclass(frozen=True, slots=True)
+class _Overhead:
+    """One kind of interruption: how often on the way (the one at the end is made anyway) and how long each takes."""
+
+    key: str
+    name: str
+    every_steps: int
+    count: int
+    each_seconds: float
+    source: str
+
+    @property
+    def seconds(self) -> float:
+        return self.count * self.each_seconds
+
+    @property
+    def judged_seconds(self) -> float:
+        """Seconds without the one checkpoint on the way that stays: without it, a crash would lose all work."""
+        return self.seconds - self.each_seconds * bool(self.key == _SAVE and self.count)
+
+
+@rule(
+    "Evaluation overhead",
+    490,
+    _EVAL,
+    _EVAL_ROWS,
+    _SAVE,
+    _SAMPLE,
+    _LOG,
+    _EMPTY_CACHE,
+    during=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
+)
+def cadence(context: Context) -> Verdict:
     """While a run evaluates, saves or generates samples, it does not train.
 
     A single checkpoint during the run is not counted: without it, a crash would lose all work.
     """
-
-    name, title, order = "cadence", "Evaluation overhead", 490
-    settings = (_EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, "training.empty_cache_steps")
-    during = (cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps)
-
-    def before(self, context: Context) -> Verdict:
-        if context.step_seconds is None:
-            return not_applicable("the step time is unknown, so the overhead cannot be estimated")
-        training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context)
-        whole = training + sum(part.seconds for part in parts)
-        share = (whole - training) / whole
-        named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
-        sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
-        details = [
-            f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
-            for part in parts
-        ]
-        by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
-        judged = [part for part in parts if part.key not in by_default]
-        if _share(judged, training) <= _MOST_SHARE:
-            if share > _MOST_SHARE:
-                sentence += "; no change needed: default evaluations and samples are short, and "
-                sentence += "one checkpoint is worth its time"
-            return passed(sentence, *details)
-        fix = _fewer(context, judged, training)
-        after = training + sum(part.seconds for part in _under(context, parts, fix))
-        measured = context.earlier.name if context.earlier else ""
-        are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
-        source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
-        return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
+    if context.step_seconds is None:
+        return not_applicable("the step time is unknown, so the overhead cannot be estimated")
+    training, parts = context.planned.total_steps.value * context.step_seconds, _overheads(context, {})
+    whole = training + sum(part.seconds for part in parts)
+    share = (whole - training) / whole
+    named = [f"{part.name} {part.seconds / whole:.1%}" for part in parts if part.seconds / whole >= _SHOWN_SHARE]
+    sentence = f"{share:.1%} of the time is overhead: {', '.join(named) or 'almost none'}"
+    details = [
+        f"{part.name}: {part.count} during the run, {format_seconds(part.each_seconds)} each ({part.source})"
+        for part in parts
+    ]
+    fix = _fewer(context, training)
+    if not fix:
+        if share > _MOST_SHARE:
+            sentence += "; no change needed: default evaluations and samples are short, and "
+            sentence += "one checkpoint is worth its time"
+        return passed(sentence, *details)
+    after = training + sum(part.seconds for part in _overheads(context, fix))
+    measured = context.earlier.name if context.earlier else ""
+    are_measured = measured and all(measured in part.source for part in parts if part.key in fix)
+    source = f"from the timings of run {measured}" if are_measured else "without a measurement on this machine"
+    return warned(sentence, *details, fix=fix, reckoned_gain=whole / after, reckoned_from=source)
 
 
-def _share(parts: list[_Overhead], training: float) -> float:
-    """The share of the time that interruptions take, without the one checkpoint on the way that stays."""
-    interrupted = sum(part.seconds for part in parts)
-    kept = sum(part.each_seconds for part in parts if part.key == _SAVE and part.count)
-    return (interrupted - kept) / (training + interrupted)
+def _fewer(context: Context, training: float) -> dict[str, Any]:
+    """Return settings with which interruptions take little enough; empty where they do so now.
 
+    The costliest kind that no default decides comes half as often, again and again, until all together fit.
+    """
+    by_default = {key for key, settings in _BY_DEFAULT.items() if context.is_by_default(*settings)}
 
-def _fewer(context: Context, parts: list[_Overhead], training: float) -> dict[str, Any]:
-    """The costliest kind half as often, again and again, until all together take little enough."""
+    def judged(patch: dict[str, Any]) -> list[_Overhead]:
+        return [part for part in _overheads(context, patch) if part.key not in by_default]
+
+    def share(patch: dict[str, Any]) -> float:
+        parts = judged(patch)
+        return sum(part.judged_seconds for part in parts) / (training + sum(part.seconds for part in parts))
+
     patch: dict[str, Any] = {}
+    if share(patch) <= _MOST_SHARE:
+        return patch
     eval_rows, patience = context.planned.eval_rows.value, context.config.evaluation.early_stopping_patience
-    while _share(now := _under(context, parts, patch), training) > _GOOD_SHARE:
-        worst = max(now, key=lambda part: part.seconds - part.each_seconds * (part.key == _SAVE))
+    while share(patch) > _GOOD_SHARE:
+        worst = max(judged(patch), key=lambda part: part.judged_seconds)
         if worst.key == _EVAL and eval_rows > 1 and worst.count // 2 < patience:
             # Early stopping counts evaluations: they stay, and read fewer rows.
             eval_rows //= 2
@@ -353,26 +335,13 @@ def _fewer(context: Context, parts: list[_Overhead], training: float) -> dict[st
             patch[worst.key] = _doubled(context, worst, patch.get(worst.key, value_of(context.config, worst.key)))
     for key in list(patch):
         rest = {other: value for other, value in patch.items() if other != key}
-        if rest and _share(_under(context, parts, rest), training) <= _MOST_SHARE:
+        if rest and share(rest) <= _MOST_SHARE:
             patch = rest
     return patch
 
 
-def _under(context: Context, parts: list[_Overhead], patch: dict[str, Any]) -> list[_Overhead]:
-    """The same interruptions with some settings changed."""
-    total, changed = context.planned.total_steps.value, []
-    for part in parts:
-        if part.key in patch:
-            steps = every(patch[part.key], total)
-            part = replace(part, every_steps=steps, count=_on_the_way(part.key, total, steps))
-        if part.key == _EVAL and _EVAL_ROWS in patch:
-            part = replace(part, each_seconds=evaluation_seconds(context, patch[_EVAL_ROWS]))
-        changed.append(part)
-    return changed
-
-
 def _doubled(context: Context, part: _Overhead, setting: float) -> float:
-    """The setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
+    """Return the setting for half as often: a share stays a share; from the whole run on it is 0, which is never.
 
     Saving stays: at least once on the way.
     """
@@ -384,124 +353,96 @@ def _doubled(context: Context, part: _Overhead, setting: float) -> float:
     return 0 if never and part.key != _LOG else doubled
 
 
-def _overheads(context: Context) -> list[_Overhead]:
-    """Every kind of interruption of this plan."""
+def _overheads(context: Context, patch: Patch) -> list[_Overhead]:
+    """Return every kind of interruption of this plan, with some settings changed."""
     plan, earlier = context.planned, context.earlier
-    total = plan.total_steps.value
-    rate = earlier.save_bytes_per_second if earlier and earlier.save_bytes_per_second else None
-    sample = earlier.sample_seconds if earlier and earlier.sample_seconds else None
-    measured = f"measured in run {earlier.name}" if earlier else ""
+    total, eval_rows = plan.total_steps.value, plan.eval_rows.value
     token_seconds = sample_token_seconds(context.basis.shape, plan.training_setup)
 
-    def kind(key: str, name: str, every_steps: int, each_seconds: float, source: str) -> _Overhead:
-        return _Overhead(key, name, every_steps, _on_the_way(key, total, every_steps), each_seconds, source)
+    def kind(key: str, name: str, planned_steps: int, seconds: float, measured: float | None, source: str) -> _Overhead:
+        steps = every(patch[key], total) if key in patch else planned_steps
+        # The evaluation and the checkpoint at the end are no interruptions.
+        count = times(total, steps) - 1 if key in (_EVAL, _SAVE) else total // steps if steps else 0
+        source = f"measured in run {earlier.name}" if earlier and measured else source
+        return _Overhead(key, name, steps, count if eval_rows or key != _EVAL else 0, seconds, source)
 
-    eval_source = measured if earlier and earlier.evaluation_share else "assumed: 1/3 of a row's training time"
-    eval_seconds = evaluation_seconds(context, plan.eval_rows.value)
-    evaluations = kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, eval_source)
+    rate, sample, evaluated = (
+        (earlier.save_bytes_per_second, earlier.sample_seconds, earlier.evaluation_share) if earlier else (None,) * 3
+    )
+    # Seconds of a row that is trained on; an evaluation only passes forward.
+    row_seconds = (context.step_seconds or 0.0) / min(plan.effective_batch_size.value, plan.train_rows.value)
+    eval_seconds = row_seconds * patch.get(_EVAL_ROWS, eval_rows) * (evaluated or EVALUATION_SHARE)
     save_seconds = plan.checkpoint_bytes.value / (rate or _ASSUMED_SAVE_BYTES_PER_SECOND)
-    save_source = measured if rate else "at 400 MB/s, not measured here yet"
-    sample_source = measured if sample else f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
     sample_seconds = sample or token_seconds * plan.sample_tokens.value
-    logging_steps = context.config.logging.logging_steps
+    sample_source = f"{1000 * token_seconds:.1f} ms/token, not measured here yet"
+    group, group_source = context.config.logging.logging_steps, "0.1 ms per group of steps"
+    eval_source, save_source = "assumed: 1/3 of a row's training time", "at 400 MB/s, not measured here yet"
     return [
-        evaluations if plan.eval_rows.value else replace(evaluations, count=0),
-        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, save_source),
-        kind(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample_source),
-        kind(_LOG, "journal", logging_steps, _JOURNAL_GROUP_SECONDS, "0.1 ms per group of steps"),
+        kind(_EVAL, "evaluations", plan.eval_every_steps.value, eval_seconds, evaluated, eval_source),
+        kind(_SAVE, "checkpoints", plan.save_every_steps.value, save_seconds, rate, save_source),
+        kind(_SAMPLE, "samples", plan.sample_every_steps.value, sample_seconds, sample, sample_source),
+        kind(_LOG, "journal", group, _JOURNAL_GROUP_SECONDS, None, group_source),
     ]
 
 
-def _on_the_way(key: str, total_steps: int, every_steps: int) -> int:
-    """How often it interrupts; the evaluation and the checkpoint at the end are no interruptions."""
-    if key in (_EVAL, _SAVE):
-        return times(total_steps, every_steps) - 1
-    return total_steps // every_steps if every_steps else 0
-
-
-def evaluation_seconds(context: Context, rows: int) -> float:
-    """Seconds of one evaluation of so many rows, as the plan reckons them; 0 where a step's are not known."""
-    plan = context.planned
-    step_rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-    share = context.earlier.evaluation_share if context.earlier else None
-    return (context.step_seconds or 0.0) / step_rows * rows * (share or EVALUATION_SHARE)
-
-
-def _often(every: int | None) -> str:
-    return f", every {every} steps" if every else ""
-
-
-class SavedOnTheWay(Rule):
+@rule("Checkpoints", 500, _SAVE, name="checkpoints")
+def saved_on_the_way(context: Context) -> Verdict:
     """A run that saves only at its end loses everything in a crash."""
-
-    name, title, order = "checkpoints", "Checkpoints", 500
-    settings = (_SAVE,)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        every, step = plan.save_every_steps.value, context.step_seconds
-        steps = every or plan.total_steps.value
-        where = f"saved every {every:,} steps" if every else "saved only at the end"
-        if step is None:
-            return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
-        lost = f"a crash loses at most {format_seconds(steps * step)} of work"
-        if steps * step <= _MOST_SECONDS or steps == 1:
-            return passed(f"{where}: {lost}")
-        return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
+    plan = context.planned
+    every, step = plan.save_every_steps.value, context.step_seconds
+    steps = every or plan.total_steps.value
+    where = f"saved every {every:,} steps" if every else "saved only at the end"
+    if step is None:
+        return not_applicable(f"{where}; the time of {steps:,} steps is unknown")
+    lost = f"a crash loses at most {format_seconds(steps * step)} of work"
+    if steps * step <= _MOST_SECONDS or steps == 1:
+        return passed(f"{where}: {lost}")
+    return warned(f"{where}: {lost.replace('at most', 'up to')}", fix={_SAVE: max(1, int(_GOOD_SECONDS / step))})
 
 
-class BatchedWriting(Rule):
+def _remedies_of_batched_writing(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.config.evaluation.per_device_eval_batch_size != "auto":
+        yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
+
+
+@rule("Batched generation", 510, EVAL_BATCH, remedies=_remedies_of_batched_writing)
+def batched_writing(context: Context) -> Verdict:
     """Generating a token reads all weights once, whether for one row or for thirty."""
-
-    name, title, order = "batched_writing", "Batched generation", 510
-    settings = (EVAL_BATCH,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, config = context.planned, context.config
-        task = find_task(config.task.type)
-        if task.labels_rows:
-            return not_applicable("this task generates no text; predictions run in batches in any case")
-        rows = plan.per_device_eval_batch_size.value
-        answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
-        sentence = (
-            f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
-        )
-        sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
-        if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
-            return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
-        sentence += f"; each evaluation generates {answered} answers"
-        budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
-        fits = budget is None or memory_with(context, eval_batch=more) <= budget
-        advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
-        return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.config.evaluation.per_device_eval_batch_size != "auto":
-            yield Remedy(patch={EVAL_BATCH: "auto"}, rank=2, cuts_batch=True)
+    plan, config = context.planned, context.config
+    task = find_task(config.task.type)
+    if task.labels_rows:
+        return not_applicable("this task generates no text; predictions run in batches in any case")
+    rows = plan.per_device_eval_batch_size.value
+    answered = min(config.evaluation.generate_rows, plan.eval_rows.value) if task.answers_in_evaluations else 0
+    sentence = (
+        f"tui-trainer predict generates in batches of rows of similar length, evaluations in batches of {rows} rows"
+    )
+    sentence += f"; both use greedy decoding, {NO_SAMPLING.num_beams} beam"
+    if not answered or rows >= min(answered, _FEW_ROWS) or config.evaluation.per_device_eval_batch_size == "auto":
+        return passed(sentence, "tui-trainer bench RUN compares single rows with batches on this machine")
+    sentence += f"; each evaluation generates {answered} answers"
+    budget, more = context.basis.room.budget_bytes, plan.per_device_train_batch_size.value
+    fits = budget is None or memory_with(context, eval_batch=more) <= budget
+    advice = "" if fits and more > rows else "raise evaluation.per_device_eval_batch_size as far as memory allows"
+    return warned(sentence, fix={EVAL_BATCH: "auto"} if not advice else None, advice=advice)
 
 
-class QuantizedModel(Rule):
+@rule("Quantised export", 530, needs_plan=False)
+def quantized_model(context: Context) -> Verdict:
     """One-byte weights are read in a quarter of the time; the export measures whether predictions stay the same."""
-
-    name, title, order = "quantized_model", "Quantised export", 530
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        earlier = context.earlier
-        if earlier is None:
-            return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
-        if not earlier.exports:
-            hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
-            return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
-        smallest = min(earlier.exports, key=lambda export: export.bytes)
-        sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
-        times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
-        sentence = (
-            f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+    earlier = context.earlier
+    if earlier is None:
+        return not_applicable("no earlier run of this kind; after training: tui-trainer export last --to int8")
+    if not earlier.exports:
+        hint = f"to do so: tui-trainer export {shell_word(earlier.name)} --to int8"
+        return not_applicable(f"run {earlier.name} has not been exported to int8 yet; {hint}")
+    smallest = min(earlier.exports, key=lambda export: export.bytes)
+    sizes = f"{format_bytes(smallest.trained_bytes)} -> {format_bytes(smallest.bytes)}"
+    times = smallest.trained_seconds_per_row / smallest.seconds_per_row if smallest.seconds_per_row else 0.0
+    sentence = f"{smallest.format} export of run {earlier.name}: {sizes}, {times:.2f} times as fast on held-out rows"
+    if smallest.faults:
+        return warned(
+            f"{sentence}, but its results differ from the trained model: {smallest.faults}",
+            advice="use another format",
         )
-        if smallest.faults:
-            return warned(
-                f"{sentence}, but its results differ from the trained model: {smallest.faults}",
-                advice="use another format",
-            )
-        return passed(sentence)
+    return passed(sentence)

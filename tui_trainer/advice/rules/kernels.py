@@ -4,7 +4,7 @@ from dataclasses import replace
 from statistics import median
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Rule, Verdict, failed, not_applicable, passed, percent, symptom, warned
+from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
@@ -13,15 +13,17 @@ from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, KERNELS, LIBRARY,
 from tui_trainer.planning.memory.parts import ModelMemory
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
-from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.units import format_bytes, format_seconds, percent
 
 COMPILE = "training.torch_compile"
 # The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
-_COMPILER_SECONDS, _LEAST_GAIN, _TIMES_REPAID = 60.0, 0.1, 3
+_WORTH_SECONDS = 3 * 60.0 / 0.1
 # A character model of 4.9 M parameters in bf16, one core: 3369 tokens a second, compiled by layers 3718.
 _ON_A_CPU = "on a CPU, compiling gains about 10 % (benchmark on one core) and needs a C++ compiler"
-_WORTH_SECONDS = _TIMES_REPAID * _COMPILER_SECONDS / _LEAST_GAIN
-_TIMES_AS_LONG, _SEEN_STEPS = 5.0, 500
+# A step that compiles takes seconds, one that only has long rows at most a few times as long as usual.
+_TIMES_AS_LONG = 5.0
+# Recompilation long after the start shows in the newest steps.
+_SEEN_STEPS = 500
 ATTENTION = "model.attn_implementation"
 _ATTENTION_DROPOUT = "model.scratch.attention_dropout"
 _MASK_IS_FREE = "a document mask costs nothing on a CPU: 54 ms with it, 59 ms with a causal mask (benchmark)"
@@ -29,6 +31,7 @@ _PROBED = (
     "before the first step, logits and gradients are compared with the model's own; if they differ, liger is not used"
 )
 _LORA_DROPOUT = "tuning.lora_dropout"
+_ONLY_OVERFITTING = "dropout helps only if the model overfits (the held-out loss rises)"
 
 
 @symptom("Repeated compilation")
@@ -39,7 +42,7 @@ def compiles_again(view: RunView) -> Cause | None:
         return None
     later = seconds[len(seconds) // 4 :]
     usual = median(later)
-    long = [one - usual for one in later if one > _TIMES_AS_LONG * usual]
+    long = [taken - usual for taken in later if taken > _TIMES_AS_LONG * usual]
     share = sum(long) / sum(later) if sum(later) > 0 else 0.0
     if len(long) < 2:
         return None
@@ -55,40 +58,45 @@ def compiles_again(view: RunView) -> Cause | None:
     )
 
 
-class TorchCompile(Rule):
+@rule(
+    "Model compiled",
+    130,
+    COMPILE,
+    is_for_speed=True,
+    published="1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)",
+    during=(compiles_again,),
+)
+def torch_compile(context: Context) -> Verdict:
     """Small operations fused into few kernels read and write memory less often.
 
     Source: Ansel et al., PyTorch 2, ASPLOS 2024.
     """
-
-    name, title, order = "torch_compile", "Model compiled", 130
-    settings = (COMPILE,)
-    is_for_speed = True
-    published = "1.41x as fast on an A100, the geometric mean of over 180 models (PyTorch 2, ASPLOS 2024)"
-    during = (compiles_again,)
-
-    def before(self, context: Context) -> Verdict:
-        steps, step = context.planned.total_steps.value, context.step_seconds
-        seconds = None if step is None else steps * step
-        why_not = _why_not(context, seconds)
-        time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
-        length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in total"
-        if context.config.training.torch_compile:
-            if why_not:
-                return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
-            sentence = f"on for {length}: each layer is compiled once"
-            return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
-        why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
-        if why_not or seconds is None:
-            here = "not here" if any(word in why_not for word in ("compiler supports", "triton", "Unsloth")) else "off"
-            reason = why_not or "no step has been measured yet"
-            other = None if here == "not here" else {COMPILE: True}
-            return not_applicable(f"off for {length}: {reason}", switch=f"torch.compile: {here}", opposite=other)
-        sentence = f"off for {length}: compiling takes a minute, but would save more than that"
-        return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
+    steps, step = context.planned.total_steps.value, context.step_seconds
+    seconds = None if step is None else steps * step
+    why_impossible = _why_no_compiler(context)
+    why_not = why_impossible
+    if not why_not and seconds is not None and seconds < _WORTH_SECONDS:
+        worth = format_seconds(_WORTH_SECONDS)
+        why_not = f"compiling takes a minute, which pays off only in runs of {worth} or more"
+    time = planned_time_words(seconds, is_measured=context.planned.has_measured_steps)
+    length = f"{steps:,} steps" if seconds is None else f"{steps:,} steps, {time} in total"
+    if context.config.training.torch_compile:
+        if why_not:
+            return warned(f"on for {length}: {why_not}", fix={COMPILE: False}, switch="torch.compile on")
+        sentence = f"on for {length}: each layer is compiled once"
+        return passed(sentence, switch="torch.compile on", opposite={COMPILE: False})
+    why_not = why_not or (_ON_A_CPU if context.basis.target.gpu is None else "")
+    if why_not or seconds is None:
+        reason = why_not or "no step has been measured yet"
+        switch = "torch.compile: not here" if why_impossible else "torch.compile: off"
+        other = None if why_impossible else {COMPILE: True}
+        return not_applicable(f"off for {length}: {reason}", switch=switch, opposite=other)
+    sentence = f"off for {length}: compiling takes a minute, but would save more than that"
+    return warned(sentence, fix={COMPILE: True}, switch="torch.compile: off")
 
 
-def _why_not(context: Context, seconds: float | None) -> str:
+def _why_no_compiler(context: Context) -> str:
+    """Return why no layer can be compiled here, as a clause; empty if they can be."""
     gpu = context.basis.target.gpu
     if unsloth.is_asked(context.config):
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
@@ -96,170 +104,156 @@ def _why_not(context: Context, seconds: float | None) -> str:
         return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
     if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
         return "triton is not installed, and the compiler needs it on a GPU"
-    if seconds is not None and seconds < _WORTH_SECONDS:
-        return f"compiling takes a minute, which pays off only in runs of {format_seconds(_WORTH_SECONDS)} or more"
     return ""
 
 
-class FusedAttention(Rule):
+@rule(
+    "Fused attention",
+    140,
+    ATTENTION,
+    _ATTENTION_DROPOUT,
+    fallback="auto",
+    is_for_speed=True,
+    published="GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)",
+)
+def attention(context: Context) -> Verdict:
     """A fused kernel never writes the attention scores of all token pairs to memory.
 
     Source: Dao et al., FlashAttention, arXiv:2205.14135.
     """
-
-    name, title, order = "attention", "Fused attention", 140
-    settings = (ATTENTION, _ATTENTION_DROPOUT)
-    fallback = "auto"
-    is_for_speed = True
-    published = "GPT-2 at 1,024 tokens trains 3x as fast (arXiv:2205.14135)"
-
-    def before(self, context: Context) -> Verdict:
-        basis, requested = context.basis, context.config.model.attn_implementation
-        fused = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
-        if requested == "eager":
-            kept = _activations(context, basis.setup)
-            sentence = f"eager attention stores all scores: {_with_fused(kept, fused)}"
-            return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
-        attention = context.planned.attention
-        if attention.keeps_scores and basis.shape.attention_dropout:
-            return _with_attention_dropout(context, fused)
-        if attention.keeps_scores:
-            sentence = (
-                f"{attention.words}; this kernel stores all scores: {_activations(context, basis.setup)} of activations"
-            )
-            advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
-            return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
-        details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
-        if context.earlier and context.earlier.attention:
-            details.append(f"run {context.earlier.name}: {context.earlier.attention}")
-        if not is_known_attention(requested):
-            details.append("this kernel is tried at the start; sdpa is the fallback")
-        sentence = f"{attention.words}: {fused} of activations, no scores stored"
-        return passed(
-            sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"}
+    basis, requested = context.basis, context.config.model.attn_implementation
+    fused = _activations(context, context.basis.changed({ATTENTION: "auto", _ATTENTION_DROPOUT: 0.0}).setup)
+    stored = _activations(context, basis.setup)
+    if requested == "eager":
+        sentence = f"eager attention stores all scores: {_with_fused(stored, fused)}"
+        return warned(sentence, fix={ATTENTION: "auto"}, switch="fused attention: off")
+    attention = context.planned.attention
+    if attention.keeps_scores and (dropout := basis.shape.attention_dropout):
+        is_set_here = dropout == context.config.model.scratch.attention_dropout
+        key = f"{_ATTENTION_DROPOUT} = 0" if is_set_here else "attention_dropout 0 in the model's config.json"
+        return warned(
+            f"attention_dropout {dropout:g} stores all scores: {_with_fused(stored, fused)}",
+            "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, "
+            "58 % without",
+            # No fix: dropout is part of what is learnt, not only of how fast.
+            advice=f"{key} is faster; {_ONLY_OVERFITTING}",
+            switch="fused attention: off (dropout)",
+            opposite={_ATTENTION_DROPOUT: 0.0} if is_set_here else None,
         )
+    if attention.keeps_scores:
+        sentence = f"{attention.words}; this kernel stores all scores: {stored} of activations"
+        advice = "flex_attention supports soft caps and stores no scores" if basis.shape.attention.soft_cap else ""
+        return warned(sentence, advice=advice, switch=f"fused attention: off, {attention.kernel}")
+    details = [_MASK_IS_FREE] if basis.setup.packed and basis.setup.device == "cpu" else []
+    if context.earlier and context.earlier.attention:
+        details.append(f"run {context.earlier.name}: {context.earlier.attention}")
+    if not is_known_attention(requested):
+        details.append("this kernel is tried at the start; sdpa is the fallback")
+    sentence = f"{attention.words}: {fused} of activations, no scores stored"
+    return passed(sentence, *details, switch=f"fused attention on: {attention.kernel}", opposite={ATTENTION: "eager"})
 
 
-def _with_attention_dropout(context: Context, fused: str) -> Verdict:
-    shape, scratch = context.basis.shape, context.config.model.scratch
-    kept = _activations(context, context.basis.setup)
-    own = shape.attention_dropout == scratch.attention_dropout
-    what = f"{_ATTENTION_DROPOUT} = 0" if own else "attention_dropout 0 in the model's config.json"
-    return warned(
-        f"attention_dropout {shape.attention_dropout:g} stores all scores: {_with_fused(kept, fused)}",
-        "benchmark with width 192 on one core: attention reaches 44 % of the matmul rate with dropout, 58 % without",
-        # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{what} is faster; dropout helps only if the model overfits (the held-out loss rises)",
-        switch="fused attention: off (dropout)",
-        opposite={_ATTENTION_DROPOUT: 0.0} if own else None,
-    )
-
-
-def _with_fused(kept: str, fused: str) -> str:
-    """Of a model with dropout of its own, only what is kept with it is known."""
-    return f"{kept} of activations" + (f", {fused} with the fused kernel" if fused != kept else "")
+def _with_fused(stored: str, fused: str) -> str:
+    """Return both sizes in words; of a model with dropout of its own, only what is kept with it is known."""
+    return f"{stored} of activations" + (f", {fused} with the fused kernel" if fused != stored else "")
 
 
 def _activations(context: Context, setup: TrainingSetup) -> str:
-    """Bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
+    """Return the bytes, in words, that the layers keep of one pass; under checkpointing one layer at a time."""
     shape, length = context.basis.shape, context.config.data.max_length
     layers = 1 if setup.gradient_checkpointing else shape.layers
     tokens = context.planned.per_device_train_batch_size.value * length
     return format_bytes(layers * tokens * ModelMemory(shape, setup, length).counted.kept)
 
 
-class FusedKernels(Rule):
+@rule("Fused kernels", 145, KERNELS, fallback="auto")
+def kernels(context: Context) -> Verdict:
     """Fused norms, gated MLPs and rotary embeddings take one pass over memory each and store fewer activations.
 
     Source: Hsu et al., Liger Kernel, arXiv:2410.10989.
     """
-
-    name, title, order = "kernels", "Fused kernels", 145
-    settings = (KERNELS,)
-    fallback = "auto"
-
-    def before(self, context: Context) -> Verdict:
-        basis, planned = context.basis, context.planned.kernels
-        compiled, deterministic = (getattr(context.config.training, key) for key in ("torch_compile", "deterministic"))
-        if planned.value == "none":
-            return _without_kernels(context, compiled or deterministic)
-        name, switch = f"{LIBRARY} {basis.hardware.libraries.get(LIBRARY) or ''}".strip(), f"fused kernels: {LIBRARY}"
-        if compiled:
-            # Liger-Kernel #1330, B300.
-            sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
-            return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
-        if deterministic:
-            return warned(
-                f"{name}: torch cannot check whether it is deterministic", fix={KERNELS: "auto"}, switch=switch
-            )
-        sentence = f"{name} for {basis.shape.model_type}; the gain has not been measured on a GPU yet"
-        return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
-
-
-def _without_kernels(context: Context, other_way: bool) -> Verdict:
-    basis, planned = context.basis, context.planned.kernels
-    why_not = lack(basis.hardware, basis.target, basis.shape)
-    version = basis.hardware.libraries.get(LIBRARY)
-    if context.config.model.kernels == "none" and not why_not and not other_way:
-        installed = f"{LIBRARY} {version} is installed and supports {basis.shape.model_type}"
-        sentence = f'off because of model.kernels = "none", but {installed}'
-        return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
-    reason = why_not or planned.reason.removeprefix("auto: ")
-    with_it = replace(basis.hardware, libraries={**basis.hardware.libraries, LIBRARY: "installed"})
-    would_do = version is None and not lack(with_it, basis.target, basis.shape)
-    advice = f"to use fused kernels: uv pip install {LIBRARY}" if would_do else ""
-    return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
+    basis, planned, training = context.basis, context.planned.kernels, context.config.training
+    libraries, model = basis.hardware.libraries, basis.shape.model_type
+    version = libraries.get(LIBRARY)
+    if planned.value == "none":
+        why_not = lack(basis.hardware, basis.target, basis.shape)
+        other_way = training.torch_compile or training.deterministic
+        if context.config.model.kernels == "none" and not why_not and not other_way:
+            installed = f"{LIBRARY} {version} is installed and supports {model}"
+            sentence = f'off because of model.kernels = "none", but {installed}'
+            return warned(sentence, fix={KERNELS: "auto"}, switch="fused kernels: off")
+        with_it = replace(basis.hardware, libraries={**libraries, LIBRARY: "installed"})
+        would_do = version is None and not lack(with_it, basis.target, basis.shape)
+        advice = f"to use fused kernels: uv pip install {LIBRARY}" if would_do else ""
+        reason = why_not or planned.reason.removeprefix("auto: ")
+        return not_applicable(f"none: {reason}", advice=advice, switch="fused kernels: none")
+    name, switch = f"{LIBRARY} {version or ''}".strip(), f"fused kernels: {LIBRARY}"
+    if training.torch_compile:
+        # Liger-Kernel #1330, B300.
+        sentence = f"{name} in compiled layers: a compiled SwiGLU was 3.1 times as fast as Liger's (published)"
+        return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
+    if training.deterministic:
+        sentence = f"{name}: torch cannot check whether it is deterministic"
+        return warned(sentence, fix={KERNELS: "auto"}, switch=switch)
+    sentence = f"{name} for {model}; the gain has not been measured on a GPU yet"
+    return passed(sentence, _PROBED, switch=switch, opposite={KERNELS: "none"})
 
 
 @symptom("Unsloth not in use", needs_steps=False, least_share=0)
 def unsloth_missing(view: RunView) -> Cause | None:
     """Unsloth skips models that it does not support: the run then uses plain transformers, in an older version."""
-    told = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
-    if not told:
+    messages = [problem.message for problem in view.state.problems if problem.kind == unsloth.NOT_IN_THE_MODEL]
+    if not messages:
         return None
     return Cause(
         cause="Unsloth was requested, but the model uses none of its kernels.",
-        evidence=told[-1],
+        evidence=messages[-1],
         # No slower than without it, but no faster either.
         share=0.0,
         fix={unsloth.PROVIDER: "transformers"},
     )
 
 
-class UnslothParts(Rule):
+@rule("Unsloth features", 146, unsloth.PROVIDER, name="unsloth", during=(unsloth_missing,))
+def unsloth_parts(context: Context) -> Verdict:
     """Unsloth's speed-up (2x by its README) comes from fused kernels, a chunked loss and rows without padding, which
     are settings here."""
-
-    name, title, order = "unsloth", "Unsloth features", 146
-    settings = (unsloth.PROVIDER,)
-    during = (unsloth_missing,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, shape = context.planned, context.basis.shape
+    plan, shape = context.planned, context.basis.shape
+    family, earlier = shape.model_type, context.earlier
+    plain = {unsloth.PROVIDER: "transformers"}
+    if why_not := _why_no_unsloth(context):
         is_asked = unsloth.is_asked(context.config)
-        if why_not := _why_no_unsloth(context):
-            return failed(why_not, fix={unsloth.PROVIDER: "transformers"}) if is_asked else not_applicable(why_not)
-        if is_asked:
-            return _with_unsloth(context)
-        if shape.model_type not in unsloth.FAMILIES:
-            return not_applicable(f"Unsloth has no kernels for {shape.model_type} models")
-        parts = {
-            "fused kernels": plan.kernels.value != "none",
-            "logits in chunks": bool(plan.loss_chunk_tokens.value),
-            "packed rows without padding": plan.packing.value,
-            "compiled layers": context.config.training.torch_compile,
-        }
-        on = [name for name, is_on in parts.items() if is_on]
-        sentence = f"{len(on)} of Unsloth's {len(parts)} optimisations are on: {', '.join(on) or 'none'}"
-        off = [name for name, is_on in parts.items() if not is_on]
-        if len(on) * 2 >= len(parts):
-            return passed(sentence, f"off: {', '.join(off) or 'nothing'}")
-        advice = f"uv pip install {LIBRARY}, or set {COMPILE} = true"
-        return warned(sentence, f"off: {', '.join(off)}", advice=advice)
+        return failed(why_not, fix=plain) if is_asked else not_applicable(why_not)
+    if unsloth.is_asked(context.config):
+        switch = "Unsloth on"
+        if earlier and earlier.unsloth:
+            sentence = f"run {earlier.name}: {earlier.unsloth}"
+            return (
+                passed(sentence, switch=switch) if earlier.has_unsloth else warned(sentence, fix=plain, switch=switch)
+            )
+        if family not in unsloth.FAMILIES:
+            sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
+            return warned(sentence, fix=plain, switch=switch)
+        sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
+        return not_applicable(sentence, switch=switch)
+    if family not in unsloth.FAMILIES:
+        return not_applicable(f"Unsloth has no kernels for {family} models")
+    parts = {
+        "fused kernels": plan.kernels.value != "none",
+        "logits in chunks": bool(plan.loss_chunk_tokens.value),
+        "packed rows without padding": plan.packing.value,
+        "compiled layers": context.config.training.torch_compile,
+    }
+    on = [name for name, is_on in parts.items() if is_on]
+    sentence = f"{len(on)} of Unsloth's {len(parts)} optimisations are on: {', '.join(on) or 'none'}"
+    off = f"off: {', '.join(name for name in parts if name not in on) or 'nothing'}"
+    if len(on) * 2 >= len(parts):
+        return passed(sentence, off)
+    return warned(sentence, off, advice=f"uv pip install {LIBRARY}, or set {COMPILE} = true")
 
 
 def _why_no_unsloth(context: Context) -> str:
-    """Why it cannot run here, as a clause; empty where it can."""
+    """Return why Unsloth cannot run here, as a clause; empty if it can."""
     platform, gpu = context.hardware.platform, context.basis.target.gpu
     if context.config.is_from_scratch:
         return "Unsloth supports pretrained models only, and this model is trained from scratch"
@@ -272,57 +266,30 @@ def _why_no_unsloth(context: Context) -> str:
     return ""
 
 
-def _with_unsloth(context: Context) -> Verdict:
-    """It trains with it: whether its kernels are in the model is known once one was made."""
-    family, earlier, switch = context.basis.shape.model_type, context.earlier, "Unsloth on"
-    if earlier and earlier.unsloth:
-        sentence = f"run {earlier.name}: {earlier.unsloth}"
-        if earlier.has_unsloth:
-            return passed(sentence, switch=switch)
-        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
-    if family not in unsloth.FAMILIES:
-        sentence = f"{unsloth.PROVIDER} = {unsloth.NAME}, which has no kernels for {family} models"
-        return warned(sentence, fix={unsloth.PROVIDER: "transformers"}, switch=switch)
-    sentence = f"Unsloth supports {family} models; the modules it replaces are counted before the first step"
-    return not_applicable(sentence, switch=switch)
-
-
-class FusedAdapters(Rule):
+@rule("Fused adapters", 147, FUSED_ADAPTERS, _LORA_DROPOUT, is_for_speed=True)
+def fused_adapters(context: Context) -> Verdict:
     """A layer and its LoRA adapter in one function take fewer passes over memory than two separate modules."""
-
-    name, title, order = "fused_adapters", "Fused adapters", 147
-    settings = (FUSED_ADAPTERS, _LORA_DROPOUT)
-    is_for_speed = True
-
-    def before(self, context: Context) -> Verdict:
-        config = context.config
-        if not (why_not := adapters_apart(config, context.planned.strategy.value)):
-            details = (
-                "before the first step, one layer of each kind is compared with peft's; if one differs, none is fused"
-            )
-            layers = context.basis.setup.adapted(context.basis.shape)
-            return passed(
-                f"{sum(layer.count for layer in layers):,} layers are fused with their adapters",
-                details,
-                switch="fused adapters: on",
-                opposite={FUSED_ADAPTERS: False},
-            )
-        if config.tuning.has_adapter and config.tuning.lora_dropout:
-            return _with_adapter_dropout(context)
-        if config.tuning.has_adapter and not config.tuning.fused_adapters:
-            return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
-        return not_applicable(f"none: {why_not}", switch="fused adapters: none")
-
-
-def _with_adapter_dropout(context: Context) -> Verdict:
-    without = context.basis.changed({_LORA_DROPOUT: 0.0})
-    peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
-    faster = f"{_LORA_DROPOUT} = 0 is faster"
-    return warned(
-        f"dropout stores a mask and a copy of each adapted layer's input: peak memory {peak}, {less} without dropout",
-        "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
-        # No fix: dropout is part of what is learnt, not only of how fast.
-        advice=f"{faster}; dropout helps only if the model overfits (the held-out loss rises)",
-        switch="fused adapters: none (dropout)",
-        opposite={_LORA_DROPOUT: 0.0},
-    )
+    tuning = context.config.tuning
+    if not (why_not := adapters_apart(context.config, context.planned.strategy.value)):
+        layers = sum(layer.count for layer in context.basis.setup.adapted(context.basis.shape))
+        return passed(
+            f"{layers:,} layers are fused with their adapters",
+            "before the first step, one layer of each kind is compared with peft's; if one differs, none is fused",
+            switch="fused adapters: on",
+            opposite={FUSED_ADAPTERS: False},
+        )
+    if tuning.has_adapter and tuning.lora_dropout:
+        without = context.basis.changed({_LORA_DROPOUT: 0.0})
+        peak, less = (format_bytes(basis.needed_bytes()) for basis in (context.basis, without))
+        stored = f"peak memory {peak}, {less} without dropout"
+        return warned(
+            f"dropout stores a mask and a copy of each adapted layer's input: {stored}",
+            "estimate for an 8B model with rows of 4,096 tokens: dropout makes steps a sixth longer",
+            # No fix: dropout is part of what is learnt, not only of how fast.
+            advice=f"{_LORA_DROPOUT} = 0 is faster; {_ONLY_OVERFITTING}",
+            switch="fused adapters: none (dropout)",
+            opposite={_LORA_DROPOUT: 0.0},
+        )
+    if tuning.has_adapter and not tuning.fused_adapters:
+        return warned(f"off: {why_not}", fix={FUSED_ADAPTERS: True}, switch="fused adapters: off")
+    return not_applicable(f"none: {why_not}", switch="fused adapters: none")

@@ -2,14 +2,24 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from statistics import fmean, median
 from typing import Any
 
 import numpy as np
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Remedy, Rule, Verdict, not_applicable, passed, symptom, warned
+from tui_trainer.advice.contract import (
+    Cause,
+    Remedy,
+    Rule,
+    Verdict,
+    fault,
+    not_applicable,
+    passed,
+    rule,
+    symptom,
+    warned,
+)
 from tui_trainer.advice.remedies import is_short, smaller_model, way_to_fit
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch, with_changes
@@ -27,177 +37,176 @@ from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
 
 _EPOCHS, _MAX_STEPS = "training.num_train_epochs", "training.max_steps"
-_FEWEST_STEPS, _GOOD_STEPS = 100, 200
-_MOST_EPOCHS, _GOOD_EPOCHS = 50, 25
+_DECAY, _MAX_GRAD_NORM = "training.num_decay_steps", "training.max_grad_norm"
+_WEIGHT_DECAY = "training.weight_decay"
+# Warm-up and decay alone take dozens of updates.
+_FEWEST_STEPS = 100
+_GOOD_STEPS = 200
+# Rows that were seen so often are known by heart; half as many passes are proposed.
+_MOST_EPOCHS = 50
+_GOOD_EPOCHS = 25
 _DAY_SECONDS = 86_400.0
 # The plan is right within 15 % once steps were measured, and evaluations come on top of the steps.
 _FIX_SHARE = 0.8
-_RISE, _LEAST_NATS, _LOST = 0.1, 0.1, 0.5
+# A loss that is higher than at first by this share of it, and by so many nats, has risen.
+_RISE = 0.1
+_LEAST_NATS = 0.1
+# A loss has risen again when it lost this share of what it had fallen by.
+_LOST = 0.5
 # Two stretches differ by more than chance when so many standard errors lie between them.
 _CLEARLY = 4.0
-_LEAST_FLAT_STEPS, _LEAST_FALL = 100, 0.02
+# A loss that fell by less than this share in so many steps is flat.
+_LEAST_FLAT_STEPS = 100
+_LEAST_FALL = 0.02
+# A recipe's learning rate is scaled where this run has so many times as many rows in a step, or as few.
 _LEAST_RATIO = 4.0
-_DECAY, _GOOD_DECAY = "training.num_decay_steps", 0.1
-_GOOD_WARMUP, _MOST_WARMUP = TrainingSection().warmup_steps, 0.2
-_MAX_GRAD_NORM, _GOOD_NORM, _MOST_NORM = "training.max_grad_norm", 1.0, 10.0
-_RECENT_STEPS, _SEEN_STEPS, _LEAST_NORMS, _TIMES_AS_LONG = 20, 500, 60, 10.0
+# MiniCPM, arXiv:2404.06395, section 4.3: a decay over 10 % of the tokens is enough.
+_GOOD_DECAY = 0.1
+_GOOD_WARMUP = TrainingSection().warmup_steps
+# In a longer warm-up a large part of the run has a low rate.
+_MOST_WARMUP = 0.2
+_GOOD_NORM = 1.0
+# No gradient of a run that learns is larger: such a limit clips nothing.
+_MOST_NORM = 10.0
+# The last steps are compared with those before them, of which there must be twice as many.
+_RECENT_STEPS = 20
+_SEEN_STEPS = 500
+_LEAST_NORMS = 60
+_EXPLODED = 10.0
 # Shares of the usual learning rate that are tried one after the other. Source: ModelForge's guide on performance: begin
 # with LoRA's usual 2e-4, then 3e-4 or 5e-4 where that is stable, 1e-4 where it is not.
 _RUNGS = (0.5, 1.0, 1.5, 2.5)
 # A rate that differs by less makes no other run.
 _LEAST_STEP = 1.4
 # A spike: so many times the median of the steps around, and beyond their noise.
-_SPIKE, _AROUND, _DEVIATIONS, _LEAST_SPIKES, _SHOWN_SPIKES = 1.5, 10, 8.0, 3, 5
+_SPIKE = 1.5
+_AROUND = 10
+_DEVIATIONS = 8.0
+# One or two spikes are an odd batch.
+_LEAST_SPIKES = 3
+_SHOWN_SPIKES = 5
+# Spikes that end in this part of the run are those of its warm-up.
 _EARLY_SHARE = 0.2
 # Rows that would be in spikes of each epoch if these fell anywhere.
 _MOST_CHANCE = 0.1
-# Of a start: so many steps tell whether anything is learnt at all.
-_FIRST_STEPS, _UNMOVED, _FAR_ABOVE, _FIRST_LOSSES = 20, 1e-6, 1.25, 5
+# So many steps tell whether anything is learnt at all.
+_FIRST_STEPS = 20
+# A loss that differs by less does so by rounding.
+_UNMOVED = 1e-6
+# What is this far above random guessing is no noise of a few rows, of which the first steps are averaged.
+_FAR_ABOVE = 1.25
 _LEAST_ABOVE_NATS = 0.5
-# The next number of 32 bits is 0.
-_LEAST_RATE = 1e-45
-_WEIGHT_DECAY, _USUAL_DECAY, _STRONG_DECAY, _MOST_DECAY = "training.weight_decay", 0.01, 0.1, 0.5
+_FIRST_LOSSES = 5
+_USUAL_DECAY = 0.01
+_STRONG_DECAY = 0.1
+# Weights that shrink faster than this do not follow their gradients.
+_MOST_DECAY = 0.5
 
 
-class Optimizer(Rule):
+def _remedies_of_optimizer(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """Yield the optimizers of libraries, which keep their state in 8 bits, and those that need no library, as
+    Adafactor, which have no momentum."""
+    smaller, on_card = OPTIMIZERS[basis.setup.optim].smaller, basis.setup.device == "cuda"
+    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
+    here = [name for name in of_libraries if basis.hardware.libraries.get(OPTIMIZERS[name].library)]
+    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
+    # Of libraries that are not here the first is named, on a GPU only: one is enough.
+    for name in here or (of_libraries[:1] if on_card else []):
+        yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs="" if name in here else OPTIMIZERS[name].library)
+    for name in smaller:
+        if not OPTIMIZERS[name].library:
+            yield Remedy(patch={OPTIMIZER_KEY: name}, rank=8)
+
+
+@rule("Optimizer", 120, OPTIMIZER_KEY, LEARNING_RATE, fallback=DEFAULT, remedies=_remedies_of_optimizer)
+def optimizer(context: Context) -> Verdict:
     """A fused optimizer takes one pass over the weights instead of one per operation and tensor."""
-
-    name, title, order = "optimizer", "Optimizer", 120
-    settings = (OPTIMIZER_KEY, LEARNING_RATE)
-    fallback = DEFAULT
-
-    def before(self, context: Context) -> Verdict:
-        plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
-        name = optimizer.label
-        switch = f"{name} on, gradients set to None"
-        state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
-        sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
-        if optimizer.warning:
-            fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
-            return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
-        if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
-            sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
-            return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
-        details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
-        sentence += "; gradients are set to None, not to zero"
-        other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
-        return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """Those of libraries keep their state in 8 bits. Those that need none, as Adafactor, have no momentum."""
-        of_libraries, plain = _smaller_optimizers(basis)
-        for name in of_libraries:
-            library = OPTIMIZERS[name].library
-            needs = "" if basis.hardware.libraries.get(library) else library
-            yield Remedy(patch={OPTIMIZER_KEY: name}, rank=5, needs=needs)
-        yield from (Remedy(patch={OPTIMIZER_KEY: name}, rank=8) for name in plain)
+    plan, optimizer = context.planned, OPTIMIZERS[context.config.training.optim]
+    name = optimizer.label
+    switch = f"{name} on, gradients set to None"
+    state = sum(part.bytes for part in plan.memory_parts if part.name == "optimizer")
+    sentence = f"{name} on {format_count(plan.trained_parameters.value)} parameters, {format_bytes(state)} of state"
+    if optimizer.warning:
+        fix = {OPTIMIZER_KEY: DEFAULT} | _rate_for_adamw(context)
+        return warned(f"{sentence}: {optimizer.warning}", fix=fix, switch=switch)
+    if is_short(context) and (other := (way_to_fit(context) or {}).get(OPTIMIZER_KEY)):
+        sentence += f"; memory is short, and {OPTIMIZERS[other].label} needs less"
+        return warned(sentence, fix={OPTIMIZER_KEY: other}, switch=switch)
+    details = (optimizer.cpu_note,) if optimizer.cpu_note and plan.device == "cpu" else ()
+    sentence += "; gradients are set to None, not to zero"
+    other = ADAFACTOR if context.config.training.optim == DEFAULT else DEFAULT
+    return passed(sentence, *details, switch=switch, opposite={OPTIMIZER_KEY: other})
 
 
 def _rate_for_adamw(context: Context) -> dict[str, str]:
-    """A learning rate that was written for another optimizer does not stay where AdamW would diverge or stand still."""
+    """Return a setting that replaces a learning rate written for another optimizer, with which AdamW would diverge or
+    stand still."""
     config, written = context.config, context.config.training.learning_rate
     if OPTIMIZERS[config.training.optim].learning_rates is OPTIMIZERS[DEFAULT].learning_rates:
         return {}
-    known = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
-    return {} if written == "auto" or known.least <= written <= known.most else {LEARNING_RATE: "auto"}
+    usual = peak_rate(with_changes(config, {OPTIMIZER_KEY: DEFAULT}), context.planned.parameters.value)
+    return {} if written == "auto" or usual.least <= written <= usual.most else {LEARNING_RATE: "auto"}
 
 
-def _smaller_optimizers(basis: Basis) -> tuple[list[str], list[str]]:
-    """(those of libraries that run here, those that need none), the nearest first. Of libraries that are not here the
-    first is named, on a GPU only: one is enough."""
-    smaller = OPTIMIZERS[basis.setup.optim].smaller
-    of_libraries = [name for name in smaller if OPTIMIZERS[name].library]
-    on_card, libraries = basis.setup.device == "cuda", basis.hardware.libraries
-    here = [name for name in of_libraries if libraries.get(OPTIMIZERS[name].library)]
-    here = [name for name in here if on_card or not OPTIMIZERS[name].needs_gpu]
-    plain = [name for name in smaller if not OPTIMIZERS[name].library]
-    return (here or of_libraries[:1] if on_card else here), plain
-
-
-class NumberOfSteps(Rule):
+@rule("Number of steps", 400, _EPOCHS, _MAX_STEPS)
+def steps(context: Context) -> Verdict:
     """Warm-up and decay alone need dozens of updates; after dozens of epochs a model only memorises."""
-
-    name, title, order = "steps", "Number of steps", 400
-    settings = (_EPOCHS, _MAX_STEPS)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        total, passes = plan.total_steps.value, context.epochs
-        sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
-        if total < _FEWEST_STEPS:
-            # Through the setting that decides their number today.
-            epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
-            by_steps = bool(context.config.training.max_steps)
-            more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
-            return warned(f"{sentence}: too few updates to learn much", fix=more)
-        stops_early = context.config.evaluation.early_stopping_patience > 0
-        most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
-        if passes > _MOST_EPOCHS and total > most and not stops_early:
-            return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
-        return passed(sentence)
+    plan = context.planned
+    total, passes = plan.total_steps.value, context.epochs
+    sentence = f"{total:,} steps, {format_number(passes)} epochs of {plan.steps_per_epoch.value:,} steps"
+    if total < _FEWEST_STEPS:
+        # Through the setting that decides their number today.
+        epochs = float(math.ceil(_GOOD_STEPS / plan.steps_per_epoch.value))
+        by_steps = bool(context.config.training.max_steps)
+        more: Patch = {_MAX_STEPS: _GOOD_STEPS} if by_steps else {_EPOCHS: epochs}
+        return warned(f"{sentence}: too few updates to learn much", fix=more)
+    stops_early = context.config.evaluation.early_stopping_patience > 0
+    most = max(_GOOD_STEPS, _GOOD_EPOCHS * plan.steps_per_epoch.value)
+    if passes > _MOST_EPOCHS and total > most and not stops_early:
+        return warned(f"{sentence}: after so many epochs the model only memorises", fix=context.at_most_steps(most))
+    return passed(sentence)
 
 
-class LongRun(Rule):
+@rule("Training time", 410, _EPOCHS, _MAX_STEPS)
+def duration(context: Context) -> Verdict:
     """Before a run that takes longer than a day, try a smaller one."""
-
-    name, title, order = "duration", "Training time", 410
-    settings = (_EPOCHS, _MAX_STEPS)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        seconds, step = context.duration_seconds, context.step_seconds
-        if seconds is None or step is None:
-            return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
-        time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
-        sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
-        if seconds <= _DAY_SECONDS:
-            return passed(sentence, plan.step_seconds.reason)
-        beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
-        share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
-        within = int(plan.total_steps.value * share * _FIX_SHARE)
-        if within < 1:
-            return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: one step takes a day")
-        return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
+    plan = context.planned
+    seconds, step = context.duration_seconds, context.step_seconds
+    if seconds is None or step is None:
+        return not_applicable(f"{plan.total_steps.value:,} steps; the time is unknown: {plan.step_seconds.reason}")
+    time = planned_time_words(seconds, is_measured=plan.has_measured_steps)
+    sentence = f"{time}: {plan.total_steps.value:,} steps of {format_seconds(step)}"
+    if seconds <= _DAY_SECONDS:
+        return passed(sentence, plan.step_seconds.reason)
+    beginning = (plan.beginning_seconds and plan.beginning_seconds.value) or 0.0
+    share = (_DAY_SECONDS - beginning) / max(seconds - beginning, step)
+    within = int(plan.total_steps.value * share * _FIX_SHARE)
+    if within < 1:
+        why = "one step takes a day"
+        if beginning > step:
+            why = f"{format_seconds(beginning)} pass before the first step"
+        return warned(sentence, plan.step_seconds.reason, advice=f"{smaller_model(context)}: {why}")
+    return warned(f"{sentence}; more than a day", plan.step_seconds.reason, fix=context.at_most_steps(within))
 
 
 @symptom("Weights without a gradient", needs_steps=False)
 def no_gradient(view: RunView) -> Cause | None:
     """Weights without a gradient never change, although a loss is still reported."""
-    told = next((one for one in view.state.problems if one.kind == NO_GRADIENT), None)
-    if told is not None:
-        return Cause(
+    problem = next((event for event in view.state.problems if event.kind == NO_GRADIENT), None)
+    if problem is not None:
+        return fault(
             cause="No gradient reaches some or all of the trainable weights.",
-            evidence=told.message,
-            share=1.0,
-            is_fault=True,
-            advice=told.hint,
+            evidence=problem.message,
+            advice=problem.hint,
         )
     norms = view.state.grad_norms[:_FIRST_STEPS]
     if len(norms) < _FIRST_STEPS or any(norms):
         return None
     adapters = ", with adapters on frozen weights" if view.plan and view.plan.lora_rank else ""
-    return Cause(
+    return fault(
         cause="The gradient is 0: nothing is learned.",
         evidence=f"gradient norm 0 in each of the first {_FIRST_STEPS} steps{adapters}",
-        share=1.0,
-        is_fault=True,
         advice="check the labels (tui-trainer preview) and which weights are trainable (tui-trainer plan)",
-    )
-
-
-@symptom("Learning rate of 0", needs_steps=False)
-def rate_of_zero(view: RunView) -> Cause | None:
-    """With a learning rate of 0, updates change nothing."""
-    rates = view.state.lrs[-_FIRST_STEPS:]
-    if len(rates) < _FIRST_STEPS or max(rates) > _LEAST_RATE:
-        return None
-    return Cause(
-        cause="The learning rate is 0: no weight changes.",
-        evidence=f"learning rate {max(rates):.3g} in the {_FIRST_STEPS} steps up to step {view.state.step:,}",
-        share=1.0,
-        is_fault=True,
-        fix={LEARNING_RATE: "auto"},
-        advice=f"or change {SCHEDULE_KEY} or {WARMUP_KEY}",
     )
 
 
@@ -212,11 +221,9 @@ def begins_high(view: RunView) -> Cause | None:
     # The first is of the model as it came; the others, that no odd batch is taken for it.
     if not min(losses[0], begin) > _FAR_ABOVE * even + _LEAST_ABOVE_NATS:
         return None
-    return Cause(
+    return fault(
         cause="The initial loss is far above that of random guessing.",
         evidence=f"loss {losses[0]:.3g} at step 1; random guessing among {choices:,} choices gives {even:.3g}",
-        share=1.0,
-        is_fault=True,
         advice="check that weights and tokenizer belong together; `tui-trainer preview` shows what the model reads",
     )
 
@@ -229,21 +236,19 @@ def loss_unmoved(view: RunView) -> Cause | None:
         return None
     if max(losses) - min(losses) > _UNMOVED * losses[0]:
         return None
-    return Cause(
+    return fault(
         cause="The loss is constant: the model's output depends neither on its weights nor on the rows.",
         evidence=f"loss {losses[0]:.6g} in each of the first {_FIRST_STEPS} steps",
-        share=1.0,
-        is_fault=True,
         advice="check dropout in the model's config.json, and whether rows differ (tui-trainer preview)",
     )
 
 
-class LearnsAtAll(Rule):
-    """A run that learns nothing looks like any other and is just as fast."""
-
-    name, title = "learns_at_all", "The model learns"
-    settings = (LEARNING_RATE,)
-    during = (no_gradient, rate_of_zero, begins_high, loss_unmoved)
+learns_at_all = Rule(
+    name="learns_at_all",
+    title="The model learns",
+    why="A run that learns nothing looks like any other and is just as fast.",
+    during=(no_gradient, begins_high, loss_unmoved),
+)
 
 
 @symptom("Learning rate too high", needs_steps=False)
@@ -253,7 +258,7 @@ def learning_rate_high(view: RunView) -> Cause | None:
     if len(blocks) < 4:
         return None
     width = max(1, len(blocks) // 5)
-    levels = [fmean(loss for _, loss in blocks[at : at + width]) for at in range(len(blocks) - width + 1)]
+    levels = [fmean(loss for _, loss in blocks[begin : begin + width]) for begin in range(len(blocks) - width + 1)]
     first, last, best = blocks[0][1], levels[-1], min(levels[:-width] or levels[:1])
     best_step, last_step = blocks[levels.index(best) + width - 1][0], blocks[-1][0]
     noise = _CLEARLY * view.loss_error
@@ -269,12 +274,10 @@ def learning_rate_high(view: RunView) -> Cause | None:
     rate = rate or max(view.state.lrs, default=0.0)
     curve = f"{first:.3g} initially, {best:.3g} at step {best_step:,}, {last:.3g} at step {last_step:,}"
     limit = f"; training tends to diverge above {most:g}" if above and most is not None else ""
-    return Cause(
+    return fault(
         cause=f"The learning rate is too high: the loss rises {'instead of falling' if has_risen else 'again'}.",
         evidence=f"loss {curve}; learning rate {rate:g}{limit}",
-        share=1.0,
-        is_fault=True,
-        fix=_learning_rate(_lower(plan, rate)),
+        fix=_lower(plan, rate),
         advice="or raise training.warmup_steps",
     )
 
@@ -292,14 +295,10 @@ def not_finite(view: RunView) -> Cause | None:
     held_out = bool(state.evals) and not math.isfinite(state.evals[-1].loss)
     if not (in_training or held_out):
         return None
-    rate = plan.learning_rate if plan else None
-    lower = _learning_rate(_lower(plan, rate)) if rate else None
-    return Cause(
+    return fault(
         cause=f"The {'loss or gradient' if in_training else 'held-out loss'} is NaN or infinite: nothing is learned.",
         evidence=f"step {last.step:,}: loss {last.loss:.4g} and gradient norm {last.grad_norm:.4g}",
-        share=1.0,
-        is_fault=True,
-        fix={MIXED: "no"} if scaled else lower,
+        fix={MIXED: "no"} if scaled else _lower(plan, plan.learning_rate if plan else None),
         advice="try more training.warmup_steps, a smaller training.max_grad_norm or bf16 instead of fp16; "
         "check the rows",
     )
@@ -319,13 +318,12 @@ def loss_flat(view: RunView) -> Cause | None:
     rate, usual = (plan.learning_rate, plan.usual_learning_rate) if plan else (None, None)
     higher = (_rung(plan, rate, 1) or 3 * rate) if rate else None
     can_rise = higher and not (plan and plan.most_learning_rate and higher > plan.most_learning_rate)
-    rates = f"; learning rate {rate:g}" + (f" ({usual:g} is usual for a model of this size)" if usual else "")
-    return Cause(
+    rates = f"; learning rate {rate:g}" if rate else ""
+    rates += f" ({usual:g} is usual for a model of this size)" if rate and usual else ""
+    return fault(
         cause="The loss is flat: the run learns nothing.",
-        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, {end:.4g} around step {view.state.step:,}"
-        + (rates if rate else ""),
-        share=1.0,
-        is_fault=True,
+        evidence=f"loss {begin:.4g} in the first {blocks[0][0]:,} steps, "
+        f"{end:.4g} around step {view.state.step:,}{rates}",
         fix=_learning_rate(higher) if higher and can_rise else None,
         advice="check the labels (tui-trainer preview): labels that do not match their rows teach nothing",
     )
@@ -340,24 +338,21 @@ def rate_could_rise(view: RunView) -> Cause | None:
     higher = _rung(plan, plan.learning_rate, 1)
     if higher and not plan.lora_rank and higher > plan.usual_learning_rate:
         return None
-    falls = len(blocks) >= 6 and all(after < before for (_, before), (_, after) in pairwise(_thirds(blocks)))
+    third = len(blocks) // 3
+    if not higher or third < 2:
+        return None
+    levels = [fmean(loss for _, loss in blocks[third * part :][:third]) for part in range(3)]
     evals = [done.loss for done in view.state.evals]
     is_best = not evals or evals[-1] <= min(evals)
-    if not (higher and falls and is_best) or _spikes(view):
+    if not (levels[0] > levels[1] > levels[2] and is_best) or _spikes(view):
         return None
     first, last = blocks[0][1], blocks[-1][1]
     return Cause(
         cause="The run was stable and still learning at its end: a higher learning rate may reach a lower loss.",
         evidence=f"loss fell from {first:.3g} to {last:.3g} without a spike at learning rate {plan.learning_rate:g}; "
         f"{plan.usual_learning_rate:g} is usual for a model of this size",
-        share=0.0,
         fix=_learning_rate(higher),
     )
-
-
-def _thirds(blocks: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    size = len(blocks) // 3
-    return [(at, fmean(loss for _, loss in blocks[at * size : (at + 1) * size])) for at in range(3)]
 
 
 def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
@@ -370,130 +365,111 @@ def _rung(plan: PlanMade | None, rate: float, up: int) -> float | None:
     return next((rung for rung in reversed(rungs) if _LEAST_STEP * rung <= rate), None)
 
 
-def _lower(plan: PlanMade | None, rate: float) -> float:
+def _lower(plan: PlanMade | None, rate: float | None) -> Patch | None:
     """Return the rate to try where this one is too high: the usual one, or from there down a rung, then a third."""
     usual = plan.usual_learning_rate if plan else None
-    if usual and rate >= _LEAST_STEP * usual:
-        return usual
-    return _rung(plan, rate, -1) or rate / 3
+    if not rate:
+        return None
+    return _learning_rate(usual if usual and rate >= _LEAST_STEP * usual else _rung(plan, rate, -1) or rate / 3)
 
 
-class LearningRate(Rule):
+@rule("Learning rate", 420, LEARNING_RATE, MIXED, during=(learning_rate_high, not_finite, loss_flat, rate_could_rise))
+def learning_rate(context: Context) -> Verdict:
     """Too high, and the loss jumps or becomes NaN; too low, and the run ends before it has learned enough."""
-
-    name, title, order = "learning_rate", "Learning rate", 420
-    settings = (LEARNING_RATE, MIXED)
-    during = (learning_rate_high, not_finite, loss_flat, rate_could_rise)
-
-    def before(self, context: Context) -> Verdict:
-        rate, parameters = context.planned.learning_rate, context.planned.parameters.value
-        known, what = peak_rate(context.config, parameters), what_trains(context.config, parameters)
-        sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
-        if rate.value > known.most:
-            return warned(
-                f"{sentence}: above {known.most:g}, where {what} tends to diverge", fix={LEARNING_RATE: "auto"}
-            )
-        if rate.value < known.least:
-            return warned(f"{sentence}: below {known.least:g}, {what} hardly changes", fix={LEARNING_RATE: "auto"})
-        return passed(f"{sentence}; {known.least:g} to {known.most:g} suits {what}")
+    rate, parameters = context.planned.learning_rate, context.planned.parameters.value
+    usual, trained = peak_rate(context.config, parameters), what_trains(context.config, parameters)
+    sentence = f"peak learning rate {rate.value:g}, {rate.reason}"
+    if rate.value > usual.most:
+        return warned(
+            f"{sentence}: above {usual.most:g}, where {trained} tends to diverge", fix={LEARNING_RATE: "auto"}
+        )
+    if rate.value < usual.least:
+        return warned(f"{sentence}: below {usual.least:g}, {trained} hardly changes", fix={LEARNING_RATE: "auto"})
+    return passed(f"{sentence}; {usual.least:g} to {usual.most:g} suits {trained}")
 
 
 def _learning_rate(rate: float) -> Patch:
-    """As one would write it, in two digits."""
+    """Return the setting as one would write it, in two digits."""
     return {LEARNING_RATE: float(f"{rate:.2g}")}
 
 
-class LrScaling(Rule):
+@rule("Learning rate scaling", 430, LEARNING_RATE)
+def lr_scaling(context: Context) -> Verdict:
     """A gradient over more rows is less noisy, so the learning rate can be higher.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677 (linear); Krizhevsky,
     arXiv:1404.5997 (square root).
     """
-
-    name, title, order = "lr_scaling", "Learning rate scaling", 430
-    settings = (LEARNING_RATE,)
-
-    def before(self, context: Context) -> Verdict:
-        loaded, recipe = context.loaded, context.loaded.recipe
-        written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
-        rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
-        if rows == "auto":
-            rows = base_rows(loaded)[0]
-        if recipe is None or not rate or not rows:
-            return not_applicable("no recipe gives a learning rate together with a batch size")
-        effective = context.planned.effective_batch_size.value
-        if rate == "auto":
-            now = context.planned.learning_rate.value
-            words = (
-                f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
-            )
-            return not_applicable(words)
-        if scaling_of(loaded) != "none":
-            planned = context.planned.learning_rate
-            return passed(f"learning rate {planned.value:g}: {planned.reason}")
-        sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
-        if loaded.origin(LEARNING_RATE).by_user:
-            return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
-        ratio = effective / rows
-        if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
-            return passed(sentence)
-        most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
-        scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
-        advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
-        return warned(
-            sentence,
-            fix={LEARNING_RATE: scaled},
-            advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
-        )
+    loaded, recipe = context.loaded, context.loaded.recipe
+    written: dict[str, Any] = recipe.values.get("training", {}) if recipe else {}
+    rate, rows = written.get("learning_rate"), written.get("effective_batch_size")
+    if rows == "auto":
+        rows = base_rows(loaded)[0]
+    if recipe is None or not rate or not rows:
+        return not_applicable("no recipe gives a learning rate together with a batch size")
+    effective = context.planned.effective_batch_size.value
+    if rate == "auto":
+        now = context.planned.learning_rate.value
+        words = f"recipe {recipe.name} sets the learning rate to auto, which is {now:g} for {effective} rows per step"
+        return not_applicable(words)
+    if scaling_of(loaded) != "none":
+        planned = context.planned.learning_rate
+        return passed(f"learning rate {planned.value:g}: {planned.reason}")
+    sentence = f"recipe {recipe.name} has learning rate {rate:g} for {rows} rows per step; this run has {effective}"
+    if loaded.origin(LEARNING_RATE).by_user:
+        return passed(f"{sentence}; you set the learning rate to {context.planned.learning_rate.value:g}")
+    ratio = effective / rows
+    if 1 / _LEAST_RATIO < ratio < _LEAST_RATIO:
+        return passed(sentence)
+    most = max(rate, peak_rate(context.config, context.planned.parameters.value).most)
+    scaled = float(f"{min(rate * math.sqrt(ratio), most):.3g}")
+    advice = f"scaled with the square root of {ratio:.3g}; linear scaling would give {rate * ratio:.3g}"
+    return warned(
+        sentence,
+        fix={LEARNING_RATE: scaled},
+        advice=f"{advice}. {EFFECTIVE} does not change. To keep the learning rate, set it yourself",
+    )
 
 
-class Schedule(Rule):
+@rule("Learning rate schedule", 440, SCHEDULE_KEY, _DECAY)
+def schedule(context: Context) -> Verdict:
     """Small steps at the end refine what large steps found.
 
     Source: Loshchilov and Hutter, SGDR, arXiv:1608.03983. Hu et al., MiniCPM, arXiv:2404.06395, section 4.3: a
     decay over 10 % of the tokens is enough.
     """
-
-    name, title, order = "schedule", "Learning rate schedule", 440
-    settings = (SCHEDULE_KEY, _DECAY)
-
-    def before(self, context: Context) -> Verdict:
-        training, plan = context.config.training, context.planned
-        name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
-        stays = f"{name}: the learning rate stays at {rate:g} to the end"
-        if not LR_SCHEDULES[name].goes_down:
-            return warned(stays, fix={SCHEDULE_KEY: "cosine"})
-        if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
-            return warned(stays, fix={_DECAY: _GOOD_DECAY})
-        if decay := plan.decay_steps:
-            if 0 < decay.value < every(training.num_decay_steps, total):
-                return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
-            return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
-        return passed(f"{name}: decays from {rate:g} over {total:,} steps")
+    training, plan = context.config.training, context.planned
+    name, rate, total = training.lr_scheduler_type, plan.learning_rate.value, plan.total_steps.value
+    stays = f"{name}: the learning rate stays at {rate:g} to the end"
+    if not LR_SCHEDULES[name].goes_down:
+        return warned(stays, fix={SCHEDULE_KEY: "cosine"})
+    if LR_SCHEDULES[name].has_decay_steps and not training.num_decay_steps:
+        return warned(stays, fix={_DECAY: _GOOD_DECAY})
+    if decay := plan.decay_steps:
+        if 0 < decay.value < every(training.num_decay_steps, total):
+            return warned(f"{name}: decays from {rate:g} over {decay.reason}", fix={_DECAY: _GOOD_DECAY})
+        return passed(f"{name}: decays from {rate:g} in the last {decay.value:,} of {total:,} steps")
+    return passed(f"{name}: decays from {rate:g} over {total:,} steps")
 
 
-class Warmup(Rule):
+@rule("Warm-up", 450, WARMUP_KEY)
+def warmup(context: Context) -> Verdict:
     """AdamW's running averages are unreliable at first, so full steps can spoil the start.
 
     Source: Goyal et al., Accurate, Large Minibatch SGD, arXiv:1706.02677, section 2.2.
     """
-
-    name, title, order = "warmup", "Warm-up", 450
-    settings = (WARMUP_KEY,)
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        scheduler = context.config.training.lr_scheduler_type
-        if not LR_SCHEDULES[scheduler].warms_up:
-            return not_applicable(f"the {scheduler} schedule has no warm-up")
-        steps, total = plan.warmup_steps.value, plan.total_steps.value
-        if steps == 0 and total > 1:
-            rate = plan.learning_rate.value
-            return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
-        sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
-        if steps >= total or steps > max(1, _MOST_WARMUP * total):
-            return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
-        return passed(sentence)
+    plan = context.planned
+    scheduler = context.config.training.lr_scheduler_type
+    if not LR_SCHEDULES[scheduler].warms_up:
+        return not_applicable(f"the {scheduler} schedule has no warm-up")
+    steps, total = plan.warmup_steps.value, plan.total_steps.value
+    if steps == 0 and total > 1:
+        rate = plan.learning_rate.value
+        return warned(f"no warm-up: step 1 of {total:,} has the peak rate {rate:g}", fix={WARMUP_KEY: _GOOD_WARMUP})
+    sentence = f"{steps:,} of {total:,} steps, {steps / total:.0%}"
+    if steps >= total or steps > max(1, _MOST_WARMUP * total):
+        return warned(f"{sentence}: a large part of the run has a low rate", fix={WARMUP_KEY: _GOOD_WARMUP})
+    return passed(sentence)
 
 
 @symptom("Gradients exploding")
@@ -503,17 +479,15 @@ def gradients_exploding(view: RunView) -> Cause | None:
     if len(norms) < _LEAST_NORMS:
         return None
     usual, now = median(norms[:-_RECENT_STEPS]), median(norms[-_RECENT_STEPS:])
-    if usual <= 0 or now < _TIMES_AS_LONG * usual or now < 1:
+    if usual <= 0 or now < _EXPLODED * usual or now < 1:
         return None
-    rate = view.plan.learning_rate if view.plan else None
-    return Cause(
+    lower = _lower(view.plan, view.plan.learning_rate if view.plan else None)
+    return fault(
         cause="The gradients explode: training is about to diverge.",
         evidence=(
             f"gradient norm {now:.3g} in the last {_RECENT_STEPS} steps, {usual:.3g} before ({now / usual:.0f} x)"
         ),
-        share=1.0,
-        is_fault=True,
-        fix={**_learning_rate(_lower(view.plan, rate)), _MAX_GRAD_NORM: _GOOD_NORM} if rate else None,
+        fix={**lower, _MAX_GRAD_NORM: _GOOD_NORM} if lower else None,
     )
 
 
@@ -525,72 +499,55 @@ def loss_spikes(view: RunView) -> Cause | None:
     if len(spikes) < _LEAST_SPIKES or plan is None:
         return None
     total = max(view.state.total_steps, 1)
-    at = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
+    shown = ", ".join(f"{step:,}" for step in spikes[:_SHOWN_SPIKES])
     evidence = (
-        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {at}"
+        f"{len(spikes)} steps have more than {_SPIKE:g} times the loss of their neighbours, the first at steps {shown}"
     )
-    if rows := _rows_of(view, spikes):
+    count = view.state.data.rows if view.state.data else 0
+    # The order of the rows comes from the seed, unless lengths decide too.
+    rows = None if plan.seed is None or plan.group_by_length or not count else _rows_of(plan, plan.seed, count, spikes)
+    if rows:
         named = ", ".join(map(str, rows[:_SHOWN_SPIKES]))
-        return Cause(
+        return fault(
             cause="The loss spikes at the same rows in each epoch: something is wrong with them.",
-            evidence=f"{evidence}; in each epoch at row {named} of {_rows(view):,}, counted from 0",
-            share=1.0,
-            is_fault=True,
+            evidence=f"{evidence}; in each epoch at row {named} of {count:,}, counted from 0",
             advice="inspect them with tui-trainer preview, then correct or remove them",
         )
-    rate, warm_up = plan.learning_rate, plan.warmup_steps
-    fix: Patch | None = None
+    warm_up, fix = plan.warmup_steps, _lower(plan, plan.learning_rate)
     if warm_up is not None and warm_up < _GOOD_WARMUP * total and spikes[-1] < _EARLY_SHARE * total:
         fix = {WARMUP_KEY: _GOOD_WARMUP}
     elif plan.max_grad_norm == 0 or (plan.max_grad_norm or 0.0) > _MOST_NORM:
         fix = {_MAX_GRAD_NORM: _GOOD_NORM}
     elif plan.precision == "fp16" and plan.best_precision == "bf16":
         fix = {MIXED: "bf16"}
-    elif rate:
-        fix = _learning_rate(_lower(plan, rate))
-    return Cause(
+    return fault(
         cause="Training is unstable: the loss spikes repeatedly.",
-        evidence=evidence + ("; no particular row causes them" if _is_told_by_rows(view) else ""),
-        share=1.0,
-        is_fault=True,
+        evidence=evidence + ("" if rows is None else "; no particular row causes them"),
         fix=fix,
         advice="then try a lower learning rate, longer warm-up and clipping, one after the other",
     )
 
 
 def _spikes(view: RunView) -> list[int]:
-    """Steps of this start whose loss is far above the median of those around them."""
+    """Return the steps of this start whose loss is far above the median of those around them."""
     steps, losses = view.state.steps, view.step_losses
     begin = max(len(losses) - view.state.steps_since_start, 0)
-    found = []
-    for at in range(begin, len(losses)):
-        around = [loss for loss in losses[max(at - _AROUND, begin) : at + _AROUND + 1] if math.isfinite(loss)]
-        if len(around) < _AROUND or not math.isfinite(losses[at]):
+    spikes = []
+    for index in range(begin, len(losses)):
+        around = [loss for loss in losses[max(index - _AROUND, begin) : index + _AROUND + 1] if math.isfinite(loss)]
+        if len(around) < _AROUND or not math.isfinite(losses[index]):
             continue
         usual = median(around)
         spread = median(abs(loss - usual) for loss in around)
-        if losses[at] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
-            found.append(steps[at])
-    return found
+        if losses[index] > max(_SPIKE * usual, usual + _DEVIATIONS * spread, usual + _LEAST_NATS):
+            spikes.append(steps[index])
+    return spikes
 
 
-def _rows(view: RunView) -> int:
-    return view.state.data.rows if view.state.data else 0
-
-
-def _is_told_by_rows(view: RunView) -> bool:
-    """Whether the journal says which rows each step had: their order comes from the seed, unless lengths decide too."""
-    plan = view.plan
-    return bool(plan and plan.seed is not None and not plan.group_by_length and _rows(view))
-
-
-def _rows_of(view: RunView, spikes: Sequence[int]) -> list[int]:
-    """Rows that are in a spike of each epoch that has one, if that is no chance; none with fewer than two epochs."""
-    plan = view.plan
-    if plan is None or plan.seed is None or not _is_told_by_rows(view):
-        return []
-    count = _rows(view)
-    order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=plan.seed)
+def _rows_of(plan: PlanMade, seed: int, count: int, spikes: Sequence[int]) -> list[int]:
+    """Return the rows, of `count`, that are in a spike of each epoch that has one, if that is no chance; none with
+    fewer than two epochs."""
+    order = RowOrder(np.zeros(count, dtype=np.int64), effective_batch=plan.effective_batch_size, seed=seed)
     of_epoch: dict[int, set[int]] = {}
     for step in spikes:
         of_epoch.setdefault((step - 1) // order.steps_per_epoch, set()).update(map(int, order.at(step)))
@@ -600,54 +557,52 @@ def _rows_of(view: RunView, spikes: Sequence[int]) -> list[int]:
     return sorted(set.intersection(*of_epoch.values()))
 
 
-class Clipping(Rule):
+@rule(
+    "Gradient clipping",
+    460,
+    _MAX_GRAD_NORM,
+    LEARNING_RATE,
+    WARMUP_KEY,
+    MIXED,
+    needs_plan=False,
+    during=(gradients_exploding, loss_spikes),
+)
+def clipping(context: Context) -> Verdict:
     """Gradients have rare outliers; without a limit one of them undoes hundreds of steps.
 
     Source: Pascanu et al., On the difficulty of training recurrent neural networks, arXiv:1211.5063.
     """
-
-    name, title, order = "clipping", "Gradient clipping", 460
-    settings = (_MAX_GRAD_NORM, LEARNING_RATE, WARMUP_KEY, MIXED)
-    needs_plan = False
-    during = (gradients_exploding, loss_spikes)
-
-    def before(self, context: Context) -> Verdict:
-        limit = context.config.training.max_grad_norm
-        if limit == 0:
-            return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
-        if limit > _MOST_NORM:
-            return warned(
-                f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
-                fix={_MAX_GRAD_NORM: _GOOD_NORM},
-            )
-        return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
+    limit = context.config.training.max_grad_norm
+    if limit == 0:
+        return warned("max_grad_norm 0: a single bad row can spoil the weights", fix={_MAX_GRAD_NORM: _GOOD_NORM})
+    if limit > _MOST_NORM:
+        return warned(
+            f"max_grad_norm {limit:g}: larger than gradients ever get, so nothing is clipped",
+            fix={_MAX_GRAD_NORM: _GOOD_NORM},
+        )
+    return passed(f"gradients are clipped to norm {limit:g}; a NaN or infinite gradient changes no weight")
 
 
-class WeightDecay(Rule):
+@rule("Weight decay", 470, _WEIGHT_DECAY, needs_plan=False)
+def weight_decay(context: Context) -> Verdict:
     """Weight decay keeps weights that the text does not need small, which helps most over many epochs.
 
     Source: Loshchilov and Hutter, Decoupled Weight Decay Regularization, arXiv:1711.05101.
     """
-
-    name, title, order = "weight_decay", "Weight decay", 470
-    settings = (_WEIGHT_DECAY,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        decay, tuning = context.config.training.weight_decay, context.config.tuning
-        if decay and tuning.mutates_weights:
-            init = tuning.init_lora_weights
-            sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
-            return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
-        if decay == 0 and tuning.mutates_weights:
-            return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")
-        if decay == 0 and tuning.has_adapter:
-            return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
-        if decay == 0:
-            return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
-        if decay > _MOST_DECAY:
-            return warned(
-                f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
-                fix={_WEIGHT_DECAY: _STRONG_DECAY},
-            )
-        return passed(f"weight_decay {decay:g} on matrices, none on norms")
+    decay, tuning = context.config.training.weight_decay, context.config.tuning
+    if decay and tuning.mutates_weights:
+        init = tuning.init_lora_weights
+        sentence = f"weight_decay {decay:g}: it shrinks the weights that {init} moved into the adapters"
+        return warned(sentence, fix={_WEIGHT_DECAY: 0.0})
+    if decay == 0 and tuning.mutates_weights:
+        return passed(f"weight_decay 0: weights that {tuning.init_lora_weights} moved into adapters are not shrunk")
+    if decay == 0 and tuning.has_adapter:
+        return passed("weight_decay 0: adapters start at zero, and their low rank already regularises them")
+    if decay == 0:
+        return warned("weight_decay 0: the weights are not regularised", fix={_WEIGHT_DECAY: _USUAL_DECAY})
+    if decay > _MOST_DECAY:
+        return warned(
+            f"weight_decay {decay:g}: above {_MOST_DECAY:g} it hinders learning",
+            fix={_WEIGHT_DECAY: _STRONG_DECAY},
+        )
+    return passed(f"weight_decay {decay:g} on matrices, none on norms")

@@ -8,12 +8,11 @@ from tui_trainer.advice.contract import (
     BAR_SHARE,
     IDLE_GPU,
     Cause,
-    Rule,
     Verdict,
     failed,
     not_applicable,
     passed,
-    percent,
+    rule,
     symptom,
     warned,
 )
@@ -22,7 +21,7 @@ from tui_trainer.advice.rules.kernels import COMPILE
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.load import value_of
 from tui_trainer.hardware.diagnosis import torch_problem
-from tui_trainer.hardware.facts import Gpu, Hardware
+from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.visible_gpus import VARIABLE
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY
@@ -31,86 +30,79 @@ from tui_trainer.planning.planned import StepGrade
 from tui_trainer.runs.state import WARM_UP_STEPS, slowest_rank
 from tui_trainer.runs.wording import takes_words
 from tui_trainer.terminal.safe_text import shell_word
-from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds
+from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent
 
-# One core of two taken away halves the speed of a step; a quarter is noticed. What nobody notices is a minute that
-# began with starting this program.
-_BUSY_SHARE, _LEAST_LOAD = 0.25, 0.75
-# Of the cores, and of the memory of a card.
-_LEAST_OTHERS, _GUEST_BYTES_SHARE = 0.1, 0.05
-# A little of what nobody looks at any more lies there on healthy machines too.
-_MOST_BYTES, _MOST_SHARE = 512 * MIB, 0.05
+# One core of two taken away halves the speed of a step; a quarter is noticed.
+_BUSY_SHARE = 0.25
+# A minute that began with starting this program has such a load by itself.
+_LEAST_LOAD = 0.75
+# Of the cores: less is the system's own.
+_LEAST_OTHERS = 0.1
+# Of the memory of a card: less is a desktop, or what the driver keeps.
+_GUEST_BYTES_SHARE = 0.05
+# Healthy machines have this much of memory in swap too: pages that no program has used for long.
+_MOST_SWAP_BYTES = 512 * MIB
+_MOST_SWAP_SHARE = 0.05
 THREADS = "training.cpu_threads"
 _VARIABLES = ("OMP_THREAD_LIMIT", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 # Measured on 2 cores beside one busy process, milliseconds a step: threads that never sleep 3465, that soon do 340.
 _SPINNING = "waiting threads never sleep, so one other program can make steps ten times as long"
-_EARLY_STEPS, _LEAST_STEPS = 100, 200
+# The first and the last steps of a run are compared, which needs enough of both.
+_EARLY_STEPS = 100
+_LEAST_STEPS = 200
 # Of the usable cores, by a run on a CPU: half of them and more.
 _LEAST_BUSY_CORES = 0.5
+# Steps differ by less from one run, or one epoch, to the next.
 _SLOWER = 1.3
-# What explains it already.
+# Threads that wait this long for a core explain slow steps already.
 _CROWDED = 0.1
 
 
-class CanBePlanned(Rule):
+@rule("The run can be planned", 10, needs_plan=False)
+def plan(context: Context) -> Verdict:
     """Errors in settings and data are reported before the start, all of them together."""
-
-    name, title, order = "plan", "The run can be planned", 10
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        if context.problems or context.plan is None:
-            count = len(context.problems)
-            first = f": {context.problems[0]}" if context.problems else ""
-            sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
-            hints = [problem.hint for problem in context.problems if problem.hint]
-            return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
-        return passed(takes_words(context.plan))
+    if context.problems or context.plan is None:
+        count = len(context.problems)
+        first = f": {context.problems[0]}" if context.problems else ""
+        sentence = f"{count} problem{' prevents' if count == 1 else 's prevent'} this run from starting{first}"
+        hints = [problem.hint for problem in context.problems if problem.hint]
+        return failed(sentence, *map(str, context.problems[1:]), advice=hints[0] if hints else "")
+    return passed(takes_words(context.plan))
 
 
-class GpuUsed(Rule):
+@rule("The GPU is used", 20, needs_plan=False)
+def device(context: Context) -> Verdict:
     """A run that was meant for a GPU and ends up on the CPU takes ten to a hundred times as long."""
-
-    name, title, order = "device", "The GPU is used", 20
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        gpu, device = context.gpu, context.device
-        cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
-        if device == "cuda" and gpu:
-            others = [other for other in hardware.gpus if other is not gpu]
-            more = f"; {len(others)} more on this machine" if others else ""
-            return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
-        if hardware.gpus and context.chosen_gpu == "none":
-            sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
-            return warned(sentence, advice="omit --gpu none")
-        if hardware.gpus:
-            return _idle(hardware, gpu, cpu)
-        if hardware.driver and hardware.driver.problem:
-            sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
-            return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
-        if hardware.driver is None and hardware.nvidia_pci_devices:
-            count = hardware.nvidia_pci_devices
-            sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
-            return failed(sentence, advice="run tui-trainer diagnose to see what to install")
-        return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
-
-
-def _idle(hardware: Hardware, gpu: Gpu | None, cpu: str) -> Verdict:
-    count = len(hardware.gpus)
-    idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
-    shown = _described(gpu or hardware.gpus[0])
-    cards = tuple(map(_described, hardware.gpus))
-    if gpu and (problem := torch_problem(hardware, gpu)):
-        advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
-        return failed(f"{idle} ({shown}): {problem.sentence}; the run is on the CPU ({cpu})", *cards, advice=advice)
-    if all(not card.visible for card in hardware.gpus):
-        sentence = f"{idle} ({shown}): {VARIABLE} hides all GPUs; the run is on the CPU ({cpu})"
-        return warned(sentence, *cards, advice=f"unset {VARIABLE}")
-    wrong = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
-    sentence = f"{idle} ({shown}): {wrong}; the run is on the CPU ({cpu})"
-    return failed(sentence, *cards, advice="run tui-trainer diagnose for details")
+    hardware = context.hardware
+    gpu, device = context.gpu, context.device
+    cpu = f"{hardware.cpu_name}, {hardware.usable_cores} usable cores"
+    if device == "cuda" and gpu:
+        others = [other for other in hardware.gpus if other is not gpu]
+        more = f"; {len(others)} more on this machine" if others else ""
+        return passed(f"trains on GPU {gpu.index}: {_described(gpu)}{more}", *map(_described, others))
+    if hardware.gpus and context.chosen_gpu == "none":
+        sentence = f"the GPU stays idle because of --gpu none: the run is on the CPU ({cpu})"
+        return warned(sentence, advice="omit --gpu none")
+    if hardware.gpus:
+        count, cards = len(hardware.gpus), tuple(map(_described, hardware.gpus))
+        idle = "1 GPU stays idle" if count == 1 else f"{count} GPUs stay idle"
+        idle += f" ({_described(gpu or hardware.gpus[0])})"
+        verdict, advice = failed, "run tui-trainer diagnose for details"
+        why = next((card.problem for card in hardware.gpus if card.problem), "no GPU can be used now")
+        if gpu and (problem := torch_problem(hardware, gpu)):
+            why = problem.sentence
+            advice = problem.remedy or "use a newer GPU: no current CUDA version supports this one"
+        elif all(not card.visible for card in hardware.gpus):
+            verdict, why, advice = warned, f"{VARIABLE} hides all GPUs", f"unset {VARIABLE}"
+        return verdict(f"{idle}: {why}; the run is on the CPU ({cpu})", *cards, advice=advice)
+    if hardware.driver and hardware.driver.problem:
+        sentence = f"the NVIDIA driver does not respond ({hardware.driver.problem}); the run is on the CPU"
+        return warned(f"{sentence} ({cpu})", advice="run nvidia-smi to see the driver's message")
+    if hardware.driver is None and hardware.nvidia_pci_devices:
+        count = hardware.nvidia_pci_devices
+        sentence = f"{count} NVIDIA GPUs on the PCI bus, but no driver: the run is on the CPU ({cpu})"
+        return failed(sentence, advice="run tui-trainer diagnose to see what to install")
+    return not_applicable(f"no GPU on this machine: the run is on the CPU ({cpu})")
 
 
 def _described(gpu: Gpu) -> str:
@@ -118,96 +110,49 @@ def _described(gpu: Gpu) -> str:
     return name if gpu.memory_bytes is None else f"{name}, {format_bytes(gpu.memory_bytes)}"
 
 
-class LibrariesFit(Rule):
+@rule("Libraries match the driver", 30, OPTIMIZER_KEY, needs_plan=False)
+def libraries(context: Context) -> Verdict:
     """A torch build that does not match the driver silently falls back to the CPU."""
-
-    name, title, order = "libraries", "Libraries match the driver", 30
-    settings = (OPTIMIZER_KEY,)
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        if missing := _missing(context):
-            return missing
-        torch = hardware.libraries.get("torch")
-        named = f"torch {torch}" if torch else "torch"
-        if hardware.driver is None:
-            return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
-        gpu = context.gpu
-        if gpu is None:
-            return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
-        if problem := torch_problem(hardware, gpu):
-            found = f"{problem.sentence} ({named})" if torch else problem.sentence
-            return warned(found, advice=problem.remedy or "train on the CPU, or on a newer GPU")
-        built, served = hardware.torch_cuda, hardware.driver.cuda
-        if built is None or served is None:
-            return not_applicable(
-                f"the driver does not report its CUDA version, so it is unknown whether {named} matches"
-            )
-        newer = "; a newer build of the same major version works" if built > served else ""
-        return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
-
-
-def _missing(context: Context) -> Verdict | None:
-    """Return a failure for a library that a setting needs and that is not installed, if versions were read."""
+    hardware = context.hardware
     for key, library in context.config.libraries:
-        if context.hardware.libraries.get(library, "") is None:
+        if hardware.libraries.get(library, "") is None:  # versions that were not read are not missing
             sentence = f'{key} = "{value_of(context.config, key)}" needs {library}, which is not installed'
             fix = {OPTIMIZER_KEY: DEFAULT} if key == OPTIMIZER_KEY else None
             return failed(sentence, fix=fix, advice=f"install it: uv pip install {library}")
-    return None
+    torch = hardware.libraries.get("torch")
+    named = f"torch {torch}" if torch else "torch"
+    if hardware.driver is None:
+        return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
+    gpu = context.gpu
+    if gpu is None:
+        return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
+    if problem := torch_problem(hardware, gpu):
+        sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
+        return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
+    built, served = hardware.torch_cuda, hardware.driver.cuda
+    if built is None:
+        return not_applicable(f"the CUDA version of {named} is unknown, so it is unknown whether it matches")
+    if served is None:
+        return not_applicable(f"the driver does not report its CUDA version, so it is unknown whether {named} matches")
+    newer = "; a newer build of the same major version works" if built > served else ""
+    return passed(f"{named} is built for CUDA {dotted(built)}, the driver supports {dotted(served)}{newer}")
 
 
 @symptom("Other processes", least_share=0)
 def other_processes(view: RunView) -> Cause | None:
     """All threads of a matmul wait for the slowest one, so one busy core delays all the others."""
-    return _on_the_card(view) if view.on_gpu else _on_the_cores(view)
-
-
-@symptom("One slow process")
-def slow_rank(view: RunView) -> Cause | None:
-    """All processes finish a step together, so every step waits for the slowest one."""
-    found = slowest_rank(view.state)
-    if found is None:
-        return None
-    share = view.share(found.lag_seconds)
-    where = "the clock and temperature of its GPU (nvidia-smi)" if view.on_gpu else "the load of its cores"
-    return Cause(
-        cause=f"Rank {found.rank} is slower than the others, which wait for it in every step.",
-        evidence=f"waiting for it takes {view.of_whole(found.lag_seconds)}, {percent(share)} of the time",
-        share=share,
-        advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
-        "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
-    )
-
-
-class BusyMachine(Rule):
-    """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
-
-    name, title, order = "busy_machine", "No other load", 40
-    needs_plan = False
-    during = (other_processes, slow_rank)
-
-    def before(self, context: Context) -> Verdict:
-        hardware = context.hardware
-        guests = [
-            f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
-            for gpu in hardware.gpus
-            for process in gpu.processes or ()
-            if process.pid != os.getpid()
-        ]
-        load, cores = context.load_average, hardware.usable_cores
-        if load is None:
-            return not_applicable("this system does not report its load", *guests)
-        sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
-        cards = f", {len(guests)} processes on the GPUs" if guests else ""
-        if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
-            where = "the Hardware screen and `top` show which programs are running"
-            return warned(f"{sentence}{cards}", *guests, advice=where)
-        return passed(sentence)
-
-
-def _on_the_cores(view: RunView) -> Cause | None:
+    if view.on_gpu:
+        used, whole = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
+        held = view.gpu_mean("process_memory_bytes")
+        if used is None or not held or not whole or used - held < _GUEST_BYTES_SHARE * whole:
+            return None
+        return Cause(
+            cause="Another process uses the GPU of this run.",
+            evidence=f"other processes use {format_bytes(used - held)} of its memory, the run {format_bytes(held)}",
+            # That it is there is known; what it computes is not reported.
+            share=(used - held) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
+            advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
+        )
     others, own, wait = view.others_cpu_share, view.mean("process_cpu_share"), view.mean("core_wait_share")
     cores = view.mean("usable_cores")
     if others is None or own is None or cores is None or others < _LEAST_OTHERS:
@@ -232,40 +177,57 @@ def _on_the_cores(view: RunView) -> Cause | None:
     )
 
 
-def _on_the_card(view: RunView) -> Cause | None:
-    used = view.gpu_mean("memory_used_bytes")
-    own = view.gpu_mean("process_memory_bytes")
-    total = view.gpu_mean("memory_bytes")
-    if used is None or not own or not total or used - own < _GUEST_BYTES_SHARE * total:
+@symptom("One slow process")
+def slow_rank(view: RunView) -> Cause | None:
+    """All processes finish a step together, so every step waits for the slowest one."""
+    slowest = slowest_rank(view.state)
+    if slowest is None:
         return None
+    share = view.share(slowest.lag_seconds)
+    where = "the clock and temperature of its GPU (nvidia-smi)" if view.on_gpu else "the load of its cores"
     return Cause(
-        cause="Another process uses the GPU of this run.",
-        evidence=f"other processes use {format_bytes(used - own)} of its memory, the run {format_bytes(own)}",
-        # That it is there is known; what it computes is not reported.
-        share=(used - own) / used / 2 if (view.gpu_mean("utilization_share") or 0.0) > 0.9 else 0.0,
-        advice="run nvidia-smi to see which process it is; choose another GPU with --gpu",
+        cause=f"Rank {slowest.rank} is slower than the others, which wait for it in every step.",
+        evidence=f"waiting for it takes {view.of_whole(slowest.lag_seconds)}, {percent(share)} of the time",
+        share=share,
+        advice=f"check {where} and other programs on its machine; if the rank stays slow, leave out its device "
+        "(CUDA_VISIBLE_DEVICES, or fewer distributed.processes)",
     )
 
 
-class SwappedOut(Rule):
+@rule("No other load", 40, needs_plan=False, during=(other_processes, slow_rank))
+def busy_machine(context: Context) -> Verdict:
+    """Other programs take cores from a run, and its threads then wait for one another at every matmul."""
+    hardware = context.hardware
+    guests = [
+        f"GPU {gpu.index}: {process.name or 'process'} {process.pid}, {format_bytes(process.memory_bytes)}"
+        for gpu in hardware.gpus
+        for process in gpu.processes or ()
+        if process.pid != os.getpid()
+    ]
+    load, cores = context.load_average, hardware.usable_cores
+    if load is None:
+        return not_applicable("this system does not report its load", *guests)
+    sentence = f"load of other programs in the last minute: {load:.1f} on {cores} usable cores"
+    cards = f", {len(guests)} processes on the GPUs" if guests else ""
+    if load > max(_BUSY_SHARE * cores, _LEAST_LOAD) or guests:
+        where = "the Hardware screen and `top` show which programs are running"
+        return warned(f"{sentence}{cards}", *guests, advice=where)
+    return passed(sentence)
+
+
+@rule("No swapping", 45, needs_plan=False)
+def swap(context: Context) -> Verdict:
     """A step that waits for swapped-out memory takes a hundred times as long."""
-
-    name, title, order = "swap", "No swapping", 45
-    needs_plan = False
-
-    def before(self, context: Context) -> Verdict:
-        used = context.swap_used_bytes
-        if used is None:
-            return not_applicable("this system does not report its use of swap")
-        sentence = f"{format_bytes(used)} of swap in use"
-        memory = context.hardware.memory_bytes or 0
-        if used <= max(_MOST_BYTES, _MOST_SHARE * memory):
-            return passed(sentence)
-        available = format_bytes(context.hardware.memory_available_bytes)
-        return warned(
-            f"{sentence}, {available} of memory available",
-            advice="see which processes use memory: ps aux --sort=-rss | head",
-        )
+    used_bytes, hardware = context.swap_used_bytes, context.hardware
+    if used_bytes is None:
+        return not_applicable("this system does not report its use of swap")
+    sentence = f"{format_bytes(used_bytes)} of swap in use"
+    if used_bytes <= max(_MOST_SWAP_BYTES, _MOST_SWAP_SHARE * (hardware.memory_bytes or 0)):
+        return passed(sentence)
+    return warned(
+        f"{sentence}, {format_bytes(hardware.memory_available_bytes)} of memory available",
+        advice="see which processes use memory: ps aux --sort=-rss | head",
+    )
 
 
 @symptom("More threads than cores")
@@ -310,40 +272,35 @@ def one_thread(view: RunView) -> Cause | None:
     )
 
 
-class CpuThreads(Rule):
+@rule("CPU threads", 50, THREADS, during=(threads_take_turns, one_thread))
+def cpu_threads(context: Context) -> Verdict:
     """Fewer threads than cores leave cores idle; more of them take turns and wait for each other.
 
     Source: the documentation of PyTorch on CPU threading.
     """
-
-    name, title, order = "cpu_threads", "CPU threads", 50
-    settings = (THREADS,)
-    during = (threads_take_turns, one_thread)
-
-    def before(self, context: Context) -> Verdict:
-        threads, environment = context.planned.threads.value, context.environment
-        cores = context.hardware.usable_cores
-        wrong: list[tuple[str, str]] = []
-        if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
-            wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
-        for name in _VARIABLES:
-            asked = environment.get(name, "").split(",")[0]
-            if asked.isdigit() and int(asked) < threads:
-                wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
-            elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
-                wrong.append((name, f"{name}={asked} for {cores} usable cores"))
-        advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
-        if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
-            wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
-        if wrong:
-            fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
-            return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
-        logical = context.hardware.logical_cores
-        seen = f" ({logical} logical)" if logical else ""
-        return passed(
-            f"{threads} threads on {cores} usable cores{seen}, set by the run itself",
-            switch=f"{threads} CPU threads",
-        )
+    threads, environment = context.planned.threads.value, context.environment
+    cores = context.hardware.usable_cores
+    wrong: list[tuple[str, str]] = []
+    if environment.get("OMP_WAIT_POLICY", "").lower() == "active":
+        wrong.append(("OMP_WAIT_POLICY", f"OMP_WAIT_POLICY=active: {_SPINNING}"))
+    for name in _VARIABLES:
+        asked = environment.get(name, "").split(",")[0]
+        if asked.isdigit() and int(asked) < threads:
+            wrong.append((name, f"{name}={asked}, but the plan uses {threads} threads"))
+        elif name == "OMP_NUM_THREADS" and asked.isdigit() and int(asked) > cores:
+            wrong.append((name, f"{name}={asked} for {cores} usable cores"))
+    advice = "unset " + " ".join(name for name, _ in wrong) if wrong else ""
+    if context.config.training.cpu_threads != "auto" and threads > max(1, cores):
+        wrong.append((THREADS, f"{threads} threads on {cores} usable cores take turns"))
+    if wrong:
+        fix = {THREADS: "auto"} if wrong[-1][0] == THREADS else None
+        return warned("; ".join(words for _, words in wrong), fix=fix, advice=advice)
+    logical = context.hardware.logical_cores
+    more = f" ({logical} logical)" if logical else ""
+    return passed(
+        f"{threads} threads on {cores} usable cores{more}, set by the run itself",
+        switch=f"{threads} CPU threads",
+    )
 
 
 @symptom("Slower than before")
@@ -376,28 +333,21 @@ def slower_later(view: RunView) -> Cause | None:
     )
 
 
-class Throughput(Rule):
+@rule("Throughput", 160, during=(slower_later,))
+def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
-
-    name, title, order = "throughput", "Throughput", 160
-    during = (slower_later,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, seconds = context.planned, context.step_seconds
-        source = plan.step_seconds.reason
-        if seconds is None:
-            return not_applicable(f"the speed of this model on this machine is unknown: {source}")
-        rows = min(plan.effective_batch_size.value, plan.train_rows.value)
-        rate = rows / seconds
-        tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
-        sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
-        if plan.step_grade == StepGrade.MEASURED:
-            return _against_the_last(context, seconds, f"{sentence} ({source})")
+    plan, seconds = context.planned, context.step_seconds
+    source = plan.step_seconds.reason
+    if seconds is None:
+        return not_applicable(f"the speed of this model on this machine is unknown: {source}")
+    rows = min(plan.effective_batch_size.value, plan.train_rows.value)
+    rate = rows / seconds
+    tokens = rate * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    sentence = f"planned: {format_rate(rate, 'rows')}, {format_rate(tokens, 'tokens')}"
+    if plan.step_grade != StepGrade.MEASURED:
         return not_applicable(f"{sentence}, not measured with this model and batch yet", source)
-
-
-def _against_the_last(context: Context, seconds: float, sentence: str) -> Verdict:
-    """Of such runs the fast ones are planned by: the last may have been another one."""
+    sentence += f" ({source})"
+    # The plan goes by the fast ones of such runs: the last may have been another one.
     earlier = context.earlier
     if earlier is None or earlier.step_seconds is None or earlier.step_seconds < _SLOWER * seconds:
         return passed(sentence)
@@ -449,26 +399,21 @@ def launch_bound(view: RunView) -> Cause | None:
     )
 
 
-class GpuUtilisation(Rule):
+@rule("Processor utilisation", 170, MICRO, EFFECTIVE, ACCUMULATION, COMPILE, during=(throttled, launch_bound))
+def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
-
-    name, title, order = "gpu_utilisation", "Processor utilisation", 170
-    settings = (MICRO, EFFECTIVE, ACCUMULATION, COMPILE)
-    during = (throttled, launch_bound)
-
-    def before(self, context: Context) -> Verdict:
-        earlier, device = context.earlier, context.device
-        what = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
-        if earlier is None or earlier.busy_share is None:
-            return not_applicable(f"utilisation of {what} is measured in the first run of this kind")
-        least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
-        sentence = f"utilisation of {what}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
-        if busy >= least:
-            return passed(sentence)
-        why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
-        if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
-            return warned(sentence, advice=why)
-        cut = context.planned.gradient_accumulation_steps.value > 1
-        rows = 2 * context.planned.per_device_train_batch_size.value
-        fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
-        return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)
+    earlier, device = context.earlier, context.device
+    processor = "the GPU" if device == "cuda" else f"{context.hardware.usable_cores} usable cores"
+    if earlier is None or earlier.busy_share is None:
+        return not_applicable(f"utilisation of {processor} is measured in the first run of this kind")
+    least, busy = (IDLE_GPU if device == "cuda" else _LEAST_BUSY_CORES), earlier.busy_share
+    sentence = f"utilisation of {processor}: {percent(busy)} in run {earlier.name}; at least {percent(least)} is good"
+    if busy >= least:
+        return passed(sentence)
+    why = f"to see what the run waited for: tui-trainer doctor {shell_word(earlier.name)}"
+    if device == "cpu" or (earlier.data_share or 0.0) >= BAR_SHARE:
+        return warned(sentence, advice=why)
+    cut = context.planned.gradient_accumulation_steps.value > 1
+    rows = 2 * context.planned.per_device_train_batch_size.value
+    fix = with_micro_batch(context, rows) if cut else {COMPILE: True}
+    return warned(sentence, fix=None if context.config.training.torch_compile and not cut else fix, advice=why)

@@ -1,7 +1,7 @@
 """What a run takes of memory, and what makes it less."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from statistics import fmean
@@ -15,7 +15,7 @@ from tui_trainer.advice.contract import (
     failed,
     not_applicable,
     passed,
-    percent,
+    rule,
     symptom,
     warned,
 )
@@ -34,22 +34,32 @@ from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.plan import CHECKPOINTING
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
 from tui_trainer.planning.training_setup import TrainingSetup
-from tui_trainer.runs.events import MicroBatchReduced, StepDone
+from tui_trainer.runs.events import MicroBatchReduced
 from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tuning.some_layers import LAYERS_KEY
-from tui_trainer.units import MIB, format_bytes, format_bytes_of
+from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
 
-_CHUNK, _CHUNK_TOKENS = "training.loss_chunk_tokens", 1024
-_FULL_SHARE, _LEAST_FREE_SHARE = 0.96, 0.03
-_INSTALL = f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora"
+_CHUNK = "training.loss_chunk_tokens"
+# Logits of so many tokens are small beside a model's weights.
+_CHUNK_TOKENS = 1024
+# A card this full has no room for the workspace of a kernel; a machine with this little left begins to swap.
+_FULL_SHARE = 0.96
+_LEAST_FREE_SHARE = 0.03
+# A longer run is thinned out: growth shows in a few hundred peaks.
 _MOST_PEAKS = 500
 # What grows steadily has in none of four parts much less than a third of the growth between the first and the last.
-_PARTS, _LEAST_IN_A_PART, _STEADY_SHARE = 4, 2, 0.24
-_LEAST_READINGS = 6
+_PARTS = 4
+_LEAST_IN_A_PART = 2
+_STEADY_SHARE = 0.24
 # Larger passes are compared where the memory is under pressure: elsewhere longer rows are slower by themselves.
-_PRESSED_SHARE, _SLOWER_SHARE, _LEAST_SPREAD = 0.9, 0.9, 1.2
+_PRESSED_SHARE = 0.9
+_SLOWER_SHARE = 0.9
+# Thirds of the steps whose sizes differ by less, or that are fewer steps, tell nothing.
+_LEAST_SPREAD = 1.2
+_LEAST_STEPS = 6
 # A process settles after its first evaluation, sample and checkpoint.
-_LEAST_GROWTH, _LEAST_GROWTH_BYTES = 0.1, 64 * MIB
+_LEAST_GROWTH = 0.1
+_LEAST_GROWTH_BYTES = 64 * MIB
 
 
 @symptom("Memory nearly full", least_share=0)
@@ -69,7 +79,6 @@ def memory_full(view: RunView) -> Cause | None:
     return Cause(
         cause="Memory is nearly full: a longer row, an evaluation or another process may end the run.",
         evidence=evidence,
-        share=0.0,
         is_fault=not is_card,
         fix=fix,
         advice="or " * bool(fix) + ", ".join(others),
@@ -77,55 +86,58 @@ def memory_full(view: RunView) -> Cause | None:
 
 
 def _less_at_a_time(view: RunView) -> tuple[Patch | None, list[str]]:
-    """The first that is not in force yet, as settings of the next run, and the others in words."""
+    """Return the first remedy that is not in force yet, as settings of the next run, and the others in words."""
     plan = view.plan
     if plan is None:
         return None, ["a smaller micro-batch", "shorter rows"]
-    found: list[tuple[Patch | None, str]] = []
+    ways: list[tuple[Patch | None, str]] = []
     if (rows := plan.per_device_train_batch_size) > 1:
-        found.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
+        ways.append(({MICRO: -(-rows // 2), ACCUMULATION: "auto"}, f"a micro-batch of {-(-rows // 2)}"))
     if view.on_gpu and plan.tuning_method in ("full", "lora") and plan.base_model:
         # Whether it can be, a plan says: it needs a library, and layers that can be packed.
-        found.append((None, f'{METHOD_KEY} = "qlora"'))
-    found.append((None, "shorter rows"))
+        ways.append((None, f'{METHOD_KEY} = "qlora"'))
+    ways.append((None, "shorter rows"))
     if plan.gradient_checkpointing is False:
-        found.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
+        ways.append(({CHECKPOINTING: True}, f"{CHECKPOINTING} = true"))
     if plan.lora_rank and plan.lora_rank > 1:
-        found.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
-    fix = next((patch for patch, _ in found if patch), None)
-    return fix, [words for patch, words in found if patch is None or patch is not fix]
+        ways.append((None, f"a smaller tuning.r than {plan.lora_rank}"))
+    fix = next((patch for patch, _ in ways if patch), None)
+    return fix, [words for patch, words in ways if patch is None or patch is not fix]
 
 
 @symptom("Batch too large", needs_steps=False, least_share=0)
 def batch_too_large(view: RunView) -> Cause | None:
     """Once memory is nearly full, larger micro-batches are slower, and the longest rows can end the run."""
-    plan, reduced = view.plan, [one for one in view.state.problems if isinstance(one, MicroBatchReduced)]
+    plan, reduced = view.plan, [event for event in view.state.problems if isinstance(event, MicroBatchReduced)]
     if plan is None:
         return None
     if reduced:
-        last, what = reduced[-1], {one.what for one in reduced}
-        key = MICRO if "training" in what else EVAL_BATCH
-        rows = min(one.rows for one in reduced if one.what == ("training" if key == MICRO else last.what))
+        last, passes = reduced[-1], {event.what for event in reduced}
+        key = MICRO if "training" in passes else EVAL_BATCH
+        rows = min(event.rows for event in reduced if event.what == ("training" if key == MICRO else last.what))
         return Cause(
             cause="A batch did not fit into memory, so it was made smaller during the run.",
             evidence=f"{last.rows_before} rows per batch until step {last.step:,}, {last.rows} from then on",
-            share=0.0,
             fix={key: rows} | ({ACCUMULATION: "auto"} if key == MICRO else {}),
         )
     return _slower_when_full(view, plan.per_device_train_batch_size)
 
 
 def _slower_when_full(view: RunView, rows: int) -> Cause | None:
-    """Of the last steps those with the most positions against those with the fewest, while the memory is full."""
+    """Compare the last steps with the most positions with those with the fewest, if memory is nearly full."""
     used, total = view.gpu_mean("memory_used_bytes"), view.gpu_mean("memory_bytes")
     if not used or not total or used < _PRESSED_SHARE * total or rows < 2:
         return None
-    steps = sorted((one for one in view.state.recent if one.positions), key=lambda one: one.positions)
+    steps = sorted((step for step in view.state.recent if step.positions), key=lambda step: step.positions)
     third = len(steps) // 3
-    if third < _LEAST_READINGS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
+    if third < _LEAST_STEPS or steps[-third].positions < _LEAST_SPREAD * steps[third - 1].positions:
         return None
-    small, large = (_positions_a_second(part) for part in (steps[:third], steps[-third:]))
-    if not large or large > _SLOWER_SHARE * small:
+    small, large = (
+        sum(step.positions for step in part)
+        / max(sum(step.forward_seconds + step.backward_seconds for step in part), 1e-9)
+        for part in (steps[:third], steps[-third:])
+    )
+    if large > _SLOWER_SHARE * small:
         return None
     return Cause(
         cause="The micro-batch is too large for memory: large batches are slower than small ones.",
@@ -138,63 +150,48 @@ def _slower_when_full(view: RunView, rows: int) -> Cause | None:
     )
 
 
-def _positions_a_second(steps: Sequence[StepDone]) -> float:
-    seconds = sum(one.forward_seconds + one.backward_seconds for one in steps)
-    return sum(one.positions for one in steps) / seconds if seconds > 0 else 0.0
+def _remedies_of_gradient_checkpointing(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if not basis.setup.gradient_checkpointing:
+        row_tokens = basis.setup.longest_row or basis.config.data.max_length
+        slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
+        yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
 
 
-class GradientCheckpointing(Rule):
+@rule(
+    "Gradient checkpointing",
+    150,
+    CHECKPOINTING,
+    published="memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)",
+    remedies=_remedies_of_gradient_checkpointing,
+)
+def gradient_checkpointing(context: Context) -> Verdict:
     """Checkpointing pays off only if memory, not time, is short.
 
     Source: Chen et al., Training Deep Nets with Sublinear Memory Cost, arXiv:1604.06174.
     """
-
-    name, title, order = "gradient_checkpointing", "Gradient checkpointing", 150
-    settings = (CHECKPOINTING,)
-    published = "memory grows with the square root of the layer count, for one more forward pass (arXiv:1604.06174)"
-
-    def before(self, context: Context) -> Verdict:
-        is_on = context.config.training.gradient_checkpointing
-        other = context.basis.changed({CHECKPOINTING: not is_on}).setup
-        now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
-        sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
-        sentence += "without checkpointing" if is_on else "with checkpointing"
-        if is_on:
-            return _checkpointing_on(context, other, sentence)
-        if is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
-            sentence += f"; memory is short, and checkpointing makes steps {_cost_words(context)}"
-            return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
-        sentence += f", which would make steps {_cost_words(context)}"
+    is_on = context.config.training.gradient_checkpointing
+    other = context.basis.changed({CHECKPOINTING: not is_on}).setup
+    now, changed = context.planned.memory_bytes.value, memory_with(context, setup=other)
+    sentence = f"{'on' if is_on else 'off'}: {format_bytes(now)} in total, {format_bytes(changed)} "
+    sentence += "without checkpointing" if is_on else "with checkpointing"
+    cost = context.planned.checkpointing_cost
+    longer = f"{percent(cost.value)} longer: {cost.reason}" if cost else "longer"
+    if not is_on and is_short(context) and (way_to_fit(context) or {}).get(CHECKPOINTING):
+        sentence += f"; memory is short, and checkpointing makes steps {longer}"
+        return warned(sentence, fix={CHECKPOINTING: True}, switch="checkpointing: off")
+    if not is_on:
+        sentence += f", which would make steps {longer}"
         return passed(sentence, switch="checkpointing: off, not needed", opposite={CHECKPOINTING: True})
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if not basis.setup.gradient_checkpointing:
-            row_tokens = basis.setup.longest_row or basis.config.data.max_length
-            slower = percent(recomputed_share(basis.shape, basis.setup, row_tokens))
-            yield Remedy(patch={CHECKPOINTING: True}, rank=4, costs=f"about {slower} slower")
-
-
-def _checkpointing_on(context: Context, without: TrainingSetup, sentence: str) -> Verdict:
-    """A batch that can be cut further needs no checkpointing, as long as a pass keeps the processor busy."""
-    rows = _rows_without(context, without)
-    if rows == 0:
-        sentence += f"; the run needs checkpointing to fit, and steps take {_cost_words(context)}"
+    if (rows := _rows_without(context, other)) == 0:
+        sentence += f"; the run needs checkpointing to fit, and steps take {longer}"
         return passed(sentence, switch="checkpointing on", opposite={CHECKPOINTING: False})
-    fits = f"a micro-batch of {rows} fits without it"
-    sentence += f"; {fits}, and checkpointing makes steps {_cost_words(context)}"
+    # A batch that can be cut further needs none, as long as a pass keeps the processor busy.
+    sentence += f"; a micro-batch of {rows} fits without it, and checkpointing makes steps {longer}"
     return warned(sentence, fix={CHECKPOINTING: False}, switch="checkpointing on")
 
 
-def _cost_words(context: Context) -> str:
-    """`33 % longer: its layers are computed forward twice`."""
-    if (cost := context.planned.checkpointing_cost) is None:
-        share = recomputed_share(context.basis.shape, context.basis.setup, context.planned.longest_row)
-        return f"about {percent(share)} longer"
-    return f"{percent(cost.value)} longer: {cost.reason}"
-
-
 def _rows_without(context: Context, without: TrainingSetup) -> int:
-    """Rows of a pass that fit without it and keep the processor busy; 0 when there are too few."""
+    """Return the rows of a pass that fit without checkpointing and keep the processor busy; 0 if there are too few."""
     budget, training = context.basis.room.budget_bytes, context.config.training
     if budget is None:
         return 0
@@ -208,67 +205,71 @@ def _rows_without(context: Context, without: TrainingSetup) -> int:
 
 
 def other_method(config: Config, name: str) -> Patch:
-    """The tuning method, without layers that were chosen for the one before: beside adapters all are frozen."""
+    """Return the tuning method, without layers that were chosen for another one: beside adapters all are frozen."""
     return {METHOD_KEY: name, LAYERS_KEY: ""} if config.tuning.trainable_layers else {METHOD_KEY: name}
 
 
-class WeightsInFourBits(Rule):
+def _remedies_of_four_bits(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
+        needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
+        yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
+
+
+@rule(
+    "4-bit weights",
+    295,
+    METHOD_KEY,
+    LAYERS_KEY,
+    published="4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)",
+    remedies=_remedies_of_four_bits,
+)
+def four_bits(context: Context) -> Verdict:
     """Frozen weights need not be exact; each matmul unpacks them first, which takes time.
 
     Source: Dettmers et al., QLoRA, arXiv:2305.14314.
     """
-
-    name, title, order = "four_bits", "4-bit weights", 295
-    settings = (METHOD_KEY, LAYERS_KEY)
-    published = "4.127 bits per parameter (QLoRA, arXiv:2305.14314, section 3)"
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        if context.config.is_from_scratch:
-            return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
-        if plan.device != "cuda":
-            return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
-        weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
-        if context.config.tuning.in_four_bits:
-            return passed(
-                f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
-            )
-        sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
-        if not is_short(context):
-            return passed(
-                f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long"
-            )
-        free = format_bytes(context.basis.room.budget_bytes)
-        try:
-            needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
-        except ConfigError as error:
-            return warned(f"{sentence}, too much for the {free} available", advice=str(error))
-        sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
-        if context.hardware.libraries.get(BITSANDBYTES) is None:
-            return warned(sentence, advice=_INSTALL)
-        return warned(sentence, fix=other_method(context.config, "qlora"))
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.setup.device == "cuda" and not basis.setup.four_bits and not basis.config.is_from_scratch:
-            needs = "" if basis.hardware.libraries.get(BITSANDBYTES) else BITSANDBYTES
-            yield Remedy(patch=other_method(basis.config, "qlora"), rank=7, costs="a quarter slower", needs=needs)
+    plan = context.planned
+    if context.config.is_from_scratch:
+        return not_applicable("every weight of a model from scratch is trained: none can be frozen in 4 bits")
+    if plan.device != "cuda":
+        return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
+    weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
+    if context.config.tuning.in_four_bits:
+        return passed(
+            f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
+        )
+    sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
+    if not is_short(context):
+        return passed(f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long")
+    free = format_bytes(context.basis.room.budget_bytes)
+    try:
+        needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
+    except ConfigError as error:
+        return warned(f"{sentence}, too much for the {free} available", advice=str(error))
+    sentence += f", too much; with 4-bit weights the run needs {format_bytes(needed)} of the {free} available"
+    if context.hardware.libraries.get(BITSANDBYTES) is None:
+        return warned(sentence, advice=f"uv pip install {BITSANDBYTES}, then --set tuning.method=qlora")
+    return warned(sentence, fix=other_method(context.config, "qlora"))
 
 
-class LossInChunks(Rule):
-    """Logits that are computed for a few tokens at a time take hardly any memory."""
+def _remedies_of_loss_in_chunks(basis: Basis, budget: float) -> Iterator[Remedy]:
+    if basis.shape.logits and (not basis.setup.loss_chunk_tokens or basis.setup.loss_chunk_tokens > _CHUNK_TOKENS):
+        yield Remedy(patch={_CHUNK: _CHUNK_TOKENS}, rank=3)
 
-    name = "loss_in_chunks"
-    settings = (_CHUNK,)
 
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        if basis.shape.logits and (not basis.setup.loss_chunk_tokens or basis.setup.loss_chunk_tokens > _CHUNK_TOKENS):
-            yield Remedy(patch={_CHUNK: _CHUNK_TOKENS}, rank=3)
+loss_in_chunks = Rule(
+    name="loss_in_chunks",
+    title="",
+    why="Logits that are computed for a few tokens at a time take hardly any memory.",
+    settings=(_CHUNK,),
+    remedies=_remedies_of_loss_in_chunks,
+)
 
 
 @symptom("Memory growing")
 def memory_growing(view: RunView) -> Cause | None:
     """Memory is stable once batches of all sizes have run; steady growth ends in an out-of-memory error."""
-    used = _peaks_on_card(view) if view.on_gpu else _resident(view)
+    used = _memory_by_step(view)
     used = used[len(used) // 5 :]
     size = len(used) // _PARTS
     if size < _LEAST_IN_A_PART:
@@ -281,17 +282,21 @@ def memory_growing(view: RunView) -> Cause | None:
     if not is_steady or growth < max(_LEAST_GROWTH * parts[0], _LEAST_GROWTH_BYTES):
         return None
     (first_step, first), (last_step, last) = used[0], used[-1]
-    if last - first <= _kernel_bytes(view) or _has_new_sizes(view, used[-size][0]):
+    kernel_bytes = (view.plan.kernel_bytes or 0) if view.plan else 0
+    if last - first <= kernel_bytes or _has_new_sizes(view, used[-size][0]):
         return None
     steps = max(last_step - first_step, 1)
     each = max(last - first, 0.0) / steps
     total = view.state.total_steps
     at_the_end = last + each * max(total - last_step, 0)
-    free = _free_bytes(view)
+    free = view.mean("memory_available_bytes")
+    if view.on_gpu:
+        whole, in_use = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
+        free = None if whole is None or in_use is None else whole - in_use
     missing = free is not None and at_the_end - last > free
     share = 1 - (last_step + free / each) / total if missing and free is not None and each and total else 0.0
-    what = "peak GPU memory" if view.on_gpu else "resident memory of the process"
-    grown = f"{what}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
+    kind = "peak GPU memory" if view.on_gpu else "resident memory of the process"
+    grown = f"{kind}: {format_bytes(first)} at step {first_step:,}, {format_bytes(last)} at step {last_step:,}"
     will = f"; {format_bytes(at_the_end)} at step {total:,} if growth continues" if last_step < total else ""
     return Cause(
         cause="Memory grows from step to step, although the batches do not.",
@@ -302,120 +307,102 @@ def memory_growing(view: RunView) -> Cause | None:
     )
 
 
-def _resident(view: RunView) -> list[tuple[int, float]]:
-    """(step, bytes) of the readings that tell it."""
-    return [(one.step, used) for one in view.all_readings if (used := one.process_memory_bytes) is not None]
-
-
-def _peaks_on_card(view: RunView) -> list[tuple[int, float]]:
-    """(step, bytes) of this start, a few hundred at the most. A card has other users too, and torch keeps more than it
-    has allocated: what the driver reads is neither."""
+def _memory_by_step(view: RunView) -> list[tuple[int, float]]:
+    """Return (step, bytes) of this start: the memory of the process, or on a GPU a few hundred peaks of what torch
+    allocated. A card has other users too, and torch keeps more than it has allocated: what the driver reads is neither.
+    """
+    if not view.on_gpu:
+        return [
+            (reading.step, used) for reading in view.all_readings if (used := reading.process_memory_bytes) is not None
+        ]
     state = view.state
     first = bisect_right(state.steps, view.first_step + WARM_UP_STEPS)
     peaks = [(step, float(peak)) for step, peak in zip(state.steps[first:], state.peaks[first:], strict=True) if peak]
     return peaks[:: max(1, len(peaks) // _MOST_PEAKS)]
 
 
-def _free_bytes(view: RunView) -> float | None:
-    if not view.on_gpu:
-        return view.mean("memory_available_bytes")
-    total, used = view.gpu_mean("memory_bytes"), view.gpu_mean("memory_used_bytes")
-    return None if total is None or used is None else total - used
-
-
-def _kernel_bytes(view: RunView) -> int:
-    return (view.plan.kernel_bytes or 0) if view.plan else 0
-
-
 def _has_new_sizes(view: RunView, since_step: int) -> bool:
-    """Whether passes of a size came that none before had; on a card, larger ones: only these raise the peak.
+    """Return whether passes of a new size came; on a card, of a larger one: only these raise the peak.
 
     A step tells how many positions its passes have together, so the size is that of a mean one, and a `coarse` one:
     sums of several passes differ long after each pass has come.
     """
     passes = max(view.plan.gradient_accumulation_steps, 1) if view.plan else 1
-    found: dict[int, int] = {}
+    first_steps: dict[int, int] = {}
     for positions, step in view.state.first_steps.items():
         mean = -(-positions // passes)
         size = coarse(mean, most=2 * mean)
-        found[size] = min(step, found.get(size, step))
+        first_steps[size] = min(step, first_steps.get(size, step))
     if view.on_gpu:
-        return found.get(max(found, default=0), 0) > since_step
-    return max(found.values(), default=0) > since_step
+        return first_steps.get(max(first_steps, default=0), 0) > since_step
+    return max(first_steps.values(), default=0) > since_step
 
 
-class MemoryFits(Rule):
+@rule(
+    "Enough memory",
+    330,
+    MICRO,
+    ACCUMULATION,
+    EVAL_BATCH,
+    CHECKPOINTING,
+    during=(memory_full, batch_too_large, memory_growing),
+)
+def memory(context: Context) -> Verdict:
     """A run that exhausts memory is killed by the system, or swaps and becomes very slow."""
-
-    name, title, order = "memory", "Enough memory", 330
-    settings = (MICRO, ACCUMULATION, EVAL_BATCH, CHECKPOINTING)
-    during = (memory_full, batch_too_large, memory_growing)
-
-    def before(self, context: Context) -> Verdict:
-        room, needed = context.basis.room, context.planned.memory_bytes.value
-        if room.free_bytes is None:
-            return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
-        sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
-        if room.free_bytes:
-            sentence += f", {needed / room.free_bytes:.0%}"
-        details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
-        details += [
-            f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts
-        ]
-        if not is_short(context):
-            if shortage := _host_shortage(context):
-                return failed(
-                    shortage, *details, advice="close other programs, or raise the limit of the container or job"
-                )
+    room, needed = context.basis.room, context.planned.memory_bytes.value
+    if room.free_bytes is None:
+        return not_applicable(f"the run needs {format_bytes(needed)}; free memory is not reported")
+    sentence = f"the run needs {format_bytes(needed)} of {format_bytes(room.free_bytes)} free on {room.where}"
+    if room.free_bytes:
+        sentence += f", {needed / room.free_bytes:.0%}"
+    details = [f"{part.name}: {format_bytes(part.bytes)}" for part in context.planned.memory_parts if part.bytes]
+    details += [f"host memory, {part.name}: {format_bytes(part.bytes)}" for part in context.planned.host_memory_parts]
+    if not is_short(context):
+        # The machine itself may have too little beside a card that has enough.
+        host, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
+        if host is None or free is None or host.value <= free:
             return passed(sentence, *details)
-        fix = way_to_fit(context)
-        verdict = failed if needed > room.free_bytes else warned
-        return verdict(sentence, *details, fix=fix, advice="" if fix else _what_fits(context))
+        shortage = f"the run needs {format_bytes(host.value)} of host memory in addition to GPU memory"
+        advice = "close other programs, or raise the limit of the container or job"
+        return failed(f"{shortage}, but only {format_bytes(free)} are free", *details, advice=advice)
+    advice = ""
+    if (fix := way_to_fit(context)) is None:
+        advice = f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
+        if with_library := way_to_fit(context, as_if_installed=True):
+            settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
+            advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
+    verdict = failed if needed > room.free_bytes else warned
+    return verdict(sentence, *details, fix=fix, advice=advice)
 
 
-def _host_shortage(context: Context) -> str:
-    """A run on a GPU for which the machine itself has too little free; empty where it has enough, or nobody knows."""
-    needed, free = context.planned.host_memory_bytes, context.hardware.memory_available_bytes
-    if needed is None or free is None or needed.value <= free:
-        return ""
-    wanted = f"the run needs {format_bytes(needed.value)} of host memory in addition to GPU memory"
-    return f"{wanted}, but only {format_bytes(free)} are free"
-
-
-def _what_fits(context: Context) -> str:
-    if with_library := way_to_fit(context, as_if_installed=True):
-        settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
-        return f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
-    return f"{smaller_model(context)} or lower data.max_length: not even one row at a time fits"
-
-
-class SplitModel(Rule):
+@rule(
+    "Sharding and offloading",
+    335,
+    OFFLOAD,
+    STRATEGY,
+    published="stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)",
+)
+def split_model(context: Context) -> Verdict:
     """The parts of a sharded or offloaded model are transferred to the GPU in every pass.
 
     Source: Rajbhandari et al., ZeRO, arXiv:1910.02054, section 7: stage 3 communicates 1.5 times as much as copies do.
     """
-
-    name, title, order = "split_model", "Sharding and offloading", 335
-    settings = (OFFLOAD, STRATEGY)
-    published = "stage 3 of ZeRO communicates 1.5 times as much as ddp (arXiv:1910.02054, section 7)"
-
-    def before(self, context: Context) -> Verdict:
-        plan, room = context.planned, context.basis.room
-        strategy, offloads = plan.strategy.value, plan.cpu_offload.value
-        if not offloads and strategy == "ddp":
-            return not_applicable("the model is neither sharded nor offloaded")
-        how = f"sharded by {strategy}"
-        if offloads:
-            how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
-        switch = "offloaded" if offloads else strategy
-        whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
-        needed = memory_with(context, setup=whole)
-        sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
-        if room.budget_bytes is None:
-            return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
-        sentence += f" (usable: {format_bytes(room.budget_bytes)})"
-        if needed > room.budget_bytes:
-            return passed(sentence, switch=switch)
-        is_written = context.config.distributed.strategy != "auto"
-        fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
-        return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)
+    plan, room = context.planned, context.basis.room
+    strategy, offloads = plan.strategy.value, plan.cpu_offload.value
+    if not offloads and strategy == "ddp":
+        return not_applicable("the model is neither sharded nor offloaded")
+    how = f"sharded by {strategy}"
+    if offloads:
+        how = f"weights, gradients and optimizer state are on the host, {plan.cpu_offload.reason}"
+    switch = "offloaded" if offloads else strategy
+    whole = replace(context.basis.setup, cpu_offload=False, shards=1, zero_stage=0)
+    needed = memory_with(context, setup=whole)
+    sentence = f"{how}; otherwise {room.where} would need {format_bytes(needed)}"
+    if room.budget_bytes is None:
+        return not_applicable(f"{sentence}, and free memory is not reported", switch=switch)
+    sentence += f" (usable: {format_bytes(room.budget_bytes)})"
+    if needed > room.budget_bytes:
+        return passed(sentence, switch=switch)
+    is_written = context.config.distributed.strategy != "auto"
+    fix = ({OFFLOAD: False} if offloads else {}) | ({STRATEGY: "auto"} if is_written else {})
+    return warned(f"{sentence}: the whole model would fit", fix=fix, switch=switch)

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import IDLE_GPU, Remedy, Rule, Verdict, not_applicable, passed, percent, warned
+from tui_trainer.advice.contract import IDLE_GPU, Remedy, Verdict, not_applicable, passed, rule, warned
 from tui_trainer.advice.remedies import is_short, way_to_fit
 from tui_trainer.advice.rules.memory import other_method
 from tui_trainer.config.sections import MODEL_KEY
@@ -25,70 +24,60 @@ from tui_trainer.planning.duration import training_flops
 from tui_trainer.planning.measured_steps import LASTING
 from tui_trainer.tasks import find_task
 from tui_trainer.tuning.some_layers import LAYERS_KEY
-from tui_trainer.units import format_bytes, format_count, format_number, format_seconds
+from tui_trainer.units import format_bytes, format_count, format_number, format_seconds, percent
 
 _WIDTH, LAYERS = "model.scratch.hidden_size", "model.scratch.num_hidden_layers"
+_RANK, _ALPHA = "tuning.r", "tuning.lora_alpha"
 # Compute is spent best at 20 tokens read for each parameter (Hoffmann et al., arXiv:2203.15556). Below a hundredth of
 # that, a smaller model reaches a lower loss in the same time.
 _LEAST_TOKENS_A_PARAMETER = 0.2
-_TABLE = "model.scratch."
-_DAY_SECONDS, _SHORT_SECONDS = 86_400.0, 3600.0
-# What differs less is another model and no smaller one.
-_SMALLER, _LARGER = 0.8, 1.5
+# A run that is longer asks for a smaller model; one that is shorter has time for a larger one.
+_DAY_SECONDS = 86_400.0
+_SHORT_SECONDS = 3600.0
+# What differs less is another model and no smaller or larger one.
+_SMALLER = 0.8
+_LARGER = 1.5
 # A tokenizer that needs so many times as many tokens for the text does not know its language.
 _OTHER_LANGUAGE = 1.5
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Other:
-    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
-
-    name: str
-    parameters: int
-    seconds: float | None
-    memory_bytes: int
-    speaks: str
-    """What its tokenizer makes of the text."""
-
-    @property
-    def words(self) -> str:
-        """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (its tokenizer is the same)`."""
-        takes = "" if self.seconds is None else f" would take about {format_seconds(self.seconds)}"
-        needs = f"with {format_bytes(self.memory_bytes)} of memory ({self.speaks})"
-        return f"{self.name}, {format_count(self.parameters)},{takes} {needs}"
-
-
-_RANK = "tuning.r"
 _USUAL_RANK = 16
 # Attention holds a third of a layer's weights. With adapters there alone LoRA stays behind the training of all weights,
 # with adapters on every linear layer it does not (QLoRA, arXiv:2305.14314, section 4 and figure 2).
 _LEAST_ADAPTED_SHARE = 0.5
 # A weight holds 2 bits of what a text says (Allen-Zhu and Li, arXiv:2404.05405); a token of text says about 1.
-_BITS_A_PARAMETER, _BITS_A_TOKEN = 2.0, 1.0
-_LEAST_SCALE, _GOOD_SCALE, _MOST_SCALE = 0.5, 2.0, 4.0
+_BITS_A_PARAMETER = 2.0
+_BITS_A_TOKEN = 1.0
+# alpha = 2 r is usual (QLoRA, arXiv:2305.14314); a scale of a quarter or of twice that is another learning rate.
+_LEAST_SCALE = 0.5
+_GOOD_SCALE = 2.0
+_MOST_SCALE = 4.0
 
 
-class ModelSize(Rule):
+def _remedies_of_model_size(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """Yield LoRA, which trains other weights."""
+    if not basis.setup.has_adapter and not basis.config.is_from_scratch:
+        yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
+
+
+@rule(
+    "Model size",
+    200,
+    METHOD_KEY,
+    LAYERS_KEY,
+    _WIDTH,
+    LAYERS,
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+    remedies=_remedies_of_model_size,
+)
+def model_size(context: Context) -> Verdict:
     """Time and memory grow with the number of parameters; the text limits what they can learn.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-
-    name, title, order = "model_size", "Model size", 200
-    settings = (METHOD_KEY, LAYERS_KEY, _WIDTH, LAYERS)
-    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
-
-    def before(self, context: Context) -> Verdict:
-        plan = context.planned
-        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-        # Over the whole run, what is read again counted again.
-        read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
-        return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """LoRA trains other weights."""
-        if not basis.setup.has_adapter and not basis.config.is_from_scratch:
-            yield Remedy(patch=other_method(basis.config, "lora"), rank=6)
+    plan = context.planned
+    rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+    # Over the whole run, what is read again counted again.
+    read = rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+    return (_from_scratch if context.config.is_from_scratch else _pretrained)(context, read)
 
 
 def _from_scratch(context: Context, read: float) -> Verdict:
@@ -103,7 +92,7 @@ def _from_scratch(context: Context, read: float) -> Verdict:
 
 
 def _pretrained(context: Context, read: float) -> Verdict:
-    """Few tokens are no fault here: what the model knows it brings along. Memory is what decides."""
+    """Judge a pretrained model by memory: few tokens are no fault, since it brings along what it knows."""
     plan, room = context.planned, context.basis.room
     trained, whole = plan.trained_parameters.value, plan.parameters.value
     lasting = sum(part.bytes for part in plan.memory_parts if part.name in LASTING)
@@ -120,10 +109,8 @@ def _pretrained(context: Context, read: float) -> Verdict:
 
 
 def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
-    """The largest model below the limit that differs in one setting: the width, else the number of layers.
-
-    None where a config.json gives the shape, which no setting changes.
-    """
+    """Return settings of the largest model below the limit that differs in one setting: the width, else the number of
+    layers; None if a config.json gives the shape, which no setting changes."""
     if context.config.model.model_name_or_path:
         return None
     scratch, vocabulary = context.config.model.scratch, context.planned.vocabulary.value
@@ -133,72 +120,83 @@ def _smaller(context: Context, most_parameters: int) -> dict[str, Any] | None:
     fewer_layers = ({"num_hidden_layers": layers} for layers in range(layers - 1, 0, -1))
     for change in chain(narrower, fewer_layers):
         if scratch_shape(scratch.model_copy(update=change), vocabulary).parameters <= most_parameters:
-            return {f"{_TABLE}{name}": value for name, value in change.items()}
+            return {f"model.scratch.{name}": value for name, value in change.items()}
     return None
 
 
-class ModelChoice(Rule):
+@rule(
+    "Smaller and larger models",
+    202,
+    MODEL_KEY,
+    published="DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)",
+)
+def model_choice(context: Context) -> Verdict:
     """Compares this model with a smaller and a larger one by time and memory.
 
     Source: Sanh et al., DistilBERT, arXiv:1910.01108.
     """
-
-    name, title, order = "model_choice", "Smaller and larger models", 202
-    settings = (MODEL_KEY,)
-    published = "DistilBERT is 40 % smaller and 60 % faster than BERT (arXiv:1910.01108)"
-
-    def before(self, context: Context) -> Verdict:
-        plan, config = context.planned, context.config
-        kinds = find_task(config.task.type).architectures
-        if config.is_from_scratch or not kinds:
-            return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
-        own, budget = plan.parameters.value, context.basis.room.budget_bytes
-        # A smaller one with a larger vocabulary may need more memory.
-        less = min(budget or math.inf, context.basis.needed_bytes())
-        smaller = _fitting(context, _sorted(kinds, 0, _SMALLER * own, reverse=True), less)
-        words = f"{format_count(own)} parameters"
-        too_long = context.duration_seconds is not None and context.duration_seconds > _DAY_SECONDS
-        if is_short(context) or too_long:
-            reason = "do not fit" if is_short(context) else "take longer than 1 day"
-            quick = next((one for one in smaller if (one.seconds or 0) <= _DAY_SECONDS), None)
-            if quick is None:
-                none = f"{words} {reason}, and no model in the catalogue is small enough"
-                return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
-            here = _folder_of(context, quick.name) is not None
-            advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
-            fix = {MODEL_KEY: quick.name} if here else None
-            return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
-        details = [f"smaller: {one.words}" for one in islice(smaller, 1)]
-        earlier = context.earlier
-        busy = earlier.busy_share if earlier and context.device == "cuda" else None
-        is_idle = busy is not None and busy < IDLE_GPU
-        if earlier and busy is not None and is_idle:
-            words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
-        if is_idle or (context.duration_seconds is not None and context.duration_seconds <= _SHORT_SECONDS):
-            # Here there is time, or a card, for more.
-            larger = _sorted(kinds, _LARGER * own, float("inf"), reverse=False)
-            fits = next((one for one in _fitting(context, larger, budget) if (one.seconds or 0) <= _DAY_SECONDS), None)
-            details += [f"larger: {fits.words}"] if fits else []
-        return passed("; ".join([words, *details]), *details)
+    plan, config = context.planned, context.config
+    task, earlier = find_task(config.task.type), context.earlier
+    if config.is_from_scratch:
+        return not_applicable("a model from scratch has no alternatives by name: its size is a setting")
+    if not task.architectures:
+        return not_applicable(f"no models of the catalogue are known to be tuned for {config.task.type}")
+    own, budget = plan.parameters.value, context.basis.room.budget_bytes
+    # A smaller one with a larger vocabulary may need more memory.
+    less = min(budget or math.inf, context.basis.needed_bytes())
+    smaller = _others(context, 0, _SMALLER * own, less, reverse=True)
+    words, seconds = f"{format_count(own)} parameters", context.duration_seconds
+    if is_short(context) or (seconds is not None and seconds > _DAY_SECONDS):
+        reason = "do not fit" if is_short(context) else "take longer than 1 day"
+        quick = next((other for other in smaller if (other.seconds or 0) <= _DAY_SECONDS), None)
+        if quick is None:
+            none = f"{words} {reason}, and no model in the catalogue is small enough"
+            return warned(none, advice="lower data.max_length, or use less data (data.max_rows)")
+        here = find_model(quick.name, head=task.head).folder is not None
+        advice = "" if here else f"tui-trainer download {quick.name}, then --model {quick.name}"
+        fix = {MODEL_KEY: quick.name} if here else None
+        return warned(f"{words} {reason}; {quick.words}", fix=fix, advice=advice)
+    details = [f"smaller: {other.words}" for other in islice(smaller, 1)]
+    busy = earlier.busy_share if earlier and context.device == "cuda" else None
+    is_idle = busy is not None and busy < IDLE_GPU
+    if earlier and busy is not None and is_idle:
+        words += f", which kept the GPU {percent(busy)} busy in run {earlier.name}"
+    if is_idle or (seconds is not None and seconds <= _SHORT_SECONDS):
+        # Here there is time, or a card, for more.
+        larger = _others(context, _LARGER * own, math.inf, budget)
+        fits = next((other for other in larger if (other.seconds or 0) <= _DAY_SECONDS), None)
+        details += [f"larger: {fits.words}"] if fits else []
+    return passed("; ".join([words, *details]), *details)
 
 
-def _sorted(kinds: tuple[str, ...], low: float, high: float, *, reverse: bool) -> list[CatalogueEntry]:
-    def fits(entry: CatalogueEntry) -> bool:
-        kind = str((entry.config.get("architectures") or [""])[0])
-        return low <= entry.parameters <= high and kind.endswith(kinds)
+@dataclass(frozen=True, slots=True)
+class _Other:
+    """Another model in the place of this one. Seconds are None where only a measured step can tell."""
 
-    return sorted(filter(fits, all_entries()), key=lambda entry: entry.parameters, reverse=reverse)
+    name: str
+    seconds: float | None
+    words: str
+    """`distilgpt2, 81.9 M, would take about 2 h 10 min with 2.1 GiB of memory (a vocabulary of the same size)`."""
 
 
-def _fitting(context: Context, entries: list[CatalogueEntry], budget: float | None) -> Iterator[_Other]:
-    for entry in entries:
-        other = _instead(context, entry)
-        if other is not None and (budget is None or other.memory_bytes <= budget):
+def _others(
+    context: Context, least: float, most: float, budget: float | None, *, reverse: bool = False
+) -> Iterator[_Other]:
+    """Yield the catalogue's models for this task of so many parameters, as far as they fit, by their size."""
+    kinds = find_task(context.config.task.type).architectures
+    entries = [
+        entry
+        for entry in all_entries()
+        if least <= entry.parameters <= most and str((entry.config.get("architectures") or [""])[0]).endswith(kinds)
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.parameters, reverse=reverse):
+        if other := _instead(context, entry, math.inf if budget is None else budget):
             yield other
 
 
-def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
-    """The same run with this model; None where it cannot be planned."""
+def _instead(context: Context, entry: CatalogueEntry, budget: float) -> _Other | None:
+    """Return the same run with this model; None if it cannot be planned, does not fit, or does not know the
+    language."""
     plan, basis = context.planned, context.basis
     loaded = with_settings(basis.loaded, {MODEL_KEY: entry.name, "model.revision": "main"})
     try:
@@ -208,32 +206,30 @@ def _instead(context: Context, entry: CatalogueEntry) -> _Other | None:
         needed = replace(basis, loaded=loaded).trained_otherwise(basis.setup, shape).needed_bytes()
     except (InputError, LookupError, ValueError):
         return None
-    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
-    times = flops(shape) / flops(basis.shape)
-    seconds = None if context.duration_seconds is None else context.duration_seconds * times
-    if (speaks := _language(context, entry)) is None:
+    if needed > budget or (speaks := _language(context, entry)) is None:
         return None
     # As many times the tokens of this tokenizer take as many times the time; what is not measured counts as the same.
-    words, times = speaks
-    seconds = None if seconds is None else seconds * times
-    return _Other(name=entry.name, parameters=shape.parameters, seconds=seconds, memory_bytes=needed, speaks=words)
-
-
-def _folder_of(context: Context, name: str) -> Path | None:
-    return find_model(name, head=find_task(context.config.task.type).head).folder
-
-
-def _tokens_per_character(context: Context, name: str) -> float | None:
-    folder = _folder_of(context, name)
-    return tokens_per_character(folder, context.sample) if folder else None
+    language, times = speaks
+    flops = partial(training_flops, setup=basis.setup, tokens=1, row_tokens=plan.longest_row)
+    seconds, takes = None, ""
+    if context.duration_seconds is not None:
+        seconds = context.duration_seconds * flops(shape) / flops(basis.shape) * times
+        takes = f" would take about {format_seconds(seconds)}"
+    size, memory = format_count(shape.parameters), format_bytes(needed)
+    return _Other(entry.name, seconds, f"{entry.name}, {size},{takes} with {memory} of memory ({language})")
 
 
 def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | None:
-    """What its tokenizer makes of the text, in words, and how many times as many tokens as this model's; None where it
-    does not know the language."""
-    then = _tokens_per_character(context, entry.name)
+    """Return what the model's tokenizer makes of the text, in words, and how many times as many tokens as this model's;
+    None if it does not know the language."""
+
+    def tokens(name: str) -> float | None:
+        folder = find_model(name, head=find_task(context.config.task.type).head).folder
+        return tokens_per_character(folder, context.sample) if folder else None
+
     # Most are not here: then nothing is counted.
-    now = None if then is None else _tokens_per_character(context, context.config.model.model_name_or_path)
+    then = tokens(entry.name)
+    now = None if then is None else tokens(context.config.model.model_name_or_path)
     if now is None or then is None:
         same = entry.config.get("vocab_size") == context.planned.vocabulary.value
         unknown = "its tokenizer has not been downloaded, so the number of tokens is unknown"
@@ -243,78 +239,60 @@ def _language(context: Context, entry: CatalogueEntry) -> tuple[str, float] | No
     return f"{format_number(then, 2)} tokens/character, {format_number(now, 2)} for this model", then / now
 
 
-class LoraRank(Rule):
+@rule("LoRA rank", 204, _RANK, MODULES_KEY)
+def lora_rank(context: Context) -> Verdict:
     """The rank bounds what adapters can learn; beyond that it costs memory and time for nothing.
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 7.2.
     """
-
-    name, title, order = "lora_rank", "LoRA rank", 204
-    settings = (_RANK, MODULES_KEY)
-
-    def before(self, context: Context) -> Verdict:
-        plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
-        trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
-        if not tuning.has_adapter:
-            return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
-        layers = context.basis.setup.adapted(shape)
-        share = sum(layer.matrix_parameters for layer in layers) / sum(
-            layer.matrix_parameters for layer in shape.linears if not layer.is_head
-        )
-        sentence = (
-            f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
-            f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
-        )
-        # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
-        sizes = [(layer.inputs, layer.outputs) for layer in layers]
-        sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
-        most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
-        if tuning.r > most:
-            fix = min(_USUAL_RANK, _power_of_two(most))
-            return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
-        if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
-            return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
-        if _BITS_A_TOKEN * tokens > _BITS_A_PARAMETER * trained and 2 * tuning.r <= _power_of_two(most):
-            wider = _wide_enough(tuning.r, tokens / trained, _power_of_two(most))
-            return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
-        return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
-
-
-def _wide_enough(rank: int, tokens_a_parameter: float, most: int) -> int:
-    """The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it."""
-    wider = rank
-    while wider / rank * _BITS_A_PARAMETER < tokens_a_parameter * _BITS_A_TOKEN and 2 * wider <= most:
+    plan, tuning, shape = context.planned, context.config.tuning, context.basis.shape
+    trained, tokens = plan.trained_parameters.value, plan.train_tokens.value
+    if not tuning.has_adapter:
+        return not_applicable(f"all {format_count(trained)} parameters are trainable: there is no adapter")
+    layers = context.basis.setup.adapted(shape)
+    share = sum(layer.matrix_parameters for layer in layers) / sum(
+        layer.matrix_parameters for layer in shape.linears if not layer.is_head
+    )
+    sentence = (
+        f"rank {tuning.r} in a model of width {shape.hidden_size:,}: {format_count(trained)} trainable parameters "
+        f"({plan.trained_parameters.reason}) for {format_count(tokens)} tokens"
+    )
+    # The rank at which an adapter, r x (inputs + outputs), has as many weights as the narrowest layer.
+    sizes = [(layer.inputs, layer.outputs) for layer in layers]
+    sizes += [(tensor.rows, tensor.columns) for tensor in context.basis.setup.lora_experts]
+    most = min(inputs * outputs // (inputs + outputs) for inputs, outputs in sizes)
+    highest = 1 << max(0, most.bit_length() - 1)
+    if tuning.r > most:
+        fix = min(_USUAL_RANK, highest)
+        return warned(f"{sentence}; above rank {most} an adapter is larger than its layer", fix={_RANK: fix})
+    if share < _LEAST_ADAPTED_SHARE and not context.basis.setup.lora_experts:
+        return warned(f"{sentence}; adapters cover only {share:.0%} of the weights", fix={MODULES_KEY: ALL_LINEAR})
+    # The rank by doublings that holds all tokens, or the most there is; trained parameters grow with it.
+    wider = tuning.r
+    while wider / tuning.r * _BITS_A_PARAMETER * trained < _BITS_A_TOKEN * tokens and 2 * wider <= highest:
         wider *= 2
-    return wider
+    if wider > tuning.r:
+        return warned(f"{sentence}, more than adapters of this rank can learn", fix={_RANK: wider})
+    return passed(f"{sentence}; adapters cover {share:.0%} of the weights")
 
 
-def _power_of_two(most: int) -> int:
-    return 1 << max(0, most.bit_length() - 1)
-
-
-class LoraAlpha(Rule):
+@rule("LoRA scaling", 205, _ALPHA)
+def lora_alpha(context: Context) -> Verdict:
     """Lowering only the rank makes updates stronger: change lora_alpha with it.
 
     Source: Hu et al., LoRA, arXiv:2106.09685, section 4.1.
     """
-
-    name, title, order = "lora_alpha", "LoRA scaling", 205
-    settings = ("tuning.lora_alpha",)
-
-    def before(self, context: Context) -> Verdict:
-        tuning = context.config.tuning
-        if not tuning.has_adapter:
-            return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
-        # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
-        by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
-        factor = tuning.lora_alpha / by
-        root = "the square root of " if tuning.use_rslora else ""
-        sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
-        fix = {"tuning.lora_alpha": float(f"{_GOOD_SCALE * by:.3g}")}
-        if factor > _MOST_SCALE:
-            return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
-        if factor < _LEAST_SCALE:
-            return warned(
-                f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix
-            )
-        return passed(sentence)
+    tuning = context.config.tuning
+    if not tuning.has_adapter:
+        return not_applicable(f'tuning.method = "{tuning.method}" has no adapter to scale')
+    # rsLoRA divides by the root, so that wide updates do not fade (arXiv:2312.03732).
+    by = math.sqrt(tuning.r) if tuning.use_rslora else float(tuning.r)
+    factor = tuning.lora_alpha / by
+    root = "the square root of " if tuning.use_rslora else ""
+    sentence = f"updates are scaled by {factor:.3g}: lora_alpha {tuning.lora_alpha:g} / {root}r {tuning.r}"
+    fix = {_ALPHA: float(f"{_GOOD_SCALE * by:.3g}")}
+    if factor > _MOST_SCALE:
+        return warned(f"{sentence}; a scale above {_MOST_SCALE:g} acts like a higher learning rate", fix=fix)
+    if factor < _LEAST_SCALE:
+        return warned(f"{sentence}; with a scale below {_LEAST_SCALE:g} the adapters hardly change the model", fix=fix)
+    return passed(sentence)

@@ -1,7 +1,7 @@
 """What numbers a run computes with."""
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import Cause, Rule, Verdict, not_applicable, passed, symptom, warned
+from tui_trainer.advice.contract import Cause, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.hardware.gpu_models import dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
@@ -48,36 +48,37 @@ def slow_precision(view: RunView) -> Cause | None:
     )
 
 
-class Precision(Rule):
+@rule(
+    "Mixed precision",
+    100,
+    MIXED,
+    fallback="auto",
+    is_for_speed=True,
+    published="memory of activations nearly halved (arXiv:1710.03740)",
+    during=(slow_precision,),
+)
+def precision(context: Context) -> Verdict:
     """16-bit matmuls are faster and halve activations, if the processor supports them natively.
 
     Source: Micikevicius et al., Mixed Precision Training, arXiv:1710.03740.
     """
-
-    name, title, order = "precision", "Mixed precision", 100
-    settings = (MIXED,)
-    fallback = "auto"
-    is_for_speed = True
-    published = "memory of activations nearly halved (arXiv:1710.03740)"
-    during = (slow_precision,)
-
-    def before(self, context: Context) -> Verdict:
-        used = context.planned.precision
-        loaded = with_settings(context.loaded, {MIXED: "auto"})
-        best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
-        switch = f"precision: {used.value}"
-        if used.value != best.value:
-            sentence = f"{used.value}, {used.reason}; auto would choose {best.value}: {best.reason}"
-            return warned(sentence, fix={MIXED: "auto"}, switch=switch)
-        sentence = f"{used.value}: {best.reason}"
-        if used.value == "fp32":
-            target = context.basis.target
-            has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
-            return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
-        return passed(sentence, switch=switch, opposite={MIXED: "no"})
+    used = context.planned.precision
+    loaded = with_settings(context.loaded, {MIXED: "auto"})
+    best = choices.precision(loaded, context.hardware, context.basis.target, context.basis.shape)
+    switch = f"precision: {used.value}"
+    if used.value != best.value:
+        sentence = f"{used.value}, {used.reason}; auto would choose {best.value}: {best.reason}"
+        return warned(sentence, fix={MIXED: "auto"}, switch=switch)
+    sentence = f"{used.value}: {best.reason}"
+    if used.value == "fp32":
+        target = context.basis.target
+        has_bf16 = target.bf16 if target.gpu else context.hardware.cpu_flags & BF16_FLAGS
+        return not_applicable(sentence, switch=switch, opposite={MIXED: "bf16"} if has_bf16 else None)
+    return passed(sentence, switch=switch, opposite={MIXED: "no"})
 
 
-class MasterWeights(Rule):
+@rule("bf16 weights with fp32 masters", 105, DTYPE, fallback="auto", is_for_speed=True)
+def master_weights(context: Context) -> Verdict:
     """Full fine-tuning with bf16 weights and fp32 master copies needs fewer casts and stores fewer activations than
     fp32 weights.
 
@@ -85,33 +86,31 @@ class MasterWeights(Rule):
     is lost. Autocast casts fp32 weights once and the input of each linear layer anew, computes norms in fp32, and adds
     up the results of layers in fp32.
     """
-
-    name, title, order = "master_weights", "bf16 weights with fp32 masters", 105
-    settings = (DTYPE,)
-    fallback = "auto"
-    is_for_speed = True
-
-    def before(self, context: Context) -> Verdict:
-        planned, basis = context.planned.weights_dtype, context.basis
-        kept = f"weights are kept in {planned.value}: {planned.reason}"
-        if basis.setup.has_adapter:
-            sentence = "none: frozen weights are never updated, and adapters train in fp32"
-            return not_applicable(sentence, kept, switch="fp32 masters: none")
-        if planned.value == "bfloat16" and basis.target.bf16 is False:
-            sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
-            return warned(sentence, kept, fix={DTYPE: "auto"}, switch="fp32 masters on")
-        if planned.value == "bfloat16":
-            sentence = f"on: {_compared(context, 'float32')}"
-            return passed(sentence, kept, switch="fp32 masters on", opposite={DTYPE: "float32"})
-        if why_not := _why_impossible(context) or _why_not_advised(context):
-            other = None if _why_impossible(context) else {DTYPE: "bfloat16"}
-            return not_applicable(f"off: {why_not}", kept, switch="fp32 masters: off", opposite=other)
-        experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
-        sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, kept)
-        budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
-        if budget is not None and context.planned.memory_bytes.value <= budget < changed:
-            return not_applicable(f"{sentence}, more than is available", *details, switch="fp32 masters: off")
-        return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch="fp32 masters: off")
+    planned, basis = context.planned.weights_dtype, context.basis
+    weights = f"weights are kept in {planned.value}: {planned.reason}"
+    if basis.setup.has_adapter:
+        sentence = "none: frozen weights are never updated, and adapters train in fp32"
+        return not_applicable(sentence, weights, switch="fp32 masters: none")
+    if planned.value == "bfloat16" and basis.target.bf16 is False:
+        sentence = f"on, but {_NO_BF16}: all operations except matmuls are emulated"
+        return warned(sentence, weights, fix={DTYPE: "auto"}, switch="fp32 masters on")
+    if planned.value == "bfloat16":
+        sentence = f"on: {_compared(context, 'float32')}"
+        return passed(sentence, weights, switch="fp32 masters on", opposite={DTYPE: "float32"})
+    off = "fp32 masters: off"
+    if why_not := _why_impossible(context):
+        return not_applicable(f"off: {why_not}", weights, switch=off)
+    # Where it is not known to be faster, it can be measured.
+    if basis.target.gpu is None or basis.shape.head != "causal_lm":
+        why_not = "the gain was estimated for decoders only"
+        why_not = why_not if basis.target.gpu else "bf16 weights are recommended on GPUs only"
+        return not_applicable(f"off: {why_not}", weights, switch=off, opposite={DTYPE: "bfloat16"})
+    experts = (_EXPERTS,) if basis.shape.has_grouped_experts else ()
+    sentence, details = f"off: {_compared(context, 'bfloat16')}", (_RECKONED, _BYTES, *experts, weights)
+    budget, changed = basis.room.budget_bytes, basis.changed({DTYPE: "bfloat16"}).needed_bytes()
+    if budget is not None and context.planned.memory_bytes.value <= budget < changed:
+        return not_applicable(f"{sentence}, more than is available", *details, switch=off)
+    return warned(sentence, *details, fix={DTYPE: "bfloat16"}, switch=off)
 
 
 def _compared(context: Context, other: Dtype) -> str:
@@ -120,7 +119,7 @@ def _compared(context: Context, other: Dtype) -> str:
 
 
 def _why_impossible(context: Context) -> str:
-    """Why weights in bf16 gain nothing here, or need not be measured, as a clause; empty: they may gain."""
+    """Return why weights in bf16 gain nothing here, or need not be measured, as a clause; empty if they may gain."""
     plan, target = context.planned, context.basis.target
     strategy = plan.strategy.value
     if target.gpu is not None and not target.bf16:
@@ -136,51 +135,39 @@ def _why_impossible(context: Context) -> str:
     return f"with fp32 masters, {strategy} sums gradients after the backward pass; with fp32 weights, during it"
 
 
-def _why_not_advised(context: Context) -> str:
-    """Why it is not known to be faster, as a clause; empty: it is reckoned to be."""
-    if context.basis.target.gpu is None:
-        return "bf16 weights are recommended on GPUs only"
-    return "" if context.basis.shape.head == "causal_lm" else "the gain was estimated for decoders only"
-
-
-class Tf32(Rule):
+@rule(
+    "TF32 and cuDNN autotune",
+    110,
+    _TF32,
+    is_for_speed=True,
+    published="8x the rate of fp32 matmuls on an A100 (its data sheet)",
+)
+def tf32(context: Context) -> Verdict:
     """Ampere and newer GPUs multiply fp32 much faster if ten bits of mantissa are enough.
 
     Source: NVIDIA A100 data sheet.
     """
+    gpu, precision = context.basis.target.gpu, context.planned.precision.value
+    autotune = why_no_autotune(context.basis.shape.model_type)
 
-    name, title, order = "tf32", "TF32 and cuDNN autotune", 110
-    settings = (_TF32,)
-    is_for_speed = True
-    published = "8x the rate of fp32 matmuls on an A100 (its data sheet)"
-
-    def before(self, context: Context) -> Verdict:
-        gpu, precision = context.basis.target.gpu, context.planned.precision.value
-        autotune = why_no_autotune(context.basis.shape.model_type)
-
-        def switch(words: str) -> str:
-            return f"TF32{words}; cuDNN autotune: {autotune}"
-
-        if gpu is None:
-            sentence = f"TF32 needs a GPU, and this run uses none; cuDNN autotune: {autotune}"
-            return not_applicable(sentence, switch=switch(": no GPU"))
-        can = gpu.abilities
-        if can is None or gpu.capability is None:
-            return not_applicable("the GPU does not report whether it supports TF32", switch=switch(": not reported"))
-        if not can.tf32:
-            sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
-            return not_applicable(sentence, switch=switch(": not on this GPU"))
-        rest = (
-            "for all matmuls, which are in fp32"
-            if precision == "fp32"
-            else f"for operations not computed in {precision}"
-        )
-        if context.config.training.tf32:
-            return passed(f"on, {rest}", switch=switch(" on"), opposite={_TF32: False})
-        if precision == "fp32":
-            return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=switch(": off"))
-        sentence = f"off; matmuls are in {precision}, so TF32 would change little"
-        return passed(sentence, switch=switch(": off"), opposite={_TF32: True})
+    cudnn = f"; cuDNN autotune: {autotune}"
+    if gpu is None:
+        return not_applicable(f"TF32 needs a GPU, and this run uses none{cudnn}", switch=f"TF32: no GPU{cudnn}")
+    can = gpu.abilities
+    if can is None or gpu.capability is None:
+        sentence = "the GPU does not report whether it supports TF32"
+        return not_applicable(sentence, switch=f"TF32: not reported{cudnn}")
+    if not can.tf32:
+        sentence = f"this GPU has compute capability {dotted(gpu.capability)}, but TF32 requires 8.0"
+        return not_applicable(sentence, switch=f"TF32: not on this GPU{cudnn}")
+    if context.config.training.tf32:
+        rest = f"operations not computed in {precision}"
+        rest = "all matmuls, which are in fp32" if precision == "fp32" else rest
+        return passed(f"on, for {rest}", switch=f"TF32 on{cudnn}", opposite={_TF32: False})
+    if precision == "fp32":
+        return warned("off, although all matmuls are in fp32", fix={_TF32: True}, switch=f"TF32: off{cudnn}")
+    sentence = f"off; matmuls are in {precision}, so TF32 would change little"
+    return passed(sentence, switch=f"TF32: off{cudnn}", opposite={_TF32: True})
 
 
 def why_no_autotune(model_type: str) -> str:

@@ -3,20 +3,8 @@
 from collections.abc import Iterator
 
 from tui_trainer.advice.context import Context
-from tui_trainer.advice.contract import (
-    BAR_SHARE,
-    Cause,
-    Remedy,
-    Rule,
-    Verdict,
-    not_applicable,
-    passed,
-    percent,
-    symptom,
-    warned,
-)
+from tui_trainer.advice.contract import BAR_SHARE, Cause, Remedy, Verdict, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
-from tui_trainer.data.preparing.cache import Counts
 from tui_trainer.data.preparing.prepare import CUT_TOKENS, WHOLE_LENGTH
 from tui_trainer.models.problems import length_warning
 from tui_trainer.planning.attention import BY_LENGTHS
@@ -26,147 +14,130 @@ from tui_trainer.planning.duration import MOST_TIMES_OF_PACKING, times_of_packin
 from tui_trainer.runs.events import PACKED_WITH_MASK
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
+from tui_trainer.units import percent
 
 LENGTH = "data.max_length"
 # The shortest that a plan is made to fit with.
 _LEAST_LENGTH = 128
-_SHORTEST_TOKENS, _FEWEST_ROWS = 32, 32
+# In a shorter context there is little to learn from; of fewer rows there is little to shuffle.
+_SHORTEST_TOKENS = 32
+_FEWEST_ROWS = 32
 # A row for each of twice as many: the fix is made on estimated counts.
-_FIX_ROWS, _FIX_TOKENS = 2 * _FEWEST_ROWS, 128
+_FIX_ROWS = 2 * _FEWEST_ROWS
+_FIX_TOKENS = 128
+# One row in a hundred may lose its end.
 _MOST_CUT = 0.01
+# Kernels are fastest with lengths of such multiples.
 _ROUND = 8
 _UNPACKED = {PACKING: False, GROUP_BY_LENGTH: True}
 
 
-class SequenceLength(Rule):
+def _remedies_of_sequence_length(basis: Basis, budget: float) -> Iterator[Remedy]:
+    """Yield shorter rows, which drop what was to be learnt."""
+    length = basis.config.data.max_length
+    while length > _LEAST_LENGTH:
+        length = max(length // 2, _LEAST_LENGTH)
+        yield Remedy(patch={LENGTH: length}, rank=9, drops_data=True)
+
+
+@rule("Sequence length", 210, LENGTH, remedies=_remedies_of_sequence_length)
+def sequence_length(context: Context) -> Verdict:
     """The cost of attention grows with the square of the length; if rows are very long, there are few to shuffle."""
-
-    name, title, order = "sequence_length", "Sequence length", 210
-    settings = (LENGTH,)
-
-    def before(self, context: Context) -> Verdict:
-        plan, length, facts = context.planned, context.config.data.max_length, context.facts
-        shape = context.basis.shape
-        if beyond := length_warning(shape, length):
-            return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
-        if facts is not None and not facts.is_stream:
-            task = find_task(context.config.task.type)
-            ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
-            return _of_documents(facts, length, "longer texts are split into windows" if task.gives_windows else ends)
-        rows, tokens = plan.train_rows.value, plan.train_tokens.value
-        sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
-        power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
-        fit = max(_SHORTEST_TOKENS, power_of_two)
-        if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
-            return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
-        if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
-            sentence += f": the context is too short, use {_SHORTEST_TOKENS} tokens or more"
-            return warned(sentence, fix={LENGTH: min(fit, _FIX_TOKENS)})
-        return passed(sentence)
-
-    def remedies(self, basis: Basis, budget: float) -> Iterator[Remedy]:
-        """Shorter rows drop what was to be learnt."""
-        length = basis.config.data.max_length
-        while length > _LEAST_LENGTH:
-            length = max(length // 2, _LEAST_LENGTH)
-            yield Remedy(patch={LENGTH: length}, rank=9, drops_data=True)
+    plan, length, facts = context.planned, context.config.data.max_length, context.facts
+    shape = context.basis.shape
+    if beyond := length_warning(shape, length):
+        return warned(beyond, fix={LENGTH: shape.max_position_embeddings})
+    too_short = f"the context is too short, use {_SHORTEST_TOKENS} tokens or more"
+    if facts is not None and not facts.is_stream:
+        # Each document is a row of its own.
+        sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
+        if facts.longest_row < length:
+            longest = "the longest" if facts.exact else "the longest sampled row"
+            return passed(f"{sentence}, {longest} {facts.longest_row:,}")
+        if length < _SHORTEST_TOKENS:
+            return warned(f"{sentence}: {too_short}", fix={LENGTH: _FIX_TOKENS})
+        task = find_task(context.config.task.type)
+        ends = "longer rows are truncated" if task.rows == "examples" else "longer documents are split into rows"
+        return passed(f"{sentence}; {'longer texts are split into windows' if task.gives_windows else ends}")
+    rows, tokens = plan.train_rows.value, plan.train_tokens.value
+    sentence = f"{rows:,} rows of {length:,} tokens, cut from {tokens:,} tokens"
+    power_of_two = 1 << max(0, (tokens // _FIX_ROWS).bit_length() - 1)
+    fit = max(_SHORTEST_TOKENS, power_of_two)
+    if rows < _FEWEST_ROWS and length > _SHORTEST_TOKENS:
+        return warned(f"{sentence}: too few rows to learn from", fix={LENGTH: fit})
+    if length < _SHORTEST_TOKENS and tokens >= _FIX_ROWS * _SHORTEST_TOKENS:
+        return warned(f"{sentence}: {too_short}", fix={LENGTH: min(fit, _FIX_TOKENS)})
+    return passed(sentence)
 
 
-def _of_documents(facts: DataFacts, length: int, ends: str) -> Verdict:
-    """Each document is a row of its own; `ends` says what becomes of a longer one."""
-    sentence = f"{facts.rows:,} rows of up to {length:,} tokens, {facts.row_tokens:.0f} tokens on average"
-    if length < _SHORTEST_TOKENS and facts.longest_row >= length:
-        return warned(
-            f"{sentence}: the context is too short, use {_SHORTEST_TOKENS} tokens or more", fix={LENGTH: _FIX_TOKENS}
-        )
-    if facts.longest_row >= length:
-        return passed(f"{sentence}; {ends}")
-    longest = "the longest" if facts.exact else "the longest sampled row"
-    return passed(f"{sentence}, {longest} {facts.longest_row:,}")
-
-
-class LengthByTask(Rule):
+@rule("Length for this task", 211)
+def length_by_task(context: Context) -> Verdict:
     """Tokens after the decisive part of a text cost as much as those before it."""
-
-    name, title, order = "length_by_task", "Length for this task", 211
-
-    def before(self, context: Context) -> Verdict:
-        plan, config = context.planned, context.config
-        usual = find_task(config.task.type).usual_length
-        if config.is_from_scratch or usual is None:
-            return not_applicable(
-                "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
-            )
-        low, high = usual
-        longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
-        used = min(config.data.max_length, longest)
-        sentence = f"rows of up to {used:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
-        if used <= high:
-            short = (
-                ""
-                if longest <= config.data.max_length or used >= low
-                else f"; data.max_length = {low} would truncate fewer rows"
-            )
-            return passed(sentence + short)
+    plan, config = context.planned, context.config
+    usual = find_task(config.task.type).usual_length
+    if usual is None and not config.is_from_scratch:
+        return not_applicable(f"no typical length is known for {config.task.type}")
+    if usual is None or config.is_from_scratch:
+        return not_applicable(
+            "a model from scratch learns the length that it is given; typical lengths are for pretrained models"
+        )
+    low, high = usual
+    longest = context.facts.longest_row if context.facts and context.facts.longest_row else plan.longest_row
+    used = min(config.data.max_length, longest)
+    sentence = f"rows of up to {used:,} tokens; {low:,} to {high:,} is typical for {config.task.type}"
+    if used > high:
         advice = f"if the ends of the longest rows are not needed, try data.max_length = {high} for faster steps"
         return warned(sentence, advice=advice)
+    if used < low and longest > config.data.max_length:
+        sentence += f"; data.max_length = {low} would truncate fewer rows"
+    return passed(sentence)
 
 
-class Truncation(Rule):
+@rule("Few truncated rows", 212, LENGTH, counted="the number of truncated rows")
+def truncation(context: Context) -> Verdict:
     """Truncated text is never learned, such as the end of an answer or the words that a label is about."""
-
-    name, title, order = "truncation", "Few truncated rows", 212
-    settings = (LENGTH,)
-    counted = "the number of truncated rows"
-
-    def before(self, context: Context) -> Verdict:
-        counts, length = context.counts, context.config.data.max_length
-        details = context.counted.details if context.counted else {}
-        if not counts.rows_read:
-            return _documents(counts, context.facts)
-        lost, answers = counts.untrained_long_rows, counts.truncated_answers
-        rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
-        share = long / max(rows, 1)
-        if not long:
-            sentence = f"0 of {rows:,} rows are truncated at {length:,} tokens"
-            if find_task(context.config.task.type).gives_windows:
-                sentence += f": they are windows of {counts.rows_read:,} texts"
-        else:
-            sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
-            words = counts.train_labels_beyond + counts.eval_labels_beyond
-            if words or CUT_TOKENS in details:
-                sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
-            sentence += f"; {lost:,} of them lose all tokens to learn from" if lost else ""
-        if answers:
-            sentence += f"; {answers:,} answers do not fit completely"
-        if share <= _MOST_CUT:
-            if answers <= _MOST_CUT * rows:
-                return passed(sentence)
-            return warned(
-                sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
-            )
-        wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
-        limit = context.basis.shape.max_position_embeddings
-        possible = wanted if limit is None else min(wanted, limit)
-        if possible <= length:
-            return warned(
-                sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
-            )
-        if possible < wanted or WHOLE_LENGTH not in details:
-            return warned(sentence, fix={LENGTH: possible})
-        return warned(f"{sentence}; 99 % of all rows have about {wanted:,} tokens or fewer", fix={LENGTH: possible})
-
-
-def _documents(counts: Counts, facts: DataFacts | None) -> Verdict:
-    """Documents of a language model are cut into several rows, and none of them is lost."""
-    if facts is None or facts.is_stream:
-        return not_applicable("rows are cut from one stream of text: none is truncated")
-    documents = counts.train_documents + counts.eval_documents
-    if not counts.cut_documents:
-        return passed(f"each of {documents:,} documents fits into a row; none is split")
-    return passed(
-        f"{counts.cut_documents:,} of {documents:,} documents are split into {counts.pieces:,} rows; no token is lost"
-    )
+    counts, length = context.counts, context.config.data.max_length
+    details = context.counted.details if context.counted else {}
+    if not counts.rows_read:
+        # Documents of a language model are cut into several rows, and none of them is lost.
+        if context.facts is None or context.facts.is_stream:
+            return not_applicable("rows are cut from one stream of text: none is truncated")
+        documents = f"{counts.train_documents + counts.eval_documents:,} documents"
+        if not counts.cut_documents:
+            return passed(f"each of {documents} fits into a row; none is split")
+        split = f"{counts.cut_documents:,} of {documents} are split into {counts.pieces:,} rows"
+        return passed(f"{split}; no token is lost")
+    lost, answers = counts.untrained_long_rows, counts.truncated_answers
+    rows, long = counts.train_rows + counts.eval_rows + lost, counts.truncated_rows + lost
+    share = long / max(rows, 1)
+    if not long:
+        sentence = f"0 of {rows:,} rows are truncated at {length:,} tokens"
+        if find_task(context.config.task.type).gives_windows:
+            sentence += f": they are windows of {counts.rows_read:,} texts"
+    else:
+        sentence = f"{long:,} of {rows:,} rows ({share:.1%}) are longer than {length:,} tokens and are truncated"
+        words = counts.train_labels_beyond + counts.eval_labels_beyond
+        if words or CUT_TOKENS in details:
+            sentence += f", losing {words:,} words" if words else f", losing about {details[CUT_TOKENS]:,} tokens"
+        sentence += f"; {lost:,} of them lose all tokens to learn from" if lost else ""
+    if answers:
+        sentence += f"; {answers:,} answers do not fit completely"
+    if share <= _MOST_CUT:
+        if answers <= _MOST_CUT * rows:
+            return passed(sentence)
+        return warned(
+            sentence, advice="run tui-trainer preview to see which limit truncates answers, then raise this limit"
+        )
+    wanted = -(-int(details.get(WHOLE_LENGTH, 2 * length)) // _ROUND) * _ROUND
+    limit = context.basis.shape.max_position_embeddings
+    possible = wanted if limit is None else min(wanted, limit)
+    if possible <= length:
+        return warned(
+            sentence, advice=f"the model supports {limit:,} tokens: shorten the texts, or choose another model"
+        )
+    if possible < wanted or WHOLE_LENGTH not in details:
+        return warned(sentence, fix={LENGTH: possible})
+    return warned(f"{sentence}; 99 % of all rows have about {wanted:,} tokens or fewer", fix={LENGTH: possible})
 
 
 @symptom("Padding")
@@ -197,12 +168,12 @@ def padding(view: RunView) -> Cause | None:
 @symptom("Packed rows need an attention mask", needs_steps=False, least_share=0)
 def packed_with_mask(view: RunView) -> Cause | None:
     """With a mask, attention is computed over the whole packed row, and scores between documents are discarded."""
-    told = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
-    if not told or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
+    messages = [problem.message for problem in view.state.problems if problem.kind == PACKED_WITH_MASK]
+    if not messages or not (view.plan and view.plan.packing) or view.is_by_default(PACKING):
         return None
     return Cause(
         cause="Packed rows use a document mask and may be slower than separate rows.",
-        evidence=told[-1],
+        evidence=messages[-1],
         # Which of both is faster goes by the length of rows and documents: nobody has measured it here.
         share=0.0,
         fix=_UNPACKED,
@@ -210,41 +181,44 @@ def packed_with_mask(view: RunView) -> Cause | None:
     )
 
 
-class Padding(Rule):
+@rule(
+    "Little padding",
+    220,
+    PACKING,
+    GROUP_BY_LENGTH,
+    name="padding",
+    fallback="auto",
+    is_for_speed=True,
+    during=(padding, packed_with_mask),
+)
+def little_padding(context: Context) -> Verdict:
     """Padding is computed and discarded; grouping or packing rows of different lengths avoids it.
 
     Source: Krell et al., Efficient Sequence Packing without Cross-contamination, arXiv:2107.02027.
     """
-
-    name, title, order = "padding", "Little padding", 220
-    settings = (PACKING, GROUP_BY_LENGTH)
-    fallback = "auto"
-    is_for_speed = True
-    during = (padding, packed_with_mask)
-
-    def before(self, context: Context) -> Verdict:
-        facts, packing = context.facts, context.planned.packing
-        if facts is None:
-            return not_applicable("the length of the documents is unknown")
-        if facts.is_stream:
-            return _stream(context)
-        if packing.value:
-            times = _times_of_packing(context, facts)
-            if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
-                sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked, unpadded rows"
-                return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
-            return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
-        if facts.packed_rows is None:
-            return _padded(context, facts, "this task uses one row per example")
-        rows = min(context.planned.effective_batch_size.value, facts.rows)
-        fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
-        can_pack = not against_packing(context.basis.shape.model_type)
-        saves = (
-            1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
-        )
-        if can_pack and context.config.data.packing is False and saves:
-            return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
-        return _padded(context, facts, "not packed" if can_pack else packing.reason)
+    facts, packing = context.facts, context.planned.packing
+    if facts is None:
+        return not_applicable("the length of the documents is unknown")
+    if facts.is_stream:
+        rows, length = context.planned.train_rows.value, context.config.data.max_length
+        padded = -(context.planned.train_tokens.value - 1) % length / (rows * length)
+        sentence = f"rows are cut from one stream of text, so only the last of {rows:,} is shorter"
+        return passed(f"{sentence}: {padded:.2%} padding")
+    if packing.value:
+        times = _times_of_packing(context, facts)
+        if context.config.data.packing is True and times > MOST_TIMES_OF_PACKING:
+            sentence = f"packed rows with a mask need {times:.1f} times the computation of unpacked, unpadded rows"
+            return warned(f"{sentence} (estimated): {packing.reason}", fix=_UNPACKED, switch="packing on")
+        return passed(f"packed: {packing.reason}", switch="packing on", opposite={PACKING: False})
+    if facts.packed_rows is None:
+        return _padded(context, facts, "this task uses one row per example")
+    rows = min(context.planned.effective_batch_size.value, facts.rows)
+    fill = f"{rows} documents of about {facts.row_tokens:.0f} tokens would fill {facts.packed_rows:.1f} packed rows"
+    can_pack = not against_packing(context.basis.shape.model_type)
+    saves = 1 - facts.packed_rows / rows >= LEAST_SAVING and _times_of_packing(context, facts) <= MOST_TIMES_OF_PACKING
+    if can_pack and context.config.data.packing is False and saves:
+        return warned(f"not packed: {fill}", fix={PACKING: "auto"}, switch="packing: off")
+    return _padded(context, facts, "not packed" if can_pack else packing.reason)
 
 
 def _times_of_packing(context: Context, facts: DataFacts) -> float:
@@ -254,18 +228,9 @@ def _times_of_packing(context: Context, facts: DataFacts) -> float:
     return times_of_packing(basis.loaded.config, facts, basis.shape, basis.setup)
 
 
-def _stream(context: Context) -> Verdict:
-    plan, length = context.planned, context.config.data.max_length
-    rows = plan.train_rows.value
-    missing = -(plan.train_tokens.value - 1) % length
-    return passed(
-        f"rows are cut from one stream of text, so only the last of {rows:,} is shorter: "
-        f"{missing / (rows * length):.2%} padding"
-    )
-
-
 def _padded(context: Context, facts: DataFacts, why: str) -> Verdict:
-    """Rows of one pass are as long as its longest, unless like is put to like."""
+    """Judge the padding of rows that are not packed: a row is as long as the longest of its pass, unless rows are
+    grouped by length."""
     sentence = f"{why}: documents of about {facts.document_tokens:.0f} tokens, the longest {facts.longest_row:,}"
     plan = context.planned
     grouping, pass_rows = plan.grouping, plan.per_device_train_batch_size.value
