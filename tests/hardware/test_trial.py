@@ -12,7 +12,7 @@ from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml, gpu_reports
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching import trial as trials
+from tui_trainer.measure import trial as trials
 from tui_trainer.units import GIB, MIB
 from tui_trainer.worker.asking import WorkerFailed
 
