@@ -150,9 +150,8 @@ def tune(
 
     if write is not None:
         refuse_existing(write, "--write")
-    kind = EffectiveBatches if effective else Tuning
-    search = kind(request=asked.request, gpu=gpu, seconds=60 * minutes, notify=tell)
-    search.find()
+    kind: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
+    search = kind(request=asked.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
     result = finite(search.as_json())
     print(json.dumps(result) if as_json else "\n".join([*search.lines(_WIDTH), search.sentence]))
     if write is not None:

@@ -74,9 +74,11 @@ class GainBench:
         if reason:
             self._keep(finding, Gain(at=utc_now(), reason=reason))
             return True
-        most = self._most_steps(context)
+        share_seconds, most = self.seconds / (2 * self.pairs), _MOST_STEPS
+        if context.step_seconds:
+            fitting = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
+            most = min(max(fitting, _LEAST_STEPS), _MOST_STEPS)
         request = short_run(as_request(self.loaded, {}), most, {})
-        share_seconds = self.seconds / (2 * self.pairs)
         steps = Steps(request=request, gpu=self.gpu, count=most, share_seconds=share_seconds, least=_LEAST_STEPS)
         before, after = Variant(name=AS_IT_IS), Variant(name=patch_words(patch), patch=patch)
         time_limit = TimeLimit(self.seconds)
@@ -111,10 +113,3 @@ class GainBench:
 
     def _plan(self, patch: Patch) -> Plan:
         return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)
-
-    def _most_steps(self, context: Context) -> int:
-        """Return how many steps a turn takes if they are as fast as planned."""
-        if not context.step_seconds:
-            return _MOST_STEPS
-        turn_seconds = self.seconds / (2 * self.pairs) - _START_SECONDS
-        return min(max(int(turn_seconds / context.step_seconds) - WARM_UP_STEPS, _LEAST_STEPS), _MOST_STEPS)

@@ -81,8 +81,13 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [one for group in groups for one in predictor.predict(group)]
         seconds = perf_counter() - started
-        tokens = sum(written) if trained.writes else sum(_read_tokens(trained, contents, predictor))
-        first = _first_token_seconds(predictor, contents) if trained.writes else []
+        if trained.writes:
+            tokens = sum(written)
+            predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
+            first = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
+        else:
+            asked = (trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling)
+            tokens, first = sum(map(len, trained.task.encode_inputs(*asked))), []
         # Before the loss, whose passes have other shapes.
         peak = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
@@ -167,13 +172,6 @@ def _count_written(model: Any) -> list[int]:
     return found
 
 
-def _read_tokens(trained: TrainedModel, contents: list[Any], predictor: Predictor) -> list[int]:
-    config, sampling = trained.plan.config, predictor.sampling
-    return [
-        len(row) for row in trained.task.encode_inputs(config, predictor.model, predictor.tokenizer, contents, sampling)
-    ]
-
-
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
     """Compile each layer, for any number of rows and tokens; the seconds that this took. Raises what it raises, and
     RuntimeError where nothing was compiled."""
@@ -192,14 +190,6 @@ def _seconds(predictor: Predictor, contents: list[Any]) -> float:
     started = perf_counter()
     predictor.predict(contents)
     return perf_counter() - started
-
-
-def _first_token_seconds(predictor: Predictor, contents: list[Any]) -> list[float]:
-    asked = predictor.sampling
-    predictor.sampling = replace(asked, max_new_tokens=1)
-    found = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
-    predictor.sampling = asked
-    return found
 
 
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
@@ -316,6 +306,9 @@ class InferenceBench:
         first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
         same = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
         names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
+        # With other numbers or compiled, the weights on the disk are those of the run.
+        folders = {self.trained.folder, *filter(None, [self.trained.base])}
+        weight_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
         export = self._exports.get(variant.patch.get("format", ""))
         return {
             **row,
@@ -325,17 +318,11 @@ class InferenceBench:
             "first_token_seconds": median(_all(variant, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
             "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
-            "disk_bytes": (folder_size(export).bytes if export else 0) or self._weight_bytes,
+            "disk_bytes": (folder_size(export).bytes if export else 0) or weight_bytes,
             "loss": first.get("loss"),
             "scores": first.get("scores", {}),
             "same_predictions": sum(same) / len(same),
         }
-
-    @property
-    def _weight_bytes(self) -> int:
-        """Of the weights as they are stored: in other numbers or compiled they are those of the run."""
-        folders = {self.trained.folder, *filter(None, [self.trained.base])}
-        return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
 
 
 def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:

@@ -49,7 +49,7 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         raise ConfigError(problems)
     runs = Path(loaded.config.output.runs_dir)
     patch: dict[str, Any] = {}
-    first_failed: dict[str, Mapping[str, Any]] = {}
+    first_failed: dict[str, dict[str, Any]] = {}
     remedies: dict[str, Patch] = {}
     for number in range(_MOST_TRIES):
         parts = _run_parts(with_settings(request, patch), gpu, runs, report)
@@ -60,14 +60,15 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
             patch |= cut_patch(plan, patch[MICRO])
         # What no longer runs out of memory, or went on in this very process with smaller passes.
         works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
-        remedies |= {name: dict(patch) for name in works & first_failed.keys() if first_failed[name].get("is_memory")}
+        of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
+        remedies.update(dict.fromkeys(works & of_memory, dict(patch)))
         short = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
         less = short and _less_memory(plan, patch, short, parts[short])
         if not less:
             break
         patch |= less
         report({"trying": dict(patch)})
-    faults = [
+    faults: list[dict[str, Any]] = [
         {"part": name, "message": part["failed"], "patch": remedies.get(name, {})}
         for name, part in first_failed.items()
     ]

@@ -123,9 +123,7 @@ class TrainingBench:
         return variants, limit.cut_short
 
     def _take_whole_run(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
-        plan = self._requested
-        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-        steps = max(_FEWEST_STEPS, round(rows / self._rows_of(variant)) - WARM_UP_STEPS)
+        steps = max(_FEWEST_STEPS, round(self._whole_rows / self._rows_of(variant)) - WARM_UP_STEPS)
         request = short_run(self.request, steps, self._baseline_settings)
         return ask_for_steps(request, self.gpu, steps, variant.patch, seconds)
 
@@ -140,7 +138,7 @@ class TrainingBench:
         """
         yield self._variant(BASELINE, {})
         alone = [(switch, self._switched(switch)) for switch in _SWITCHES]
-        smaller, why_not = self._smaller_model()
+        smaller, no_smaller = self._smaller_model()
         together: dict[str, Any] = {}
         first = ""
         for switch, variant in alone:
@@ -153,7 +151,7 @@ class TrainingBench:
         larger = {**together, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
         variant = self._variant("+ larger batch", larger)
         yield variant
-        yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, why_not)
+        yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, no_smaller)
         for switch, variant in alone:
             yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
         yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
@@ -161,7 +159,7 @@ class TrainingBench:
         for rows in _BATCHES:
             words = "same as the baseline" if rows == self.batch else ""
             yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, words)
-        yield self._variant("smaller model", smaller, why_not)
+        yield self._variant("smaller model", smaller, no_smaller)
 
     def _smaller_model(self) -> tuple[Patch, str]:
         """Return settings with half of the layers, or else with the next smaller model of the catalogue that is on
@@ -230,9 +228,12 @@ class TrainingBench:
     @property
     def whole_tokens(self) -> float:
         """Tokens that the requested run reads in all its epochs."""
+        return self._whole_rows * self._requested.train_tokens.value / max(self._requested.train_rows.value, 1)
+
+    @property
+    def _whole_rows(self) -> int:
         plan = self._requested
-        rows = plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
-        return rows * plan.train_tokens.value / max(plan.train_rows.value, 1)
+        return plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
 
     @cached_property
     def _findings(self) -> Mapping[str, Finding]:

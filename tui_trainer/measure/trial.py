@@ -78,7 +78,15 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[
         ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=take)
     except WorkerFailed as error:
         trial["ended"] = f"trying {part} {error}"
-    trial |= _read_here(gpu)
+    # What needs no computing.
+    limits, nvml = read_limits(), session()
+    trial |= {
+        "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
+        "limit_memory_bytes": limits.memory_bytes,
+        "limit_cores": limits.cores,
+        "ecc": nvml.ecc(gpu.index) if nvml and gpu else None,
+        "kernel_reports": gpu_reports() if gpu else [],
+    }
     trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
     keep_record(TRIAL, Key(device=trial_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
     return trial
@@ -95,18 +103,6 @@ def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
     gpu = choose_gpu(hardware, chosen)[0]
     device = training_device(hardware, gpu, chosen)[0]
     return (gpu if device == "cuda" else None), device
-
-
-def _read_here(gpu: Gpu | None) -> Trial:
-    """Return what needs no computing: limits, shared memory, and what driver and kernel report of the GPU."""
-    limits, nvml = read_limits(), session()
-    return {
-        "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
-        "limit_memory_bytes": limits.memory_bytes,
-        "limit_cores": limits.cores,
-        "ecc": nvml.ecc(gpu.index) if nvml and gpu else None,
-        "kernel_reports": gpu_reports() if gpu else [],
-    }
 
 
 def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
