@@ -121,7 +121,7 @@ def asked(monkeypatch):
     """Made-up measurements: packed steps are twice as fast and take half of the memory. Returns the questions."""
     turns: list[dict] = []
 
-    def ask(request, gpu, steps, patch, seconds, **more):
+    def ask(request, gpu, steps, patch, seconds, /, **more):
         turns.append({"steps": steps, "patch": dict(patch), **more})
         speed = 2.0 if patch.get("data.packing") == "auto" else 1.0
         taken = min(steps, 7)  # in its share of the time
@@ -209,7 +209,7 @@ def test_measure_all_measures_every_switch(asked, tmp_path, capsys):
 def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys, monkeypatch, fails):
     turns = []
 
-    def ask(request, gpu, count, patch, seconds, **more):
+    def ask(request, gpu, count, patch, seconds, /, **more):
         turns.append(patch)
         if (fails in patch) if fails else not patch:
             raise WorkerFailed("was killed", "killed, probably because memory ran out")

@@ -61,7 +61,7 @@ def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]
         # What no longer runs out of memory, or went on in this very process with smaller passes.
         works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
         of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
-        remedies.update(dict.fromkeys(works & of_memory, dict(patch)))
+        remedies.update((name, dict(patch)) for name in works & of_memory)
         short = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
         less = short and _less_memory(plan, patch, short, parts[short])
         if not less:

@@ -44,7 +44,7 @@ def short_run(request: Request, steps: int, patch: Patch) -> Request:
 
 
 def ask_for_steps(
-    request: Request, gpu: GpuChoice, steps: int, patch: Patch, seconds: float, **more: Any
+    request: Request, gpu: GpuChoice, steps: int, patch: Patch, seconds: float, /, **more: Any
 ) -> dict[str, Any]:
     """Return a worker's figures of some steps of a short run with the patch; `more` is for `take_steps`.
 
