@@ -64,7 +64,8 @@ class RehearsalProcess(ConfigProcess):
 class TuneProcess(ConfigProcess):
     """The fastest settings. Its sentences become lines."""
 
-    command, not_done = ("tune",), "not tuned"
+    command: Sequence[str] = ("tune",)
+    not_done = "not tuned"
     cancelled = "cancelled before any result"
 
     def _hear(self, line: str) -> None:

@@ -231,7 +231,9 @@ class InferenceBench:
 
             variants, limit = chosen(self.variants(), self.only), TimeLimit(self.seconds)
             measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
-            expected = next((variant.answers[0]["predictions"] for variant in variants if variant.answers), [])
+            expected: list[str] = next(
+                (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
+            )
             return [self._row(variant, expected) for variant in variants], limit.cut_short
 
     def variants(self) -> list[Variant]:
