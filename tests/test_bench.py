@@ -11,15 +11,17 @@ import pytest
 from tests.answered_here import answered_here
 from tests.tiny_models import save_tiny_model
 from tests.trained_runs import SETTINGS, train, training_row, write_rows
-from tui_trainer.bench import inference, rounds, starting, training
-from tui_trainer.bench.rounds import Variant, measure_in_turns
 from tui_trainer.cli import main
+from tui_trainer.measure import inference, starting, steps, training
+from tui_trainer.measure.turns import TimeLimit, Variant, measure_in_turns
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.worker.asking import WorkerFailed
 
 EFFECTIVE = "training.effective_batch_size"
-VARIANTS = [Variant(name=name, question={"name": name}) for name in ("plain", "fast")]
-NOT_HERE = Variant(name="other", reason="not on this machine")
+
+
+def variants() -> list[Variant]:
+    return [Variant(name="plain"), Variant(name="fast"), Variant(name="other", reason="not on this machine")]
 
 
 def test_variants_take_turns_and_a_failing_one_does_not_stop_the_others():
@@ -31,11 +33,12 @@ def test_variants_take_turns_and_a_failing_one_does_not_stop_the_others():
             raise WorkerFailed("failed: no memory", "no memory")
         return {"seconds": len(asked)}
 
-    bench = measure_in_turns([*VARIANTS, NOT_HERE], ask, rounds=3, seconds=60, told=lambda line: None)
+    plain, fast, other = measured_variants = variants()
+    limit = TimeLimit(60)
+    measure_in_turns(measured_variants, ask, limit, rounds=3, notify=lambda line: None)
     assert asked == [("plain", True), ("fast", True), ("plain", False), ("fast", False), ("plain", False)]
-    plain, fast, other = bench.measured
     assert plain.values("seconds") == [1, 3, 5] and plain.median("seconds") == 3
-    assert plain.spread("seconds") == pytest.approx(2 / 3) and not bench.cut_short
+    assert plain.spread("seconds") == pytest.approx(2 / 3) and not limit.cut_short
     assert (fast.values("seconds"), fast.reason) == ([2], "no memory") and fast.spread("seconds") is None
     assert (other.answers, other.reason) == ([], "not on this machine")
 
@@ -46,18 +49,20 @@ def test_measurements_are_kept_at_ctrl_c_and_at_the_time_limit():
             raise KeyboardInterrupt
         return {"seconds": 1}
 
-    bench = measure_in_turns([*VARIANTS, NOT_HERE], ask, rounds=2, seconds=60, told=lambda line: None)
-    assert bench.cut_short == "interrupted" and bench.measured[0].answers == [{"seconds": 1}]
-    assert [one.reason for one in bench.measured] == ["", "not measured: interrupted", "not on this machine"]
-    late = measure_in_turns(VARIANTS, ask, rounds=2, seconds=0, told=lambda line: None)
-    assert late.cut_short and all(one.reason.startswith("not measured: ") for one in late.measured)
+    interrupted, limit = variants(), TimeLimit(60)
+    measure_in_turns(interrupted, ask, limit, rounds=2, notify=lambda line: None)
+    assert limit.cut_short == "interrupted" and interrupted[0].answers == [{"seconds": 1}]
+    assert [one.reason for one in interrupted] == ["", "not measured: interrupted", "not on this machine"]
+    late, limit = variants()[:2], TimeLimit(0)
+    measure_in_turns(late, ask, limit, rounds=2, notify=lambda line: None)
+    assert limit.cut_short and all(one.reason.startswith("not measured: ") for one in late)
 
 
 @pytest.fixture
 def here(monkeypatch):
     """Measure in this process."""
     monkeypatch.setattr(inference, "ask", answered_here)
-    monkeypatch.setattr(training, "ask", answered_here)
+    monkeypatch.setattr(steps, "ask", answered_here)
     monkeypatch.setattr(starting, "ask", answered_here)
 
 
@@ -167,18 +172,16 @@ def test_unclear_busy_and_slowed_measurements_are_reported():
 
 
 def test_gain_within_the_spread_of_the_turns_is_marked_as_unclear():
-    def turns(name: str, *milliseconds: int) -> rounds.Measured:
+    def turns(name: str, *milliseconds: int) -> Variant:
         answers = [
             {"step_seconds": one / 1000, "samples_per_second": 1.0, "tokens_per_second": 1e5 / one,
              "peak_memory_bytes": 1, "loss": 1.0, "others_cores": None} for one in milliseconds
         ]  # fmt: skip
-        return rounds.Measured(variant=Variant(name=name), answers=answers)
+        return Variant(name=name, answers=answers)
 
-    several = [turns("baseline", 100, 110), turns("same", 98, 108), turns("fast", 50, 52)]
-    one = rounds.Rounds(measured=several, cut_short="")
-    rows = training.figures(one, 1e6)
+    rows = steps.figures_of([turns("baseline", 100, 110), turns("same", 98, 108), turns("fast", 50, 52)], 1e6)
     assert [row["is_clear"] for row in rows] == [None, False, True]
-    cells = [row[2] for row in training.table(rows)[1:]]
+    cells = [row[2] for row in steps.table(rows)[1:]]
     assert cells[0] == "1.00" and cells[1].endswith("?") and not cells[2].endswith("?")
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tui_trainer.bench.rehearsal import GainProcess, SizesProcess
 from tui_trainer.config.load import Request
 from tui_trainer.errors import FolderError
 from tui_trainer.launching.export_process import ExportProcess, choices
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.measure.config_process import GainProcess, SizesProcess
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.worker import child as children
 

@@ -11,13 +11,14 @@ from tests.trained_runs import SETTINGS, write_rows
 from tui_trainer.advice.checklist import patch_words, run_checks
 from tui_trainer.advice.gather import gather
 from tui_trainer.advice.measured_gains import Gain, KeptGains, Measurable, keep_gain
-from tui_trainer.bench import gains
-from tui_trainer.bench.rounds import take_steps
-from tui_trainer.bench.training import steps_variant
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import InputError
 from tui_trainer.launching.open_run import load_config
+from tui_trainer.measure import gains, steps
+from tui_trainer.measure.micro_batches import question_of
+from tui_trainer.measure.sessions import take_steps
+from tui_trainer.measure.steps import short_run
 from tui_trainer.planning.records import GAIN, Key, keep_record
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.runs.registry import remember
@@ -120,14 +121,14 @@ def asked(monkeypatch):
     """Made-up measurements: packed steps are twice as fast and take half of the memory. Returns the questions."""
     turns: list[dict] = []
 
-    def ask(variant, is_first, seconds):
-        turns.append(dict(variant.question))
-        speed = 2.0 if variant.question["patch"].get("data.packing") == "auto" else 1.0
-        taken = min(variant.question["steps"], 7)  # in its share of the time
+    def ask(request, gpu, steps, patch, seconds, /, **more):
+        turns.append({"steps": steps, "patch": dict(patch), **more})
+        speed = 2.0 if patch.get("data.packing") == "auto" else 1.0
+        taken = min(steps, 7)  # in its share of the time
         memory_bytes = int(2**30 / speed)
         return {"steps": taken, "tokens_per_second": 100 * speed, "peak_memory_bytes": memory_bytes, "loss": 3.0}
 
-    monkeypatch.setattr(gains, "ask_for_steps", ask)
+    monkeypatch.setattr(steps, "ask_for_steps", ask)
     return turns
 
 
@@ -162,19 +163,19 @@ def test_check_measures_a_fix_and_shows_its_gain_from_then_on(asked, tmp_path, c
 def test_measurement_ends_after_its_time_and_not_before_its_least_steps(seconds, steps, tmp_path):
     words = uneven(tmp_path)
     request = Request(assignments=tuple(words[3::2]), shortcuts={"data.path": words[1]})
-    question = steps_variant("", request, "none", 5, {}).question | {"seconds": seconds, "least_steps": 3}
+    question = question_of(short_run(request, 5, {}), "none") | {"steps": 5, "seconds": seconds, "least_steps": 3}
     assert take_steps(question | {"folder": str(tmp_path)}, lambda **_: None)["steps"] == steps
 
 
 @pytest.mark.full
 def test_fix_that_was_measured_to_be_slower_is_not_proposed(asked, tmp_path, capsys, monkeypatch):
-    ask = gains.ask_for_steps
+    ask = steps.ask_for_steps
 
-    def ask_slow(variant, is_first, seconds):
-        answer = ask(variant, is_first, seconds)
+    def ask_slow(*question, **more):
+        answer = ask(*question, **more)
         return answer | {"tokens_per_second": 1e4 / answer["tokens_per_second"]}
 
-    monkeypatch.setattr(gains, "ask_for_steps", ask_slow)
+    monkeypatch.setattr(steps, "ask_for_steps", ask_slow)
     config = uneven(tmp_path)
     before, _ = checked(capsys, *config)
     assert before["padding"]["status"] == "warn" and before["padding"]["fix"]
@@ -208,13 +209,13 @@ def test_measure_all_measures_every_switch(asked, tmp_path, capsys):
 def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys, monkeypatch, fails):
     turns = []
 
-    def ask(variant, is_first, seconds):
-        turns.append(variant.name)
-        if (fails in variant.question["patch"]) if fails else not variant.question["patch"]:
+    def ask(request, gpu, count, patch, seconds, /, **more):
+        turns.append(patch)
+        if (fails in patch) if fails else not patch:
             raise WorkerFailed("was killed", "killed, probably because memory ran out")
         return {"steps": 7, "tokens_per_second": 1.0, "peak_memory_bytes": 1, "loss": 1.0}
 
-    monkeypatch.setattr(gains, "ask_for_steps", ask)
+    monkeypatch.setattr(steps, "ask_for_steps", ask)
     found, printed = checked(capsys, *uneven(tmp_path), "--measure", "padding")
     who = patch_words({"data.packing": "auto"}) if fails else "as it is"
     assert found["padding"]["measured_gain"] is None
@@ -224,14 +225,14 @@ def test_failed_measurement_is_reported_with_its_reason(asked, tmp_path, capsys,
 
 @pytest.mark.full
 def test_ctrl_c_keeps_the_measured_pairs_and_ends_with_code_3(asked, tmp_path, capsys, monkeypatch):
-    ask = gains.ask_for_steps
+    ask = steps.ask_for_steps
 
-    def interrupted(variant, is_first, seconds):
+    def interrupted(*question, **more):
         if len(asked) == 3:
             raise KeyboardInterrupt
-        return ask(variant, is_first, seconds)
+        return ask(*question, **more)
 
-    monkeypatch.setattr(gains, "ask_for_steps", interrupted)
+    monkeypatch.setattr(steps, "ask_for_steps", interrupted)
     found, _ = checked(capsys, *uneven(tmp_path), "--measure", "padding", "--measure", "optimizer", code=3)
     # In the order of the checks: fused AdamW is looked at before padding.
     assert found["optimizer"]["measured"]["ratios"] == [1.0] and found["padding"]["measured"] is None
@@ -272,4 +273,4 @@ def test_nothing_is_measured_while_a_run_trains(asked, tmp_path, capsys, monkeyp
     with RunLock(run.lock):
         assert main(["check", *uneven(tmp_path), "--measure", "all"]) == 2
     assert "causal_lm is training on this machine" in capsys.readouterr().err and not asked
-    assert gains.training_run() == ""
+    assert steps.training_run() == ""

@@ -16,7 +16,7 @@ PACKAGE = Path(tui_trainer.__file__).resolve().parent
 LEVELS = (
     {"cli", "__main__"},
     {"ui"},
-    {"bench"},
+    {"measure"},
     {"lines"},
     {"advice/checklist"},
     {"advice/fixes"},
@@ -24,7 +24,9 @@ LEVELS = (
     {"launching", "importing", "downloading"},
     {"training", "exporting"},
     {"reporting"},
+    {"measure/micro_batches", "measure/trial"},
     {"advice"},
+    {"measure/turns"},
     {"planning"},
     {"tasks", "tuning"},
     {"losses"},

@@ -9,8 +9,8 @@ import pytest
 
 from tests.answered_here import answered_by, answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import rehearsal
 from tui_trainer.cli import main
+from tui_trainer.measure import rehearsal
 from tui_trainer.training import components
 from tui_trainer.training import rehearsal as parts
 from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL, WORST

@@ -14,15 +14,14 @@ import pytest
 
 from tests.answered_here import answered_by, answered_here
 from tests.trained_runs import SETTINGS, training_row, write_rows
-from tui_trainer.bench import fastest_settings as tuning
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.errors import RunError
-from tui_trainer.launching import micro_batches
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.micro_batches import MicroBatches, TriedMicroBatch, next_rows, try_micro_batches
 from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan, read_plan
+from tui_trainer.measure import micro_batches, tuning, turns
+from tui_trainer.measure.micro_batches import MicroBatches, next_rows, try_micro_batches
 from tui_trainer.planning.batch_cut import even_parts
 from tui_trainer.planning.records import MICRO_BATCH, clear_records
 from tui_trainer.training import components
@@ -83,7 +82,7 @@ def plan(settings):
 
 def tried_of(settings, plan, seconds=60.0, **more) -> MicroBatches:
     return try_micro_batches(
-        Request(assignments=settings), plan, "none", seconds=seconds, heard=lambda sentence: None, **more
+        Request(assignments=settings), plan, "none", seconds=seconds, notify=lambda sentence: None, **more
     )
 
 
@@ -123,7 +122,7 @@ def test_process_that_cannot_start_is_an_error(settings, plan, monkeypatch):
 
 def test_search_keeps_its_results_at_the_time_limit_and_at_ctrl_c(settings, plan, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(micro_batches, "monotonic", lambda: now[0])
+    monkeypatch.setattr(turns, "monotonic", lambda: now[0])
 
     def slow():
         yield {"trying": 1, "doing": "trying"}
@@ -215,14 +214,13 @@ class Steps:
         self.draw, self.interrupt_at = random.Random(1), 0
         monkeypatch.setattr(tuning, "ask_for_steps", self.answer)
         monkeypatch.setattr(tuning, "try_micro_batches", self.micro_batches)
-        monkeypatch.setattr(tuning, "monotonic", lambda: self.now)
+        monkeypatch.setattr(turns, "monotonic", lambda: self.now)
 
-    def micro_batches(self, request, plan, gpu, *, seconds, heard, patch=None, candidates=(), timed=False):
+    def micro_batches(self, request, plan, gpu, *, seconds, notify, patch=None, candidates=(), timed=False):
         found = MicroBatches(step_rows=EFFECTIVE)
         for rows in candidates or even_parts(EFFECTIVE):
             fails = rows > self.largest or any(self.matches(part, patch or {}) for part in self.failing)
-            passes = -(-EFFECTIVE // rows)
-            found.tried[rows] = TriedMicroBatch(rows=rows, passes=passes, failed="planted" if fails else "")
+            found.add(rows, failed="planted" if fails else "")
         return found
 
     @staticmethod
@@ -230,8 +228,7 @@ class Steps:
         key, value = part.split("=")
         return any(one.endswith(key) and json.dumps(patch[one]) == value for one in patch)
 
-    def answer(self, variant, is_first, seconds):
-        patch = variant.question["patch"]
+    def answer(self, request, gpu, steps, patch, seconds):
         self.asked.append(dict(patch))
         self.now += self.turn
         if self.interrupt_at and len(self.asked) >= self.interrupt_at:
@@ -249,13 +246,13 @@ class Steps:
                 "peak_memory_bytes": 7 * MIB, "loss": loss, "problems": {}}  # fmt: skip
 
 
-def tuned(settings, seconds=600.0) -> tuning.Tuned:
+def tuned(settings, seconds=600.0) -> tuning.Tuning:
     return tuning.Tuning(
-        request=Request(assignments=settings), gpu="none", seconds=seconds, told=lambda sentence: None
+        request=Request(assignments=settings), gpu="none", seconds=seconds, notify=lambda sentence: None
     ).find()
 
 
-def names_of(found: tuning.Tuned) -> dict[str, dict]:
+def names_of(found: tuning.Tuning) -> dict[str, dict]:
     return {row["name"]: row for row in found.as_json()["variants"]}
 
 
@@ -313,12 +310,12 @@ def test_compiler_that_costs_more_than_it_saves_is_not_chosen(settings, monkeypa
     steps = Steps(monkeypatch, {"torch_compile=true": 2})
     plain = steps.answer
 
-    def answer(variant, is_first, seconds):
-        steps.now += 20 if variant.question["patch"].get("training.torch_compile") else 0
-        return plain(variant, is_first, seconds)
+    def answer(request, gpu, count, patch, seconds):
+        steps.now += 20 if patch.get("training.torch_compile") else 0
+        return plain(request, gpu, count, patch, seconds)
 
     monkeypatch.setattr(tuning, "ask_for_steps", answer)
-    monkeypatch.setattr("tui_trainer.bench.fastest_settings.lack_of_compiler", lambda *_: "")
+    monkeypatch.setattr("tui_trainer.measure.tuning.lack_of_compiler", lambda *_: "")
     found = tuned(settings, seconds=3000)
     assert found.patch == {} and "the start takes 20" in names_of(found)["torch_compile = true"]["reason"]
     found = tuned((*settings, "training.max_steps=100000"), seconds=3000)

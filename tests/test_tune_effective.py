@@ -9,12 +9,12 @@ import pytest
 
 from tests.answered_here import answered_here
 from tests.test_tune import arguments, settings
-from tui_trainer.bench import effective_batches, training
-from tui_trainer.bench.effective_batches import EffectiveBatches
 from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.launching.open_run import load_config
 from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.measure import steps, tuning
+from tui_trainer.measure.tuning import EffectiveBatches
 from tui_trainer.planning.measured_steps import StepKey, measured_row_rates
 from tui_trainer.planning.records import device_key
 from tui_trainer.units import MIB
@@ -25,14 +25,13 @@ pytestmark = pytest.mark.full
 NO_BOUND = ("training.num_train_epochs=2000", "training.learning_rate=0.002")
 
 
-def steps(monkeypatch, rates, *, full_from=10**9, fails=None):
+def made_up(monkeypatch, rates, *, full_from=10**9, fails=None):
     """Make up steps with these rows per second by effective batch size, out of memory from `full_from` on."""
     asked = []
 
-    def take(variant, is_first, seconds):
-        question = variant.question
-        assert question["largest_pass"] and "training.logging" not in question
-        written = dict(one.partition("=")[::2] for one in question["assignments"])
+    def take(question, asked_for, **_):
+        assert question == "take_steps" and asked_for["largest_pass"]
+        written = dict(one.partition("=")[::2] for one in asked_for["assignments"])
         rows = int(written["training.effective_batch_size"])
         asked.append((rows, int(written["training.per_device_train_batch_size"])))
         if rows in (fails or {}):
@@ -42,24 +41,25 @@ def steps(monkeypatch, rates, *, full_from=10**9, fails=None):
         rate = rates[rows] if isinstance(rates[rows], float) else rates[rows][len(asked) > len(rates)]
         return {
             "samples_per_second": rate, "tokens_per_second": 20 * rate, "step_seconds": rows / rate, "steps": 8,
-            "utilisation_share": 0.5, "peak_memory_bytes": rows * MIB, "largest_pass_bytes": 2 * rows * MIB,
+            "utilisation_share": 0.5, "problems": {}, "peak_memory_bytes": rows * MIB,
+            "largest_pass_bytes": 2 * rows * MIB,
         }  # fmt: skip
 
-    monkeypatch.setattr(effective_batches, "ask_for_steps", take)
-    monkeypatch.setattr(effective_batches, "load_of_others", lambda: 0.0)
+    monkeypatch.setattr(steps, "ask", take)
+    monkeypatch.setattr(tuning, "load_of_others", lambda: 0.0)
     return asked
 
 
 def found(settings, *more, seconds=600.0):
     request = Request(assignments=(*settings, "hardware_profile=none", *more))
-    return EffectiveBatches(request=request, gpu="none", seconds=seconds, told=lambda line: None).find()
+    return EffectiveBatches(request=request, gpu="none", seconds=seconds, notify=lambda line: None).find()
 
 
 def test_sizes_double_until_two_doublings_gain_little_and_the_smallest_of_them_is_chosen(settings, monkeypatch):
-    asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0, 64: 140.0})
+    asked = made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0, 64: 140.0})
     result = found(settings, *NO_BOUND)
     assert asked == [(8, 8), (16, 16), (32, 32)] * 3
-    assert {one.turns for one in result.sizes} == {3}
+    assert {len(one.answers) for one in result.sizes} == {3}
     # 40 rows of data, of which some are held out.
     assert "the data has" in result.ended and result.best.rows == 16
     assert result.patch == {"training.effective_batch_size": 16, "training.learning_rate": 0.00283}
@@ -73,50 +73,50 @@ def many(tmp_path, settings):
 
 
 def test_search_stops_without_a_gain_and_names_the_size_that_is_slower(settings, monkeypatch, tmp_path):
-    asked = steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
+    asked = made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 153.0, 64: 140.0})
     result = found(many(tmp_path, settings))
     assert [rows for rows, _ in asked] == [8, 16, 32, 64] * 3 and result.slower_from == 64
     assert "less than 5%" in result.ended and "slower again with 64" in result.sentence and result.best.rows == 16
 
 
 def test_search_stops_when_memory_is_full(settings, monkeypatch, tmp_path):
-    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0}, full_from=64)
+    made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0}, full_from=64)
     result = found(many(tmp_path, settings), *NO_BOUND)
-    assert [one.rows for one in result.measured] == [8, 16, 32] and result.sizes[-1].failed
+    assert [one.rows for one in result.measured] == [8, 16, 32] and result.sizes[-1].reason
     assert result.best.rows == 32 and "64 rows failed: out of memory" in result.sentence
     # A worker that the system kills is a size that failed.
-    steps(monkeypatch, {8: 100.0}, fails={16: WorkerFailed("ended", "killed by the system")})
+    made_up(monkeypatch, {8: 100.0}, fails={16: WorkerFailed("ended", "killed by the system")})
     result = found(many(tmp_path, settings))
     assert result.patch == {} and "16 rows failed: killed by the system" in result.sentence
 
 
 def test_planned_size_stays_if_no_other_is_faster(settings, monkeypatch, tmp_path):
     own = (*many(tmp_path, settings), "training.effective_batch_size=16")
-    steps(monkeypatch, {8: 101.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    made_up(monkeypatch, {8: 101.0, 16: 100.0, 32: 104.0, 64: 103.0})
     result = found(own, *NO_BOUND)
     assert result.best.rows == 16 and result.patch == {} and "as planned" in result.sentence
-    steps(monkeypatch, {8: 130.0, 16: 100.0, 32: 104.0, 64: 103.0})
+    made_up(monkeypatch, {8: 130.0, 16: 100.0, 32: 104.0, 64: 103.0})
     result = found(own, *NO_BOUND)
     assert result.patch == {"training.effective_batch_size": 8, "training.learning_rate": 0.00141}
 
 
 def test_fastest_turn_of_a_size_counts(settings, monkeypatch, tmp_path):
     # Somebody else computed while 16 were measured first.
-    steps(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
+    made_up(monkeypatch, {8: 100.0, 16: (90.0, 150.0), 32: 152.0, 64: 151.0, 128: 150.0})
     result = found(many(tmp_path, settings), *NO_BOUND)
     assert [one.rows_per_second for one in result.sizes] == [100.0, 150.0, 152.0, 151.0, 150.0]
     assert result.best.rows == 16 and result.slower_from is None and "no larger size was slower" in result.sentence
 
 
 def test_chosen_size_leaves_enough_steps(settings, monkeypatch, tmp_path):
-    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
+    made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 200.0, 64: 300.0, 128: 301.0, 256: 302.0})
     result = found(many(tmp_path, settings), "training.num_train_epochs=2")
     assert result.most_rows == 16 and result.best.rows == 16
     assert "256 would be faster, but would leave fewer than 300 steps" in result.sentence
 
 
 def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, monkeypatch, tmp_path):
-    asked = steps(monkeypatch, {8: 100.0, 16: 150.0}, fails={32: KeyboardInterrupt()})
+    asked = made_up(monkeypatch, {8: 100.0, 16: 150.0}, fails={32: KeyboardInterrupt()})
     result = found(many(tmp_path, settings), "training.per_device_train_batch_size=4")
     assert asked == [(8, 4), (16, 4), (32, 4)]
     assert result.cut_short == "interrupted" and result.best.rows == 16 and result.ended == ""
@@ -127,7 +127,7 @@ def test_micro_batch_of_the_config_stays_and_ctrl_c_keeps_the_results(settings, 
 
 def test_real_sizes_are_measured_recorded_and_printed(settings, monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(training, "ask", answered_here)
+    monkeypatch.setattr(steps, "ask", answered_here)
     own = (*settings, "training.num_train_epochs=2000", "hardware_profile=none", "data.eval_fraction=0.5")
     out = tmp_path / "out.toml"
     command = ["tune", "--effective", *arguments(own), "--gpu", "none", "--minutes", "20"]
@@ -145,7 +145,7 @@ def test_real_sizes_are_measured_recorded_and_printed(settings, monkeypatch, cap
 
 
 def test_sizes_are_printed_as_a_table(settings, monkeypatch, capsys):
-    steps(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0})
+    made_up(monkeypatch, {8: 100.0, 16: 150.0, 32: 152.0})
     assert main(["tune", "--effective", *arguments((*settings, *NO_BOUND)), "--gpu", "none"]) == 0
     head, first, *_ = capsys.readouterr().out.splitlines()
     assert head.split("  ")[0] == "rows/step" and "busy" in head and "learning rate" in head

@@ -12,7 +12,7 @@ from tui_trainer.cli import main
 from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml, gpu_reports
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching import trial as trials
+from tui_trainer.measure import trial as trials
 from tui_trainer.units import GIB, MIB
 from tui_trainer.worker.asking import WorkerFailed
 
@@ -43,8 +43,8 @@ def problems(**changes):
 PROBLEMS = [
     ({"precisions": {"bf16": {"teraflops": 100.0}}}, "bf16 matmuls reach 100.0 of 989", "nvidia-smi"),
     ({"precisions": {"bf16": {"reason": "no kernel image"}}}, "bf16 failed", "tui-trainer diagnose"),
-    ({"memory": {"gigabytes_per_second": 900.0}}, "memory reaches 900 of 4,800 GB/s", "nvidia-smi"),
-    ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "by heat, to 50%",
+    ({"memory": {"gigabytes_per_second": 900.0}}, "memory reaches only 900 of 4,800 GB/s", "nvidia-smi"),
+    ({"long": {"slower_at_the_end": 1.1, "slowed_by": "heat", "clock_share": 0.5}}, "50% of its clock because of heat",
      "nvidia-smi"),
     ({"long": {"slower_at_the_end": 2.0, "slowed_by": ""}}, "2.0 times as long", "top"),
     ({"disks": [{"label": "runs", "path": "/r", "read_bytes_per_second": 1e6, "write_bytes_per_second": None}]},

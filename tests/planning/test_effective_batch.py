@@ -13,8 +13,8 @@ from tui_trainer.config.load import Request, load
 from tui_trainer.config.sections import step_rows
 from tui_trainer.config.toml_files import all_profiles, read_profile
 from tui_trainer.errors import ConfigError
-from tui_trainer.launching.micro_batches import cut_patch
 from tui_trainer.launching.prepare import edited_settings
+from tui_trainer.measure.micro_batches import cut_patch
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning.effective_batch import with_rows_of_step
 from tui_trainer.planning.plan_file import plan_bytes, read_plan_file

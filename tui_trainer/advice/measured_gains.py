@@ -1,4 +1,4 @@
-"""What switches gained on this machine: two configs whose steps `bench/gains.py` took in turns.
+"""What switches gained on this machine: two configs whose steps `measure/gains.py` took in turns.
 
 A record (`records.py`) of the device for each pair of settings: so a gain is found from either of them, before a fix is
 applied and afterwards. The shape of the steps and the version of torch stand with it; where they are others now,
@@ -6,7 +6,7 @@ nothing was measured.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from statistics import median
@@ -16,11 +16,12 @@ from pydantic import AfterValidator, PositiveFloat
 
 from tui_trainer.config.load import all_settings, value_of
 from tui_trainer.hardware.libraries import read_versions
+from tui_trainer.measure.turns import spread_of
 from tui_trainer.planning.measured_steps import StepKey
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.records import GAIN, Key, device_key, figures_as, keep_record, records_of_device
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, utc_now
 
 # What decides how often something is done beside the steps, how many there are and where they are written: the steps
 # themselves are the same.
@@ -32,6 +33,8 @@ _NAMES = ("schema_version", "profile", "hardware_profile")
 # Of one config measured against itself on a machine that does something else as well.
 _LEAST_DIFFERENCE, _LEAST_MEMORY_DIFFERENCE = 0.02, 0.03
 
+Answer = Mapping[str, Any]
+"""Figures of some steps, as a worker gives them."""
 _Line = Annotated[str, AfterValidator(lambda text: one_line(text, 300))]
 
 
@@ -48,16 +51,26 @@ class Gain:
     losses: tuple[float, float] = (0.0, 0.0)
     reason: _Line = ""
 
+    @classmethod
+    def of_pairs(cls, before: Sequence[Answer], after: Sequence[Answer], steps: int) -> Self:
+        """Return the gain of the pairs of which both turns were taken."""
+        pairs = list(zip(before, after, strict=False))
+        return cls(
+            at=utc_now(),
+            ratios=tuple(new["tokens_per_second"] / old["tokens_per_second"] for old, new in pairs),
+            steps=steps,
+            memory_bytes=(_peak_bytes(before), _peak_bytes(after)),
+            losses=(before[0]["loss"], after[0]["loss"]),
+        )
+
     @property
     def speed_up(self) -> float | None:
         return median(self.ratios) if self.ratios else None
 
     @property
     def spread(self) -> float | None:
-        """Half of the way from the least to the most, as a share of the median; None for one pair."""
-        if len(self.ratios) < 2:
-            return None
-        return (max(self.ratios) - min(self.ratios)) / 2 / median(self.ratios)
+        """Half of the range as a share of the median; None for a single pair."""
+        return spread_of(self.ratios)
 
     @property
     def is_difference(self) -> bool:
@@ -149,6 +162,10 @@ class KeptGains:
         if entry["from"] == here:
             return gain
         return gain.turned() if gain.ratios else None
+
+
+def _peak_bytes(answers: Sequence[Answer]) -> int:
+    return int(max(answer["peak_memory_bytes"] for answer in answers))
 
 
 def keep_gain(before: Measurable, patch: Mapping[str, Any], after_shape_key: str, gain: Gain) -> None:

@@ -60,24 +60,21 @@ def bench_model(
     as_json: AsJson = False,
 ) -> None:
     """Measure a trained model: rows one by one, in batches, with beams, quantized, compiled, exported."""
-    from tui_trainer.bench.inference import InferenceBench, keep_speed, notes, speed_lines
+    from tui_trainer.measure.inference import InferenceBench, keep_speed, notes, speed_lines
 
     trained = trained_model(run_in_use(run, "bench"))
-    asked = InferenceBench(trained, rows, rounds, gpu, tell, only or ())
-    measured = asked.measure()
-    figures = asked.figures(measured)
+    figures, cut_short = InferenceBench(trained, rows, rounds, gpu, tell, only or ()).measure()
     target = keep_speed(trained, figures, rows, tell)
-    found = {
-        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.writes,
-        "cut_short": measured.cut_short,
+    result = {
+        "run": trained.run.name, "rows": rows, "rounds": rounds, "writes": trained.writes, "cut_short": cut_short,
         "inference_samples_per_second": target and {
             "requested": target.requested, "measured": target.measured, "met": target.met,
             "words": target.words, "verdict": target.verdict,
         },
         "variants": figures,
     }  # fmt: skip
-    _print_found(found, speed_lines(found, _WIDTH), as_json)
-    _end(figures, measured.cut_short, [] if as_json else notes(figures))
+    _print_result(result, [*speed_lines(result, _WIDTH), *notes(figures)], as_json)
+    _end(figures, cut_short)
 
 
 @bench.command("train")
@@ -100,42 +97,37 @@ def bench_train(
     as_json: AsJson = False,
 ) -> None:
     """Measure training: a baseline, its options added one by one, each option alone, and other batch sizes."""
-    from tui_trainer.bench import starting
-    from tui_trainer.bench.training import BASELINE, MINUTES, TrainingBench, doubts, figures
     from tui_trainer.hardware.probe import probe
+    from tui_trainer.measure import starting
+    from tui_trainer.measure.steps import figures_of
+    from tui_trainer.measure.training import BASELINE, MINUTES, TrainingBench, doubts, reasons_of, trial_lines
 
     if whole and (steps or minutes):
         name = "--steps" if steps else "--minutes"
         raise InputError(f"--whole cannot be combined with {name}", hint="remove one of them")
     seconds = math.inf if whole else 60.0 * (minutes or MINUTES)
     # Names of what comes before the first step are none of what changes a step.
-    of_steps = [one for one in only or () if not any(one in name for name in starting.NAMES)]
-    trial = TrainingBench(
+    of_steps = [word for word in only or () if not any(word in name for name in starting.NAMES)]
+    options = TrainingBench(
         asked.request, steps, rounds, gpu, tell, of_steps or ([BASELINE] if only else ()), seconds, whole
     )
-    measured = trial.measure()
-    began = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())
-    rows = figures(measured, trial.whole_tokens)
-    found = {
-        "steps": trial.steps, "batch": trial.batch, "rounds": trial.rounds, "whole": whole,
-        "cut_short": measured.cut_short, "doubts": doubts(rows, probe().usable_cores), "variants": rows,
-        "starts": starting.figures(began),
+    variants, cut_short = options.measure()
+    starts = starting.measure_start(asked.request, rounds, gpu, _START_SECONDS, tell, only or ())
+    rows = figures_of(variants, options.whole_tokens)
+    result = {
+        "steps": options.steps, "batch": options.batch, "rounds": options.rounds, "whole": whole,
+        "cut_short": cut_short, "doubts": doubts(rows, probe().usable_cores), "variants": rows,
+        "starts": starting.figures(starts),
     }  # fmt: skip
-    _print_found(found, starting.trial_lines(found, _WIDTH), as_json)
-    _end(rows, measured.cut_short, [] if as_json else starting.reasons(found))
+    _print_result(result, [*trial_lines(result, _WIDTH), *reasons_of(result)], as_json)
+    _end(rows, cut_short)
 
 
-def _print_found(found: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
+def _print_result(result: dict[str, Any], lines: Sequence[str], as_json: bool) -> None:
     if as_json:
-        print_json(found)
+        print_json(result)
     elif lines:
         print("\n".join(lines))
-
-
-def _print_table(rows: list[list[str]]) -> None:
-    from tui_trainer.lines.plan_and_events import table_lines
-
-    print("\n".join(table_lines(rows, _WIDTH, right=rows[0][1:])))
 
 
 @app.command()
@@ -152,41 +144,29 @@ def tune(
     as_json: AsJson = False,
 ) -> None:
     """Find the largest micro-batch and the fastest settings on this machine, at the same effective batch and loss."""
-    from tui_trainer.bench.effective_batches import EffectiveBatches, MeasuredBatches, sizes_table
-    from tui_trainer.bench.fastest_settings import Tuned, Tuning, measured_table, micro_batch_line, notes_of
     from tui_trainer.config.toml_files import refuse_existing
+    from tui_trainer.measure.tuning import EffectiveBatches, Tuning
     from tui_trainer.runs.json_fields import finite
 
     if write is not None:
         refuse_existing(write, "--write")
-    search = EffectiveBatches if effective else Tuning
-    found: MeasuredBatches | Tuned = search(request=asked.request, gpu=gpu, seconds=60 * minutes, told=tell).find()
-    result = finite(found.as_json())
-    if as_json:
-        print(json.dumps(result))
-    elif isinstance(found, MeasuredBatches):
-        if found.measured:
-            _print_table(sizes_table(result))
-            print("busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows")
-        print(found.sentence)
-    else:
-        lines = [micro_batch_line(found.tries), *measured_table(result, _WIDTH), *notes_of(result), found.sentence]
-        print("\n".join(lines))
+    kind: type[EffectiveBatches] | type[Tuning] = EffectiveBatches if effective else Tuning
+    search = kind(request=asked.request, gpu=gpu, seconds=60 * minutes, notify=tell).find()
+    result = finite(search.as_json())
+    print(json.dumps(result) if as_json else "\n".join([*search.lines(_WIDTH), search.sentence]))
     if write is not None:
         from tui_trainer.config.save import to_toml
         from tui_trainer.config.toml_files import write_new
-        from tui_trainer.launching.micro_batches import with_settings
         from tui_trainer.launching.open_run import load_config
+        from tui_trainer.measure.micro_batches import with_settings
 
-        write_new(write, to_toml(load_config(with_settings(asked.request, found.patch), gpu=gpu)))
+        write_new(write, to_toml(load_config(with_settings(asked.request, search.patch), gpu=gpu)))
         tell(f"wrote {write}; next: tui-trainer plan {write}")
-    _end(result["sizes" if effective else "variants"], found.cut_short)
+    _end(result["sizes" if effective else "variants"], search.cut_short)
 
 
-def _end(figures: list[dict[str, Any]], cut_short: str, notes: Sequence[str] = ()) -> None:
-    """With the exit code of what was measured."""
-    for note in notes:
-        print(note)
+def _end(figures: list[dict[str, Any]], cut_short: str) -> None:
+    """End with the exit code of what was measured."""
     if cut_short:
         tell(f"{cut_short}: the results so far are shown")
     if cut_short == "interrupted":

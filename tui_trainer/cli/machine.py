@@ -35,7 +35,7 @@ def diagnose(
         tell(clear_measured(clear))
     if try_out:
         from tui_trainer.hardware.probe import probe
-        from tui_trainer.launching.trial import try_machine
+        from tui_trainer.measure.trial import try_machine
 
         try_machine(probe(), gpu, lambda part: tell(f"testing: {part}"))
     raise typer.Exit(print_diagnosis(gpu=gpu, as_json=as_json))
@@ -62,9 +62,9 @@ def check(
     loaded = asked.load_to_start(gpu)
     is_whole = True
     if measure:
-        from tui_trainer.bench.gains import GainBench
+        from tui_trainer.measure.gains import GainBench
 
-        is_whole = GainBench(loaded=loaded, names=measure, told=tell, gpu=gpu, seconds=seconds).measure()
+        is_whole = GainBench(loaded=loaded, names=measure, notify=tell, gpu=gpu, seconds=seconds).measure()
     code = print_checks(loaded, as_json=as_json, fix=fix, progress=show_progress, gpu=gpu)
     raise typer.Exit(code if is_whole else EXIT_STOPPED)
 
@@ -73,20 +73,15 @@ def check(
 @shares_options
 def rehearse(asked: Asked, gpu: GpuName = None, as_json: AsJson = False) -> None:
     """Dry-run the expensive parts: largest batches, a checkpoint, the final model. Exit code 1 if a part fails."""
-    from tui_trainer.bench import rehearsal
+    from tui_trainer.measure import rehearsal
 
-    def hear(told: dict[str, Any]) -> None:
-        if as_json:
-            print(json.dumps(told), flush=True)
-        elif "trying" in told:
-            print(rehearsal.trying_line(told["trying"]), flush=True)
-        elif len(told) > 1:
-            print(rehearsal.part_line(told["part"], told), flush=True)
+    def report(figures: dict[str, Any]) -> None:
+        for line in [json.dumps(figures)] if as_json else rehearsal.lines_of(figures):
+            print(line, flush=True)
 
-    found = rehearsal.rehearse(asked.request, gpu, hear)
-    result = finite(found.as_json())
-    print(json.dumps(result) if as_json else "\n".join(rehearsal.result_lines(result)))
-    if found.faults:
+    result = finite(rehearsal.rehearse(asked.request, gpu, report))
+    report(result)
+    if result["faults"]:
         raise typer.Exit(EXIT_FAILED)
 
 

@@ -24,8 +24,8 @@ from tui_trainer.hardware.probe import probe, with_memory_now
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.launching.fitted_presets import fitted_task_named
 from tui_trainer.launching.merged_base import SETTINGS as MERGED
-from tui_trainer.launching.micro_batches import tune_micro_batch
-from tui_trainer.launching.trial import kept_trial
+from tui_trainer.measure.micro_batches import tune_micro_batch
+from tui_trainer.measure.trial import kept_trial
 from tui_trainer.models.facts import find_model
 from tui_trainer.planning.ancestry import chain_words
 from tui_trainer.planning.automatic_values import MIXED

@@ -14,7 +14,7 @@ from tui_trainer.hardware.describe import Row
 from tui_trainer.hardware.diagnosis import GpuChoice, HardwareProblem, MachineDiagnosis, diagnose
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
-from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows
+from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.planning.records import KINDS, KindCount, clear_records, count_kinds, set_aside
 from tui_trainer.terminal.safe_text import one_line

@@ -276,7 +276,7 @@ def kept_micro_batch(key: Key) -> KeptMicroBatch | None:
     return found if is_sound else None
 
 
-def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, tuple[float, ...]]) -> None:
+def keep_micro_batch(key: Key, rows: int, step_rows: int, step_seconds: Mapping[int, Sequence[float]]) -> None:
     """Remember it in the place of an earlier one."""
     medians = {size: median(measured) for size, measured in step_seconds.items()}
     keep_record(MICRO_BATCH, key, {"rows": rows, "step_rows": step_rows, "step_seconds": medians})

@@ -86,7 +86,7 @@ def predict(bench: Workbench, folder: RunFolder, data: str) -> None:
 
 def bench_run(bench: Workbench, folder: RunFolder) -> None:
     def show(found: Mapping[str, Any], width: int) -> list[str]:
-        from tui_trainer.bench.inference import notes, speed_lines
+        from tui_trainer.measure.inference import notes, speed_lines
 
         return [*speed_lines(found, width), *notes(found["variants"])]
 

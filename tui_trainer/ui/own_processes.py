@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from tui_trainer.errors import EXIT_DONE, EXIT_FAILED, system_reason
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.rehearsal import ConfigProcess, GainProcess
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.hardware.diagnosis import GpuChoice
     from tui_trainer.launching.command_process import JsonProcess
     from tui_trainer.launching.export_process import ExportProcess
+    from tui_trainer.measure.config_process import ConfigProcess, GainProcess
     from tui_trainer.runs.folder import RunFolder
     from tui_trainer.ui.spans import Role
 
@@ -175,7 +175,7 @@ class Measurement(OwnProcess[C]):
             document = self._bench.document
             if document is None or document.loaded is None:
                 return "fix the problem in the config first" if document else "the config is still loading"
-            from tui_trainer.bench import rehearsal as config_process
+            from tui_trainer.measure import config_process
 
             kind: Callable[..., C] = getattr(config_process, self._kind)
             return kind(document.loaded, *filter(None, [names]), self._bench.chosen_gpu)

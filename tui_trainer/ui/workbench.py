@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     from textual.notifications import SeverityLevel
 
     from tui_trainer.advice.checklist import Finding
-    from tui_trainer.bench.rehearsal import ConfigProcess
     from tui_trainer.config.changes import Edits
     from tui_trainer.config.document import ConfigDocument
     from tui_trainer.config.load import LoadedConfig, Request
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.launching.drafts import Draft
     from tui_trainer.launching.open_run import OpenRun
+    from tui_trainer.measure.config_process import ConfigProcess
     from tui_trainer.planning.plan import Plan
     from tui_trainer.runs import controls
     from tui_trainer.runs.folder import RunFolder

@@ -225,9 +225,9 @@ def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> Non
 
 
 if TYPE_CHECKING:
-    from tui_trainer.bench.rehearsal import ConfigProcess
     from tui_trainer.config.load import LoadedConfig
     from tui_trainer.launching.preview import Preview
+    from tui_trainer.measure.config_process import ConfigProcess
 
 PREVIEW: Final = "preview"
 _SAMPLES = 16
@@ -250,7 +250,7 @@ class TuneDialog(OwnProcessDialog):
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
             return self.so_far(process, width)
-        from tui_trainer.bench.fastest_settings import measured_table, notes_of
+        from tui_trainer.measure.tuning import measured_table, notes_of
 
         lines = self.rows(measured_table(process.result, width), width)
         lines += [line for note in notes_of(process.result) for line in paragraph(note, width, "dim")]
@@ -267,8 +267,8 @@ class SizesDialog(OwnProcessDialog):
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if (found := process.result) is None:
             return self.so_far(process, width)
-        from tui_trainer.bench.effective_batches import sizes_table
         from tui_trainer.lines.plan_and_events import table_lines
+        from tui_trainer.measure.tuning import sizes_table
 
         lines: list[Line] = []
         measured = [one for one in found["sizes"] if not one["failed"]]
@@ -293,10 +293,10 @@ class SwitchesDialog(OwnProcessDialog):
     def told(self, process: ConfigProcess, width: int) -> list[Line]:
         if process.result is None:
             return self.so_far(process, width)
-        from tui_trainer.bench.starting import reasons, trial_lines
+        from tui_trainer.measure.training import reasons_of, trial_lines
 
         lines = self.rows(trial_lines(process.result, width), width)
-        return [*lines, *(line for text in reasons(process.result) for line in paragraph(text, width, "dim"))]
+        return [*lines, *(line for text in reasons_of(process.result) for line in paragraph(text, width, "dim"))]
 
 
 class RehearsalDialog(OwnProcessDialog):

@@ -19,7 +19,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware, Place
 from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.hardware.probe import probe_again
 from tui_trainer.hardware.storage import read_place
-from tui_trainer.launching.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
+from tui_trainer.measure.trial import Trial, kept_trial, trial_problems, trial_rows, try_machine
 from tui_trainer.planning.hardware_match import choose_hardware_profile
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action

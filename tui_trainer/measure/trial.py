@@ -1,4 +1,4 @@
-"""What a machine really does, tried in a process of its own within seconds, and kept by machine with its date."""
+"""Quick tests of what a machine really does, in a process of its own, stored by machine with their date."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -6,6 +6,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module, metadata
+from itertools import starmap
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
@@ -37,17 +38,18 @@ _LEAST_RATE_SHARE, _LEAST_BANDWIDTH_SHARE = 0.5, 0.6
 _SLOW_DISK_BYTES_PER_SECOND = 50e6
 _SLOW_LOADER_TOKENS_PER_SECOND = 5e6
 _MOST_SLOWER = 1.3
-_WHO_COMPUTES = "top   (are other programs busy?)"
+_ARE_OTHERS_BUSY = "top   (are other programs busy?)"
 Trial = dict[str, Any]
 
 
-def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[str], None] = lambda part: None) -> Trial:
-    """Try it, and keep what came out. `told` hears what is being tried. Raises InputError for a card that is not here.
+def try_machine(hardware: Hardware, chosen: GpuChoice = None, notify: Callable[[str], None] = lambda _: None) -> Trial:
+    """Try each part of the machine and store the results. `notify` gets the name of each part.
 
-    What ends the worker is a problem like others, as is one that does not answer; the parts before it stand.
+    A worker that ends or does not answer is a problem like others; the parts before it are kept. Raises InputError if
+    there is no such GPU.
     """
     gpu, device = _where(hardware, chosen)
-    packages = [one.module for one in FLASH_KERNELS.values() if hardware.libraries.get(one.distribution)]
+    packages = [kernels.module for kernels in FLASH_KERNELS.values() if hardware.libraries.get(kernels.distribution)]
     question = {
         "device": device,
         "threads": training_threads(hardware.usable_cores),
@@ -55,134 +57,132 @@ def try_machine(hardware: Hardware, chosen: GpuChoice = None, told: Callable[[st
         "places": {place.label: place.path for place in hardware.places if place.writable},
         "attention_packages": packages if gpu else [],
     }
-    trial: Trial = {"at": utc_now(), "device": device, "name": (gpu.name or "") if gpu else hardware.cpu_name}
-    trial["torch"], part = hardware.libraries.get("torch") or "", "the start of a process"
-    trial["ended"] = ""
+    trial: Trial = {
+        "at": utc_now(),
+        "device": device,
+        "name": (gpu.name or "") if gpu else hardware.cpu_name,
+        "torch": hardware.libraries.get("torch") or "",
+        "ended": "",
+    }
+    part = "the start of a process"
 
-    def hear(line: dict[str, Any]) -> None:
+    def take(report: dict[str, Any]) -> None:
         nonlocal part
-        part = str(line["part"])
-        if "found" in line:
-            trial[part] = line["found"]
+        part = str(report["part"])
+        if "found" in report:
+            trial[part] = report["found"]
         else:
-            told(part)
+            notify(part)
 
     try:
-        ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=hear)
+        ask("try_machine", question, timeout_seconds=_TIMEOUT_SECONDS, sees_gpus=gpu is not None, progress=take)
     except WorkerFailed as error:
         trial["ended"] = f"trying {part} {error}"
-    trial |= _read_here(gpu)
-    trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
-    keep_record(TRIAL, Key(device=trial_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
-    return trial
-
-
-def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
-    """The newest of this machine and its card; None where nothing was tried yet."""
-    tried = records_of_device(TRIAL, trial_device(hardware, _where(hardware, chosen)[0]))
-    return tried[-1].figures if tried else None
-
-
-def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
-    """The card, where one computes, and the device by torch's name."""
-    gpu = choose_gpu(hardware, chosen)[0]
-    device = training_device(hardware, gpu, chosen)[0]
-    return (gpu if device == "cuda" else None), device
-
-
-def _read_here(gpu: Gpu | None) -> Trial:
-    """What needs no computing: limits, shared memory, and what driver and kernel have noted of the card."""
+    # What needs no computing.
     limits, nvml = read_limits(), session()
-    return {
+    trial |= {
         "shm_bytes": psutil.disk_usage(str(_SHM)).total if _SHM.is_dir() else None,
         "limit_memory_bytes": limits.memory_bytes,
         "limit_cores": limits.cores,
         "ecc": nvml.ecc(gpu.index) if nvml and gpu else None,
         "kernel_reports": gpu_reports() if gpu else [],
     }
+    trial["problems"] = [asdict(problem) for problem in problems_of(trial, hardware, gpu)]
+    keep_record(TRIAL, Key(device=trial_device(hardware, gpu), versions=f"torch {trial['torch']}"), trial)
+    return trial
+
+
+def kept_trial(hardware: Hardware, chosen: GpuChoice = None) -> Trial | None:
+    """Return the newest trial of this machine and its GPU; None if nothing was tried yet."""
+    tried = records_of_device(TRIAL, trial_device(hardware, _where(hardware, chosen)[0]))
+    return tried[-1].figures if tried else None
+
+
+def _where(hardware: Hardware, chosen: GpuChoice) -> tuple[Gpu | None, str]:
+    """Return the GPU that computes, if any, and the device by torch's name."""
+    gpu = choose_gpu(hardware, chosen)[0]
+    device = training_device(hardware, gpu, chosen)[0]
+    return (gpu if device == "cuda" else None), device
 
 
 def problems_of(trial: Trial, hardware: Hardware, gpu: Gpu | None) -> list[HardwareProblem]:
-    """What came out worse than it should, each with what can be typed."""
-    card = gpu.card if gpu else None
+    """Return what came out worse than it should, each with a command that helps."""
     index = gpu.index if gpu else 0
     return [
-        *_of_child(trial),
-        *_of_rates(trial, card, index),
-        *_of_load(trial, index),
-        *_of_storage(trial),
-        *_of_card(trial, index),
-        *(HardwareProblem("warn", *conflict) for conflict in version_conflicts(hardware.libraries)),
+        *_problems_of_child(trial),
+        *_problems_of_rates(trial, gpu.card if gpu else None, index),
+        *_problems_of_storage(trial),
+        *_problems_of_card(trial, index),
+        *starmap(_warning, version_conflicts(hardware.libraries)),
     ]
 
 
-def _of_child(trial: Trial) -> Iterator[HardwareProblem]:
+_warning = partial(HardwareProblem, "warn")
+
+
+def _problems_of_child(trial: Trial) -> Iterator[HardwareProblem]:
     if trial["ended"]:
         computes = '; torch.ones(8, device="cuda").sum()' if trial["device"] == "cuda" else ""
         yield HardwareProblem("bad", one_line(trial["ended"], 300), f"python -c 'import torch{computes}'")
     tried = _of_part(trial, "attention")
-    for one in FLASH_KERNELS.values():
-        if reason := tried.get(one.module, {}).get("reason"):
-            sentence = f"{one.module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
-            install = f"uv pip install --reinstall --no-build-isolation {one.distribution}"
-            yield HardwareProblem("warn", sentence, install)
+    for kernels in FLASH_KERNELS.values():
+        if reason := tried.get(kernels.module, {}).get("reason"):
+            sentence = f"{kernels.module} is installed, but cannot be imported: {one_line(str(reason), 120)}"
+            yield _warning(sentence, f"uv pip install --reinstall --no-build-isolation {kernels.distribution}")
 
 
-def _of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
+def _problems_of_rates(trial: Trial, card: Card | None, index: int) -> Iterator[HardwareProblem]:
     look = f"nvidia-smi -q -d CLOCK,POWER,PERFORMANCE -i {index}"
     for name, rate in (card.teraflops.known() if card else {}).items():
-        found = _of_part(trial, "precisions").get(name, {})
-        if found.get("reason"):
-            sentence = f"{name} failed, although this GPU supports it: {one_line(str(found['reason']), 120)}"
-            yield HardwareProblem("warn", sentence, "tui-trainer diagnose")
-        elif found.get("teraflops", rate) < _LEAST_RATE_SHARE * rate:
-            reached = found["teraflops"]
-            sentence = f"{name} matmuls reach {reached:.1f} of {rate:.0f} TFLOP/s ({reached / rate:.0%})"
-            yield HardwareProblem("warn", sentence, look)
+        precision = _of_part(trial, "precisions").get(name, {})
+        reached = precision.get("teraflops", rate)
+        if reason := precision.get("reason"):
+            sentence = f"{name} failed, although this GPU supports it: {one_line(str(reason), 120)}"
+            yield _warning(sentence, "tui-trainer diagnose")
+        elif reached < _LEAST_RATE_SHARE * rate:
+            yield _warning(f"{name} matmuls reach {reached:.1f} of {rate:.0f} TFLOP/s ({reached / rate:.0%})", look)
     bandwidth = _of_part(trial, "memory").get("gigabytes_per_second")
     if card and bandwidth and bandwidth < _LEAST_BANDWIDTH_SHARE * card.gigabytes_per_second:
         sentence = f"the GPU's memory reaches only {bandwidth:,.0f} of {card.gigabytes_per_second:,.0f} GB/s"
-        yield HardwareProblem("warn", sentence, look)
-
-
-def _of_load(trial: Trial, index: int) -> Iterator[HardwareProblem]:
-    found = _of_part(trial, "long")
-    slower, by = found.get("slower_at_the_end", 1.0), found.get("slowed_by", "")
-    if by:
-        sentence = f"under load, the GPU slows down to {found.get('clock_share') or 0:.0%} of its clock because of {by}"
-        yield HardwareProblem("warn", sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
+        yield _warning(sentence, look)
+    load = _of_part(trial, "long")
+    slower = load.get("slower_at_the_end", 1.0)
+    if by := load.get("slowed_by"):
+        sentence = f"under load, the GPU slows down to {load.get('clock_share') or 0:.0%} of its clock because of {by}"
+        yield _warning(sentence, f"nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE -i {index}")
     elif slower > _MOST_SLOWER:
         sentence = f"matmuls took {slower:.1f} times as long at the end of a short test as at its start"
-        yield HardwareProblem("warn", sentence, _WHO_COMPUTES)
+        yield _warning(sentence, _ARE_OTHERS_BUSY)
 
 
-def _of_storage(trial: Trial) -> Iterator[HardwareProblem]:
+def _problems_of_storage(trial: Trial) -> Iterator[HardwareProblem]:
     moves = {"runs": "--set output.runs_dir=FOLDER", "prepared data": "export TUI_TRAINER_HOME=FOLDER"}
     for disk in _listed(trial, "disks"):
-        for what, verb in (("read", "reads"), ("write", "writes")):
-            rate = disk[f"{what}_bytes_per_second"]
+        path = one_line(disk["path"])
+        for verb in ("read", "write"):
+            rate = disk[f"{verb}_bytes_per_second"]
             if rate is not None and rate < _SLOW_DISK_BYTES_PER_SECOND:
-                sentence = f"the disk of {one_line(disk['path'])} {verb} only {format_bytes(rate)}/s"
-                yield HardwareProblem("warn", sentence, moves.get(disk["label"], f"df -h {one_line(disk['path'])}"))
+                sentence = f"the disk of {path} {verb}s only {format_bytes(rate)}/s"
+                yield _warning(sentence, moves.get(disk["label"], f"df -h {path}"))
     shared = trial.get("shm_bytes")
     if shared is not None and shared < _LITTLE_SHM_BYTES:
         sentence = f"/dev/shm has {format_bytes(shared)}: little for data loader processes"
         yield HardwareProblem("info", sentence, "docker run --shm-size=8g ...")
     loaded = _of_part(trial, "loader").get("tokens_per_second")
     if loaded is not None and loaded < _SLOW_LOADER_TOKENS_PER_SECOND:
-        yield HardwareProblem("warn", f"batches are prepared at only {format_rate(loaded, 'tokens')}", _WHO_COMPUTES)
+        yield _warning(f"batches are prepared at only {format_rate(loaded, 'tokens')}", _ARE_OTHERS_BUSY)
 
 
-def _of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
+def _problems_of_card(trial: Trial, index: int) -> Iterator[HardwareProblem]:
     ecc = trial.get("ecc") or {}
     if ecc.get("uncorrected"):
         sentence = f"the GPU's memory had {ecc['uncorrected']} errors that could not be corrected (ECC)"
         yield HardwareProblem("bad", sentence, f"nvidia-smi -q -d ECC,ROW_REMAPPER -i {index}")
     if ecc.get("remapping_pending"):
         sentence = "rows of the GPU's memory are waiting to be remapped, which needs a reset of the GPU"
-        yield HardwareProblem("warn", sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
+        yield _warning(sentence, f"sudo nvidia-smi --gpu-reset -i {index}")
     for report in trial.get("kernel_reports") or []:
-        yield HardwareProblem("warn", f"kernel log: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
+        yield _warning(f"kernel log: {one_line(report, 160)}", "sudo dmesg | grep -i xid")
 
 
 def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str, str]]:
@@ -204,46 +204,45 @@ def version_conflicts(libraries: Mapping[str, str | None]) -> Iterator[tuple[str
 
 
 def _of_part(trial: Trial, part: str) -> dict[str, Any]:
-    found = trial.get(part)
-    return found if isinstance(found, dict) and not isinstance(found.get("reason"), str) else {}
+    """Return the figures of a part; nothing if it failed or is damaged."""
+    figures = trial.get(part)
+    return figures if isinstance(figures, dict) and not isinstance(figures.get("reason"), str) else {}
 
 
 def _listed(trial: Trial, part: str) -> list[Any]:
-    found = trial.get(part)
-    return found if isinstance(found, list) else []
+    return figures if isinstance(figures := trial.get(part), list) else []
 
 
 def trial_problems(trial: Trial) -> list[HardwareProblem]:
-    """Those of a trial that was kept; what is damaged is left out."""
-    found = []
+    """Return the problems of a stored trial, without damaged ones."""
+    problems = []
     for entry in _listed(trial, "problems"):
         with suppress(TypeError):
             problem = HardwareProblem(**entry)
             if problem.severity in SEVERITIES:
-                found.append(problem)
-    return found
+                problems.append(problem)
+    return problems
 
 
 def trial_rows(trial: Trial, hardware: Hardware) -> list[tuple[str, str]]:
-    """What was tried, as labels and words; the maker's figures beside those of a card."""
-    gpu = next((one for one in hardware.gpus if one.name == trial.get("name")), None)
+    """Return what was tried as labels and words, with the maker's figures beside those of a GPU."""
+    gpu = next((gpu for gpu in hardware.gpus if gpu.name == trial.get("name")), None)
     card = gpu.card if gpu and trial.get("device") == "cuda" else None
     when, torch = str(trial.get("at", ""))[:16].replace("T", " "), one_line(str(trial.get("torch")), 40)
     rows = [("tried", f"{when} UTC, torch {torch}")]
-    rates = _of_part(trial, "precisions")
-    words = [_rate_words(name, found, card) for name, found in rates.items()]
-    rows += [("matmuls", "; ".join(filter(None, words)))] if rates else []
+    if rates := _of_part(trial, "precisions"):
+        words = [_rate_words(name, precision, card) for name, precision in rates.items()]
+        rows.append(("matmuls", "; ".join(filter(None, words))))
     if bandwidth := _of_part(trial, "memory").get("gigabytes_per_second"):
         of = f" of {card.gigabytes_per_second:,.0f}" if card else ""
         rows.append(("bandwidth", f"{bandwidth:,.1f}{of} GB/s"))
-    kernels = _of_part(trial, "attention")
-    works = [f"{name} {found['seconds'] * 1e3:.1f} ms" for name, found in kernels.items() if "seconds" in found]
-    works += [name for name, found in kernels.items() if not found]
-    missing = ", ".join(name for name, found in kernels.items() if found.get("reason"))
-    if kernels:
+    if kernels := _of_part(trial, "attention"):
+        works = [f"{name} {tried['seconds'] * 1e3:.1f} ms" for name, tried in kernels.items() if "seconds" in tried]
+        works += [name for name, tried in kernels.items() if not tried]
+        missing = ", ".join(name for name, tried in kernels.items() if tried.get("reason"))
         rows.append(("attention", ", ".join(works) + (f"; not available: {missing}" if missing else "")))
     for disk in _listed(trial, "disks"):
-        read, write = (format_bytes(disk[f"{what}_bytes_per_second"]) for what in ("read", "write"))
+        read, write = (format_bytes(disk[f"{verb}_bytes_per_second"]) for verb in ("read", "write"))
         rows.append(("disk", f"reads {read}/s, writes {write}/s ({disk['label']})"))
     if loaded := _of_part(trial, "loader").get("tokens_per_second"):
         rows.append(("loader", format_rate(loaded, "tokens")))
@@ -284,8 +283,10 @@ _KERNELS = {"flash": "FLASH_ATTENTION", "memory-efficient": "EFFICIENT_ATTENTION
 
 
 def try_parts(question: dict[str, Any], report: Report) -> None:
-    """Reports each part that begins, and again what was found. `question` has device, threads, uuid, places,
-    attention_packages."""
+    """Report each part when it begins, and again with what was found.
+
+    `question` has device, threads, uuid, places and attention_packages. Other parts are tried after one that fails.
+    """
     parts: dict[str, Callable[[dict[str, Any]], Any]] = {
         "disks": disks,
         "loader": loader,
@@ -296,11 +297,7 @@ def try_parts(question: dict[str, Any], report: Report) -> None:
     }
     for name, attempt in parts.items():
         report(part=name)
-        try:
-            found = attempt(question)
-        except Exception as error:  # whatever a driver, torch or a disk raises: the other parts are tried all the same
-            found = {"reason": _words(error)}
-        report(part=name, found=found)
+        report(part=name, found=_tried(partial(attempt, question)))
 
 
 def disks(question: dict[str, Any]) -> list[dict[str, Any]]:
@@ -458,15 +455,11 @@ def _imported(package: str) -> dict[str, Any]:
     return {}
 
 
-def _tried(attempt: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def _tried(attempt: Callable[[], Any]) -> Any:
     try:
         return attempt()
-    except Exception as error:  # what a kernel, a card or a library cannot do, each says in its own way
-        return {"reason": _words(error)}
-
-
-def _words(error: Exception) -> str:
-    return one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)
+    except Exception as error:  # what a driver, a kernel, a disk or a library cannot do, each says in its own way
+        return {"reason": one_line((str(error).strip().splitlines() or [type(error).__name__])[0], 160)}
 
 
 def _best(question: dict[str, Any], work: Callable[[], Any]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -11,17 +11,6 @@ from statistics import median, quantiles
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.bench.rounds import (
-    Columns,
-    Measured,
-    Rounds,
-    Variant,
-    chosen,
-    measure_in_turns,
-    table_of,
-    turns_words,
-    with_spread,
-)
 from tui_trainer.errors import FolderError, InputError
 from tui_trainer.exporting.contract import Format, all_formats, find_format, require_libraries
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
@@ -30,6 +19,18 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.probe import probe
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.lines.plan_and_events import table_lines
+from tui_trainer.measure.turns import (
+    Columns,
+    Notify,
+    TimeLimit,
+    Variant,
+    chosen,
+    measure_in_turns,
+    reasons,
+    table_of,
+    turns_words,
+    with_spread,
+)
 from tui_trainer.models.heads import CAUSAL, ENCODER_DECODER
 from tui_trainer.models.writing import Sampling
 from tui_trainer.reporting.facts import certificates
@@ -80,8 +81,13 @@ def measure(question: dict[str, Any], _: Report) -> dict[str, Any]:
         groups = [contents] if question["batched"] else [[content] for content in contents]
         predictions = [one for group in groups for one in predictor.predict(group)]
         seconds = perf_counter() - started
-        tokens = sum(written) if trained.writes else sum(_read_tokens(trained, contents, predictor))
-        first = _first_token_seconds(predictor, contents) if trained.writes else []
+        if trained.writes:
+            tokens = sum(written)
+            predictor.sampling = replace(predictor.sampling, max_new_tokens=1)
+            first = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
+        else:
+            asked = (trained.plan.config, predictor.model, predictor.tokenizer, contents, predictor.sampling)
+            tokens, first = sum(map(len, trained.task.encode_inputs(*asked))), []
         # Before the loss, whose passes have other shapes.
         peak = peak_memory_bytes(next(predictor.model.parameters()).device)
         scores = _scores(trained, data, predictor.model, question["rows"]) if question["scored"] else {}
@@ -166,13 +172,6 @@ def _count_written(model: Any) -> list[int]:
     return found
 
 
-def _read_tokens(trained: TrainedModel, contents: list[Any], predictor: Predictor) -> list[int]:
-    config, sampling = trained.plan.config, predictor.sampling
-    return [
-        len(row) for row in trained.task.encode_inputs(config, predictor.model, predictor.tokenizer, contents, sampling)
-    ]
-
-
 def _compile(predictor: Predictor, contents: list[Any]) -> float:
     """Compile each layer, for any number of rows and tokens; the seconds that this took. Raises what it raises, and
     RuntimeError where nothing was compiled."""
@@ -193,14 +192,6 @@ def _seconds(predictor: Predictor, contents: list[Any]) -> float:
     return perf_counter() - started
 
 
-def _first_token_seconds(predictor: Predictor, contents: list[Any]) -> list[float]:
-    asked = predictor.sampling
-    predictor.sampling = replace(asked, max_new_tokens=1)
-    found = [_seconds(predictor, [content]) for content in contents[:_FIRST_TOKEN_ROWS]]
-    predictor.sampling = asked
-    return found
-
-
 def _scores(trained: TrainedModel, data: PreparedData, model: Any, most_rows: int) -> dict[str, Any]:
     from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
     from tui_trainer.exporting.measured import layout_of, scored
@@ -217,56 +208,51 @@ ONE_BY_ONE, BATCHED, COMPILED = "one by one", "in batches", "compiled"
 
 @dataclass(slots=True)
 class InferenceBench:
-    """`rows` are asked in each turn of each variant; `only` names parts of the names of variants."""
+    """Asks `rows` in each turn of each variant; `only` names parts of the names of variants."""
 
     trained: TrainedModel
     rows: int
     rounds: int
     gpu: GpuChoice
-    told: Callable[[str], None]
+    notify: Notify
     only: Sequence[str] = ()
     seconds: float = _SECONDS
     _exports: dict[str, Path] = field(default_factory=dict)
-    _export_bytes: dict[str, int] = field(default_factory=dict)
 
-    def measure(self) -> Rounds:
-        """Exports that are not there already are written to a folder that is gone afterwards."""
+    def measure(self) -> tuple[list[dict[str, Any]], str]:
+        """Return a row of figures for each variant, and why not all were measured.
+
+        Exports that the run does not have are written to a folder that is removed afterwards.
+        """
         with tempfile.TemporaryDirectory(prefix="bench-") as place:
 
             def ask(variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
                 return self._ask(variant, is_first, seconds, Path(place))
 
-            variants = chosen(self.variants(), self.only)
-            return measure_in_turns(variants, ask, rounds=self.rounds, seconds=self.seconds, told=self.told)
+            variants, limit = chosen(self.variants(), self.only), TimeLimit(self.seconds)
+            measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
+            expected: list[str] = next(
+                (variant.answers[0]["predictions"] for variant in variants if variant.answers), []
+            )
+            return [self._row(variant, expected) for variant in variants], limit.cut_short
 
     def variants(self) -> list[Variant]:
-        adapter = "" if self.trained.base else "this run trained all weights, so there is no adapter"
-        beams = "" if self.trained.writes else "this model generates no text"
+        no_adapter = "" if self.trained.base else "this run trained all weights, so there is no adapter"
+        no_text = "" if self.trained.writes else "this model generates no text"
         hardware = probe()
         card, _ = choose_gpu(hardware, self.gpu)
         if training_device(hardware, card, self.gpu)[0] != "cuda":
             card = None
         return [
-            self._variant(ONE_BY_ONE, batched=False),
-            self._variant(BATCHED),
-            self._variant(f"{BEAMS} beams", beams, beams=BEAMS),
-            self._variant("no KV cache", beams, cached=False),
-            self._variant("adapter not merged", adapter, adapter=True),
-            self._variant("bf16", _no_bf16(hardware, card), dtype="bfloat16"),
-            self._variant(COMPILED, compiled=True),
-            *(self._exported(one, is_on_gpu=card is not None) for one in all_formats() if one.has_own_speed),
+            Variant(name=ONE_BY_ONE, patch={"batched": False}),
+            Variant(name=BATCHED),
+            Variant(name=f"{BEAMS} beams", patch={"beams": BEAMS}, reason=no_text),
+            Variant(name="no KV cache", patch={"cached": False}, reason=no_text),
+            Variant(name="adapter not merged", patch={"adapter": True}, reason=no_adapter),
+            Variant(name="bf16", patch={"dtype": "bfloat16"}, reason=_no_bf16(hardware, card)),
+            Variant(name=COMPILED, patch={"compiled": True}),
+            *(self._exported(form, is_on_gpu=card is not None) for form in all_formats() if form.has_own_speed),
         ]
-
-    def _variant(self, name: str, reason: str = "", **more: Any) -> Variant:
-        longest = self.trained.plan.config.task.max_target_length
-        question = {
-            "run": str(self.trained.run.root),
-            "gpu": self.gpu,
-            "batched": True,
-            "rows": self.rows,
-            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == ENCODER_DECODER else NEW_TOKENS,
-        }
-        return Variant(name=name, question=question | more, reason=reason)
 
     def _exported(self, export_format: Format, *, is_on_gpu: bool) -> Variant:
         """Return a variant in another format, which is loaded to the CPU."""
@@ -277,76 +263,79 @@ class InferenceBench:
         except InputError as error:
             reason = str(error).removeprefix(f"{name} ")
         is_alone = export_format.one_text_at_a_time and self.trained.writes
-        words = [*(["one by one"] if is_alone else []), *(["on the CPU"] if is_on_gpu else [])]
-        return self._variant(", ".join([name, *words]), reason, format=name, batched=not is_alone)
+        words = [name, *(["one by one"] if is_alone else []), *(["on the CPU"] if is_on_gpu else [])]
+        return Variant(name=", ".join(words), patch={"format": name, "batched": not is_alone}, reason=reason)
 
     def _ask(self, variant: Variant, is_first: bool, seconds: float, place: Path) -> dict[str, Any]:
-        question = {**variant.question, "scored": is_first}
+        longest = self.trained.plan.config.task.max_target_length
+        question = {
+            "run": str(self.trained.run.root),
+            "gpu": self.gpu,
+            "batched": True,
+            "rows": self.rows,
+            "new_tokens": min(NEW_TOKENS, longest) if self.trained.head == ENCODER_DECODER else NEW_TOKENS,
+            **variant.patch,
+            "scored": is_first,
+        }
         if name := question.get("format"):
             question["folder"] = str(self._export(name, question, seconds, place))
         limit = min(seconds, _COMPILER_SECONDS) if question.get("compiled") else seconds
         try:
-            found: dict[str, Any] = ask("run_model", question, timeout_seconds=limit, sees_gpus=True)
-            return found
+            figures: dict[str, Any] = ask("run_model", question, timeout_seconds=limit, sees_gpus=True)
+            return figures
         except WorkerFailed as failure:
             if not (question.get("compiled") and not failure.reason):
                 raise
             raise WorkerFailed(f"not worth it here: compiling and one round {failure}") from None
 
     def _export(self, name: str, question: dict[str, Any], seconds: float, place: Path) -> Path:
-        """That of the run where its certificate is good, else one that is written now."""
+        """Return the export of the run if its certificate is good, else one that is written now."""
         if name not in self._exports:
-            own = self.trained.run.exports / name
+            folder = self.trained.run.exports / name
             if certificates(self.trained.run).get(name, {}).get("is_good") is not True:
-                own = place / name
-                own.mkdir(exist_ok=True)
-                self.told(f"exporting to {name}")
-                ask("write_format", {**question, "write": str(own)}, timeout_seconds=seconds, sees_gpus=True)
-            self._exports[name], self._export_bytes[name] = own, folder_size(own).bytes
+                folder = place / name
+                folder.mkdir(exist_ok=True)
+                self.notify(f"exporting to {name}")
+                ask("write_format", {**question, "write": str(folder)}, timeout_seconds=seconds, sees_gpus=True)
+            self._exports[name] = folder
         return self._exports[name]
 
-    def figures(self, bench: Rounds) -> list[dict[str, Any]]:
-        """A row for each variant: medians over its turns, latencies over the rows of all of them."""
-        expected: list[str] = next((one.answers[0]["predictions"] for one in bench.measured if one.answers), [])
-        return [self._row(one, expected) for one in bench.measured]
-
-    def _row(self, one: Measured, expected: list[str]) -> dict[str, Any]:
-        row: dict[str, Any] = {"name": one.variant.name, "reason": one.reason, "turns": len(one.answers)}
-        if not one.answers:
+    def _row(self, variant: Variant, expected: list[str]) -> dict[str, Any]:
+        """Return medians over the turns of a variant; latencies are those of the rows of all turns."""
+        row: dict[str, Any] = {"name": variant.name, "reason": variant.reason, "turns": len(variant.answers)}
+        if not variant.answers:
             return row
-        first, latencies = one.answers[0], sorted(_all(one, "latencies"))
-        made = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
+        first, latencies = variant.answers[0], sorted(_all(variant, "latencies"))
+        same = [before == now for before, now in zip(expected, first["predictions"], strict=True)]
         names = ("tokens_per_second", "peak_memory_bytes", "compile_seconds")
+        # With other numbers or compiled, the weights on the disk are those of the run.
+        folders = {self.trained.folder, *filter(None, [self.trained.base])}
+        weight_bytes = sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
+        export = self._exports.get(variant.patch.get("format", ""))
         return {
             **row,
-            "samples_per_second": one.median("samples_per_second"),
-            "samples_per_second_spread": one.spread("samples_per_second"),
-            **{name: one.median(name) for name in names},
-            "first_token_seconds": median(_all(one, "first_token_seconds") or [0.0]) or None,
+            "samples_per_second": variant.median("samples_per_second"),
+            "samples_per_second_spread": variant.spread("samples_per_second"),
+            **{name: variant.median(name) for name in names},
+            "first_token_seconds": median(_all(variant, "first_token_seconds") or [0.0]) or None,
             "latency_seconds_50": median(latencies),
             "latency_seconds_95": quantiles([*latencies, latencies[-1]], n=20)[-1],
-            "disk_bytes": self._export_bytes.get(one.variant.question.get("format", "")) or self._weight_bytes,
+            "disk_bytes": (folder_size(export).bytes if export else 0) or weight_bytes,
             "loss": first.get("loss"),
             "scores": first.get("scores", {}),
-            "same_predictions": sum(made) / len(made),
+            "same_predictions": sum(same) / len(same),
         }
-
-    @property
-    def _weight_bytes(self) -> int:
-        """Of the weights as they are stored: in other numbers or compiled they are those of the run."""
-        folders = {self.trained.folder, *filter(None, [self.trained.base])}
-        return sum(path.stat().st_size for folder in folders for path in folder.glob("*.safetensors"))
 
 
 def _no_bf16(hardware: Hardware, card: Gpu | None) -> str:
-    """Why there is no bf16 on the card, or without one on the CPU; empty: there is."""
+    """Return why there is no bf16 on the card, or without one on the CPU; empty if there is."""
     if card is not None:
         return "" if card.abilities and card.abilities.bf16 else "this GPU does not support bf16"
     return "" if hardware.cpu_flags & BF16_FLAGS else "this CPU only emulates bf16"
 
 
-def _all(one: Measured, name: str) -> list[float]:
-    return [value for answer in one.answers for value in answer[name]]
+def _all(variant: Variant, name: str) -> list[float]:
+    return [value for answer in variant.answers for value in answer[name]]
 
 
 def table(rows: list[dict[str, Any]], *, writes: bool) -> list[list[str]]:
@@ -394,12 +383,12 @@ def _ms(seconds: float | None) -> str:
 
 
 def keep_speed(
-    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, told: Callable[[str], None]
+    trained: TrainedModel, rows: Sequence[Mapping[str, Any]], row_count: int, notify: Notify
 ) -> Target | None:
     """Write the samples per second in batches to the run's journal, where they were measured.
 
-    Returns the target that they are compared with; None where the run has none. `told` is told why the speed could not
-    be kept, as while another process trains the run.
+    Returns the target that they are compared with; None where the run has none. `notify` gets the reason if the speed
+    could not be saved, as while another process trains the run.
     """
     run = trained.run
     state = read_run(run)
@@ -413,13 +402,13 @@ def keep_speed(
                 if journal.failing:
                     raise FolderError(journal.failing)
         except FolderError as error:
-            told(f"the speed was not saved with the run: {error}")
+            notify(f"the speed was not saved with the run: {error}")
     return next((one for one in targets_of(state) if one.setting == "inference_samples_per_second"), None)
 
 
 def notes(rows: list[dict[str, Any]]) -> list[str]:
-    """What does not apply or failed, with its reason, and whether the compiler's time is repaid."""
-    found = [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]]
+    """Return what does not apply or failed, with its reason, and whether the compiler's time is repaid."""
+    sentences = reasons(rows)
     by_name = {row["name"]: row for row in rows if row["turns"]}
     compiled, plainly = by_name.get(COMPILED), by_name.get(BATCHED)
     if compiled and plainly:
@@ -430,5 +419,5 @@ def notes(rows: list[dict[str, Any]]) -> list[str]:
             if after < before
             else "which never pays off here"
         )
-        found.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
-    return found
+        sentences.append(f"{COMPILED}: the compiler took {format_seconds(seconds)} at each start, {repaid}")
+    return sentences

@@ -1,0 +1,100 @@
+"""Measuring commands about a config, in processes that the screens begin."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tui_trainer.advice.fixes import as_request
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.command_process import SENTENCE, JsonProcess
+from tui_trainer.measure.rehearsal import lines_of
+
+
+class ConfigProcess(JsonProcess):
+    """A command about a config. Its result is the JSON object that has `result_key`."""
+
+    command: Sequence[str]
+    result_key = "sentence"
+    done, not_done = "", "not measured"
+
+    def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *options: str) -> None:
+        """Raises OSError if no process can be started."""
+        settings = [part for setting in as_request(loaded, {}).assignments for part in ("--set", setting)]
+        card = [] if gpu is None else ["--gpu", str(gpu)]
+        self.outcomes: dict[str, bool] = {}
+        """Whether something worked, by the line that says so."""
+        super().__init__([*self.command, *settings, *options, *card], {})
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        return dict(self.result.get("patch", {})) if self.result else {}
+
+    @property
+    def verdict(self) -> tuple[str, bool]:
+        """The result in a sentence, and whether it is good."""
+        if self.result is None:
+            return f"{self.not_done}: {self.reason}", False
+        return self.done or self.result["sentence"], bool(self.result.get("is_ready", True))
+
+    def _take(self, told: dict[str, Any]) -> None:
+        if self.result_key in told:
+            self.result = told
+
+
+class RehearsalProcess(ConfigProcess):
+    command, result_key, not_done = ("rehearse",), "is_ready", "not rehearsed"
+    cancelled = "cancelled; nothing was saved"
+
+    @property
+    def patch(self) -> dict[str, Any]:
+        faults = (self.result or {}).get("faults", [])
+        return {key: value for fault in faults for key, value in fault["patch"].items()}
+
+    def _take(self, told: dict[str, Any]) -> None:
+        super()._take(told)
+        self.part = str(told.get("part", self.part))
+        self.lines += lines_of(told)
+        if self.result:
+            self.done = self.lines[-1]
+            self.outcomes |= dict.fromkeys(self.lines[-max(len(told["faults"]), 1) :], bool(told["is_ready"]))
+        elif "failed" in told:
+            self.outcomes[self.lines[-1]] = False
+
+
+class TuneProcess(ConfigProcess):
+    """The fastest settings. Its sentences become lines."""
+
+    command: Sequence[str] = ("tune",)
+    not_done = "not tuned"
+    cancelled = "cancelled before any result"
+
+    def _hear(self, line: str) -> None:
+        super()._hear(line)
+        if line.startswith(SENTENCE):
+            self.lines.append(self.part)
+
+
+class SizesProcess(TuneProcess):
+    """How many rows behind a step make the machine full, instead of the fastest settings."""
+
+    command = ("tune", "--effective")
+
+
+class SwitchesProcess(TuneProcess):
+    """What each switch of training gains here. Nothing is chosen."""
+
+    command, result_key = ("bench", "train"), "variants"
+    done, not_done = "all training options measured", "not measured"
+
+
+class GainProcess(ConfigProcess):
+    """The checks of these `names`, or of `all`. Each gain is stored as soon as it is measured."""
+
+    command = ("check",)
+
+    def __init__(self, loaded: LoadedConfig, names: Sequence[str], gpu: GpuChoice) -> None:
+        super().__init__(loaded, gpu, *(f"--measure={name}" for name in names))
+
+    @property
+    def check(self) -> str:
+        return self.part.partition(":")[0]

@@ -1,0 +1,115 @@
+"""The gain of the switches of the checklist on this machine: the config as it is and with one switch changed, in turns.
+
+Each pair of turns gives one ratio of their tokens per second, so other load on the machine falls on both. Measuring
+changes no setting; the gains are stored (`advice/measured_gains.py`) and shown in the checklist from then on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tui_trainer.advice.checklist import ALL, Finding, all_checks, patch_words, run_checks
+from tui_trainer.advice.context import Context
+from tui_trainer.advice.fixes import as_request, patched
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.measured_gains import Gain, Measurable, keep_gain
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import LoadedConfig
+from tui_trainer.errors import InputError, name_hint
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.measure.sessions import WARM_UP_STEPS
+from tui_trainer.measure.steps import Steps, no_change, refuse_beside_a_run, short_run
+from tui_trainer.measure.turns import AS_IT_IS, INTERRUPTED, Notify, TimeLimit, Variant, measure_in_turns
+from tui_trainer.planning.plan import Plan
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import utc_now
+
+PAIRS, SECONDS = 3, 300.0
+# Steps of a turn.
+_MOST_STEPS, _LEAST_STEPS = 24, 6
+# A process takes this long beside its steps; libraries alone take some seconds.
+_START_SECONDS = 12.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GainBench:
+    """`names` are those of checks, or `all`; `seconds` is the most that one of them may take."""
+
+    loaded: LoadedConfig
+    names: Sequence[str]
+    notify: Notify
+    gpu: GpuChoice = None
+    seconds: float = SECONDS
+    pairs: int = PAIRS
+
+    def measure(self) -> bool:
+        """Measure the checks, storing each gain at once. Return False if the user interrupted it.
+
+        Raises InputError for a name that no check has, while a run trains, and for a config that cannot be planned.
+        """
+        names = [ALL, *(check.name for check in all_checks())]
+        if unknown := [name for name in self.names if name not in names]:
+            raise InputError(f"there is no check {one_line(unknown[0], 40)!r}", hint=name_hint(unknown[0], names))
+        refuse_beside_a_run("measure")
+        try:
+            context = gather(self.loaded, gpu=self.gpu)
+            if context.plan is None:
+                raise InputError(context.problems or "these settings cannot be planned")
+            findings = run_checks(context)
+            for finding in findings:
+                if finding.name in self.names and finding.why_not_measured:
+                    self.notify(f"{finding.name}: {finding.why_not_measured}: {finding.verdict.evidence}")
+            wanted = [finding for finding in findings if {finding.name, ALL} & set(self.names)]
+            return all(self._measure(context, finding) for finding in wanted if not finding.why_not_measured)
+        except KeyboardInterrupt:
+            return False
+
+    def _measure(self, context: Context, finding: Finding) -> bool:
+        """Return False if the user interrupted it; the whole pairs until then count."""
+        patch = finding.alternative or {}
+        try:
+            reason = no_change(context.planned, self._plan(patch), patch)
+        except InputError as error:
+            reason = one_line(str(error))
+        if reason:
+            self._keep(finding, Gain(at=utc_now(), reason=reason))
+            return True
+        share_seconds, most = self.seconds / (2 * self.pairs), _MOST_STEPS
+        if context.step_seconds:
+            fitting = int((share_seconds - _START_SECONDS) / context.step_seconds) - WARM_UP_STEPS
+            most = min(max(fitting, _LEAST_STEPS), _MOST_STEPS)
+        request = short_run(as_request(self.loaded, {}), most, {})
+        steps = Steps(request=request, gpu=self.gpu, count=most, share_seconds=share_seconds, least=_LEAST_STEPS)
+        before, after = Variant(name=AS_IT_IS), Variant(name=patch_words(patch), patch=patch)
+        time_limit = TimeLimit(self.seconds)
+        measure_in_turns(
+            [before, after],
+            steps.ask,
+            time_limit,
+            rounds=self.pairs,
+            notify=lambda line: self.notify(f"{finding.name}: {line.strip()}"),
+            needs_all=True,
+        )
+        failed = next((variant for variant in (before, after) if variant.reason and not variant.answers), None)
+        if failed and not time_limit.cut_short:
+            self._keep(finding, Gain(at=utc_now(), reason=f"{failed.name}: {failed.reason}"))
+        elif after.answers:
+            self._keep(finding, Gain.of_pairs(before.answers, after.answers, steps.count))
+        else:
+            self.notify(f"{finding.name}: not measured, {time_limit.cut_short} before the first comparison")
+        return time_limit.cut_short != INTERRUPTED
+
+    def _keep(self, finding: Finding, gain: Gain) -> None:
+        """Store a gain under the shapes of the plans as they are now: the turns have prepared the data."""
+        patch = finding.alternative or {}
+        plan = estimated_plan(self.loaded, gpu=self.gpu)
+        try:
+            after = self._plan(patch).shape_key
+        except InputError:
+            after = ""
+        keep_gain(Measurable.of(plan), patch, after, gain)
+        toward = gain if finding.fix or gain.reason else gain.turned()
+        self.notify(f"{finding.name}: {toward.words('' if finding.fix else patch_words(patch))}")
+
+    def _plan(self, patch: Patch) -> Plan:
+        return estimated_plan(patched(self.loaded, patch), gpu=self.gpu)

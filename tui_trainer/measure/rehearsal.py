@@ -1,0 +1,227 @@
+"""A rehearsal: what a run would come to late, tried at once in a process of its own, and what that says about the run.
+
+If memory runs out, settings that take less are tried until some work; they are reported as the remedy.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tui_trainer.advice.rules.evaluation_and_saving import SAVE_LIMIT
+from tui_trainer.advice.rules.row_length import LENGTH
+from tui_trainer.config.changes import Patch, settings_words
+from tui_trainer.config.load import Request
+from tui_trainer.errors import ConfigError, RunError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.hardware.probe import disk_free_bytes
+from tui_trainer.hardware.storage import nearest_existing
+from tui_trainer.launching.open_run import load_config, name_problems, start_problems
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.measure.micro_batches import cut_patch, question_of, with_settings
+from tui_trainer.planning.basis import EVAL_BATCH
+from tui_trainer.planning.batch_cut import MICRO
+from tui_trainer.planning.disk import run_bytes, space_words
+from tui_trainer.planning.plan import CHECKPOINTING, Plan
+from tui_trainer.runs.steps_and_eta import times
+from tui_trainer.training.job import CHECKPOINT, EVALUATION, FINAL, LOADING, PARTS, SAMPLE, TYPICAL
+from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.worker.asking import WorkerFailed, ask
+
+_MOST_TRIES = 6
+_SHORTEST = 64
+
+Report = Callable[[dict[str, Any]], None]
+"""Called with each part that begins, and with its figures when it has ended."""
+Parts = Mapping[str, Mapping[str, Any]]
+"""Figures of each part by its name."""
+
+
+def rehearse(request: Request, gpu: GpuChoice, report: Report) -> dict[str, Any]:
+    """Return the figures of all parts, what they say about the run, and the faults that would have ended or harmed it.
+
+    The patch of a fault is what works instead, tried here. Raises InputError for what the plan refuses, and RunError if
+    no model could be made.
+    """
+    loaded = load_config(request, gpu=gpu)
+    plan = estimated_plan(loaded, gpu=gpu)
+    if problems := [*name_problems(loaded), *start_problems(loaded)]:
+        raise ConfigError(problems)
+    runs = Path(loaded.config.output.runs_dir)
+    patch: dict[str, Any] = {}
+    first_failed: dict[str, dict[str, Any]] = {}
+    remedies: dict[str, Patch] = {}
+    for number in range(_MOST_TRIES):
+        parts = _run_parts(with_settings(request, patch), gpu, runs, report)
+        failed = {name: part for name, part in parts.items() if "failed" in part}
+        first_failed = first_failed if number else failed
+        patch |= {key: value for part in failed.values() for key, value in part.get("works_with", {}).items()}
+        if MICRO in patch:
+            patch |= cut_patch(plan, patch[MICRO])
+        # What no longer runs out of memory, or went on in this very process with smaller passes.
+        works = {name for name, part in parts.items() if "failed" not in part or "works_with" in part}
+        of_memory = {name for name, part in first_failed.items() if part.get("is_memory")}
+        remedies.update((name, dict(patch)) for name in works & of_memory)
+        short = next((name for name, part in failed.items() if part.get("is_memory") and name not in works), None)
+        less = short and _less_memory(plan, patch, short, parts[short])
+        if not less:
+            break
+        patch |= less
+        report({"trying": dict(patch)})
+    faults: list[dict[str, Any]] = [
+        {"part": name, "message": part["failed"], "patch": remedies.get(name, {})}
+        for name, part in first_failed.items()
+    ]
+    free, needed = disk_free_bytes(runs), _disk_bytes(plan, parts, plan.config.checkpoint.save_total_limit)
+    if needed is not None and free is not None and needed > free:
+        faults.append(_disk_fault(plan, parts, needed, free))
+    about_run = _about_run(plan, parts)
+    return {"is_ready": not faults, "faults": faults, **about_run, "disk_bytes": needed, "disk_free_bytes": free}
+
+
+def _about_run(plan: Plan, parts: Parts) -> dict[str, Any]:
+    """Return what the figures of the parts say about the whole run."""
+
+    def figure(part: str, name: str) -> float:
+        return float(parts.get(part, {}).get(name) or 0.0)
+
+    total = plan.total_steps.value
+    samples = plan.sample_every_steps.value
+    evaluations = times(total, plan.eval_every_steps.value) if plan.eval_rows.value else 0
+    beside_steps = (
+        evaluations * figure(EVALUATION, "evaluation_seconds")
+        + times(total, plan.save_every_steps.value) * figure(CHECKPOINT, "save_seconds")
+        + (total // samples if samples else 0) * figure(SAMPLE, "sample_seconds")
+        + figure(FINAL, "seconds")
+    )
+    steps = [figure(TYPICAL, name) for name in ("step_seconds", "least_seconds", "most_seconds")]
+    planned, beginning = plan.duration_seconds.value, plan.beginning_seconds
+    if planned is not None and beginning:
+        planned -= beginning.value or 0.0
+    return {
+        "parts": {name: dict(figures) for name, figures in parts.items()},
+        # On a CPU what the parts add to the libraries, as the plan counts.
+        "peak_memory_bytes": max((int(part.get("peak_memory_bytes", 0)) for part in parts.values()), default=0),
+        "planned_memory_bytes": plan.memory_bytes.value,
+        "step_seconds": steps[0] or None,
+        "total_steps": total,
+        "run_seconds": [total * seconds + beside_steps for seconds in steps] if steps[0] else None,
+        "planned_seconds": planned,
+    }
+
+
+def _less_memory(plan: Plan, patch: Patch, part: str, figures: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings that take less memory and were not tried yet, the cheapest first; empty if there are none."""
+    key = EVAL_BATCH if part == EVALUATION else MICRO
+    planned = plan.per_device_eval_batch_size if part == EVALUATION else plan.per_device_train_batch_size
+    rows = int(figures.get("rows") or patch.get(key, planned.value))
+    if rows > 1:
+        return {key: rows // 2} if key == EVAL_BATCH else cut_patch(plan, rows // 2)
+    if part != EVALUATION and not (plan.config.training.gradient_checkpointing or CHECKPOINTING in patch):
+        return {CHECKPOINTING: True}
+    length = int(patch.get(LENGTH, plan.config.data.max_length))
+    return {LENGTH: length // 2} if length > _SHORTEST else {}
+
+
+def _disk_bytes(plan: Plan, parts: Parts, save_total_limit: int) -> int | None:
+    """Return what the run writes, by the sizes of the checkpoint and the final model; None if they were not written."""
+    sizes = [parts.get(name, {}).get("bytes") for name in (CHECKPOINT, FINAL)]
+    if sizes[0] is None or sizes[1] is None:
+        return None
+    return run_bytes(
+        int(sizes[0]),
+        int(sizes[1]),
+        save_total_limit=save_total_limit,
+        saves=times(plan.total_steps.value, plan.save_every_steps.value),
+        keeps_best=plan.config.evaluation.early_stopping_patience > 0,
+        total_steps=plan.total_steps.value,
+    )[0]
+
+
+def _disk_fault(plan: Plan, parts: Parts, needed: int, free: int) -> dict[str, Any]:
+    limits = range(plan.config.checkpoint.save_total_limit - 1, 0, -1)
+    fitting = next((limit for limit in limits if (_disk_bytes(plan, parts, limit) or 0) <= free), None)
+    message = space_words("the run writes up to", needed, free)
+    elsewhere = "" if fitting else "; set output.runs_dir to a folder on a larger disk"
+    return {"part": "disk", "message": message + elsewhere, "patch": {SAVE_LIMIT: fitting} if fitting else {}}
+
+
+def _run_parts(request: Request, gpu: GpuChoice, runs: Path, report: Report) -> dict[str, dict[str, Any]]:
+    """Return the figures of the parts that one process ran; a part in which it was killed has failed."""
+    parts: dict[str, dict[str, Any]] = {}
+    current = LOADING
+
+    def take(figures: dict[str, Any]) -> None:
+        nonlocal current
+        current = figures.pop("part")
+        report({"part": current, **figures})
+        if figures:
+            parts[current] = figures
+
+    with tempfile.TemporaryDirectory(prefix=".rehearsal-", dir=nearest_existing(runs)) as folder:
+        question = question_of(request, gpu) | {"place": folder, "parts": list(PARTS)}
+        try:
+            ask("rehearse", question, sees_gpus=True, progress=take)
+        except WorkerFailed as failure:
+            if current == LOADING and not failure.is_killed:
+                raise RunError(f"the rehearsal could not start: {failure.reason}") from None
+            take({"part": current, "failed": failure.reason, "is_memory": failure.is_killed})
+    return parts
+
+
+def result_lines(result: Mapping[str, Any]) -> list[str]:
+    """Return the result of `rehearse` as sentences."""
+    peak, planned = result["peak_memory_bytes"], result["planned_memory_bytes"]
+    sentences = [f"peak memory {format_bytes(peak)}, planned {format_bytes(planned)}"]
+    if result["run_seconds"]:
+        seconds, least, most = map(format_seconds, result["run_seconds"])
+        planned = result["planned_seconds"]
+        sentences.append(
+            f"{format_seconds(result['step_seconds'])}/step: the run of {result['total_steps']:,} steps takes about "
+            f"{seconds} ({least} to {most})" + (f", planned {format_seconds(planned)}" if planned else "")
+        )
+    if result["disk_bytes"] is not None:
+        needed, free = map(format_bytes, (result["disk_bytes"], result["disk_free_bytes"]))
+        sentences.append(f"disk: {needed} needed, {free} free")
+    if not result["faults"]:
+        return [*sentences, "nothing failed: the run is ready to start"]
+    return sentences + [
+        f"FAILED  {fault['part']}: {fault['message']}"
+        + (f"; {settings_words(fault['patch'])} works here" if fault["patch"] else "")
+        for fault in result["faults"]
+    ]
+
+
+def lines_of(report: Mapping[str, Any]) -> list[str]:
+    """Return the lines for one object of the JSON that `rehearse` prints; none for a part that begins.
+
+    A part: `largest micro-batch  0.8 s  1.2 GiB  8 rows, the longest 512 tokens ...`.
+    """
+    if "is_ready" in report:
+        return result_lines(report)
+    if "trying" in report:
+        return [f"trying again with {settings_words(report['trying'])}"]
+    name = f"{report['part']:<24}"
+    if "skipped" in report:
+        return [f"{name} skipped: {report['skipped']}"]
+    memory = format_bytes(report["peak_memory_bytes"]) if "peak_memory_bytes" in report else ""
+    cells = [name, f"{format_seconds(report.get('seconds')):>8}", f"{memory:>9}", "; ".join(_words(report))]
+    return ["  ".join(cells).rstrip()] if len(report) > 1 else []
+
+
+def _words(figures: Mapping[str, Any]) -> Iterator[str]:
+    if "failed" in figures:
+        yield f"FAILED: {figures['failed']}"
+    if "longest" in figures and "rows" in figures:
+        begins = f", which begins {figures['begins']!r}" if figures.get("begins") else ""
+        rows = f"{figures['rows']} rows" if figures["rows"] != 1 else "1 row"
+        yield f"{rows}, the longest {figures['longest']:,} tokens: row {figures['row']:,}{begins}"
+    if "step_seconds" in figures:
+        least, most = (format_seconds(figures[name]) for name in ("least_seconds", "most_seconds"))
+        yield f"{figures['steps']} steps, {format_seconds(figures['step_seconds'])} each ({least} to {most})"
+    if "evaluation_seconds" in figures:
+        yield f"an evaluation takes {format_seconds(figures['evaluation_seconds'])}"
+    if "save_seconds" in figures:
+        yield f"{format_bytes(figures['bytes'])} in {format_seconds(figures['save_seconds'])}, read back and verified"
+    elif "bytes" in figures:
+        yield format_bytes(figures["bytes"])

@@ -1,0 +1,248 @@
+"""What is measured with a run's own session: its steps, a rehearsal, micro-batches. In a worker, which trains them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from statistics import median
+from threading import Event, Thread
+from time import monotonic, perf_counter, process_time
+from typing import TYPE_CHECKING, Any
+
+from tui_trainer.hardware.cgroup import read_limits
+from tui_trainer.hardware.facts import Gpu
+from tui_trainer.hardware.gauges import UNREADABLE, cpu_times
+from tui_trainer.hardware.nvml import session as driver_session
+from tui_trainer.launching.carry_out import keep_peak, keep_step_seconds
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.launching.prepare import exact_plan, versions
+from tui_trainer.measure.micro_batches import next_rows, request_of, to_time
+from tui_trainer.models.unsloth import change_over
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.events import EvalDone, RunProblem, StepDone
+from tui_trainer.runs.events import Event as RunEvent
+from tui_trainer.runs.folder import RunFolder
+from tui_trainer.runs.journal import JournalReader, JournalWriter
+from tui_trainer.training.job import LOADING, TYPICAL, WORST
+from tui_trainer.worker.questions import Report
+
+if TYPE_CHECKING:
+    from tui_trainer.training.session import Session
+
+# Steps before the measured ones: memory is taken and caches are filled.
+WARM_UP_STEPS = 2
+# Times the median of seconds a token.
+_SLOW_FACTOR = 3.0
+# Fewer steps say little about the seconds of a step, which the next plan goes by.
+_LEAST_STEPS_KEPT = 8
+# Of micro-batches that are timed.
+_ROUNDS, _STEPS, _TIMED_SECONDS = 3, 4, 30.0
+
+
+def take_steps(question: dict[str, Any], _: Report) -> dict[str, Any]:
+    """Return what the journal reports of some steps and an evaluation.
+
+    `question` has config_file, profile, shortcuts, assignments, gpu, steps and folder. With `seconds` no step begins
+    after this time, but at least `least_steps` are taken. With `largest_pass` the largest pass of the run comes first
+    (`failed` if it fails), there is no evaluation, and the seconds of a step are stored for later plans.
+    """
+    started, seconds = monotonic(), question.get("seconds", float("inf"))
+    tries_largest = question.get("largest_pass", False)
+    largest: dict[str, Any] = {}
+    # Nothing is saved.
+    with session_of(question, Path(question["folder"]), "turn") as (session, resident):
+        if tries_largest:
+            from tui_trainer.training.rehearsal import MicroBatchTries
+
+            layout, passes = session.components.batches.layout, session.plan.gradient_accumulation_steps.value
+            largest = MicroBatchTries(session, resident).survives(layout.rows, passes)
+            session.components.lay_out_anew(layout)
+            if "failed" in largest:
+                return largest
+        others_before, utilisation = _core_seconds(), Utilisation(session.plan)
+        for step in range(1, question["steps"] + WARM_UP_STEPS + 1):
+            if monotonic() - started > seconds and step > question["least_steps"] + WARM_UP_STEPS:
+                break
+            if step == WARM_UP_STEPS + 1:
+                utilisation.start()
+            session.take_step(step)
+        session.flush()
+        surroundings = {
+            "utilisation_share": utilisation.stop(),
+            "others_cores": _others_cores(others_before, _core_seconds()),
+            # `heat` or `power`, if the GPU is held back by it now.
+            "slowed_by": (card.slowed_by or "") if (card := _card_of(session.plan)) else "",
+        }
+        if not tries_largest:
+            session.evaluate(scheduled=False)
+    figures = _figures(JournalReader(session.job.folder.journal).read_new()) | surroundings
+    if tries_largest:
+        figures["largest_pass_bytes"] = largest["peak_memory_bytes"]
+        _keep_step_seconds(session.plan, figures, started)
+    return figures
+
+
+def _keep_step_seconds(plan: Plan, figures: dict[str, Any], started: float) -> None:
+    """Store the seconds of a step for later plans if there were enough steps, without problems."""
+    if figures.get("steps", 0) >= _LEAST_STEPS_KEPT and not figures.get("problems"):
+        keep_step_seconds(plan, figures["step_seconds"], monotonic() - started)
+
+
+class Utilisation:
+    """How busy the device is between `start` and `stop`, 0 to 1.
+
+    It is the mean of what the driver of a card reports, or the time of this process on the threads of a CPU. None if it
+    is not reported.
+    """
+
+    _PERIOD_SECONDS = 0.2
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._shares: list[float] = []
+        self._ended = Event()
+        self._began: tuple[float, float] | None = None
+
+    def start(self) -> None:
+        self._began = perf_counter(), process_time()
+        if self._plan.device == "cuda":
+            Thread(target=self._look, name="utilisation", daemon=True).start()
+
+    def stop(self) -> float | None:
+        self._ended.set()
+        if self._began is None:
+            return None
+        if self._plan.device == "cuda":
+            return sum(self._shares) / len(self._shares) if self._shares else None
+        (wall, cpu), threads = self._began, self._plan.threads.value
+        return min(1.0, (process_time() - cpu) / max(perf_counter() - wall, 1e-9) / threads)
+
+    def _look(self) -> None:
+        while not self._ended.wait(self._PERIOD_SECONDS):
+            card = _card_of(self._plan)
+            if card and card.utilisation_share is not None:
+                self._shares.append(card.utilisation_share)
+
+
+def _card_of(plan: Plan) -> Gpu | None:
+    """Return the GPU of a plan as its driver reports it now; None on a CPU, or if it does not answer."""
+    driver = driver_session() if plan.device == "cuda" else None
+    reported = driver.in_use(plan.gpu_uuid or "", 0) if driver else None
+    return reported[0] if reported else None
+
+
+def _core_seconds() -> tuple[float, float] | None:
+    """Return the seconds that other processes have kept the usable cores busy, and the clock; None if not reported."""
+    with suppress(*UNREADABLE):
+        return cpu_times(read_limits()).busy_seconds - process_time(), monotonic()
+    return None
+
+
+def _others_cores(before: tuple[float, float] | None, after: tuple[float, float] | None) -> float | None:
+    """Return the mean number of cores that other processes kept busy; None if it is not reported."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return max(after[0] - before[0], 0.0) / (after[1] - before[1])
+
+
+def rehearse(question: dict[str, Any], report: Report) -> None:
+    """Report each part when it begins and when it has ended.
+
+    `question` has config_file, profile, shortcuts, assignments, gpu, place and parts.
+    """
+    report(part=LOADING)
+    started = monotonic()
+    with session_of(question, Path(question["place"]), "rehearsal") as (session, resident):
+        report(part=LOADING, seconds=monotonic() - started)
+        from tui_trainer.training.rehearsal import Rehearsal
+
+        parts = Rehearsal(session, report, resident).run(question["parts"])
+        # After running out of memory, the passes differ from those of the key.
+        if session.plan.shape_key and "works_with" not in parts.get(WORST, {}):
+            _keep_step_seconds(session.plan, parts.get(TYPICAL, {}), started)
+        # Of the largest pass and of everything else that a run does: no smaller than what the run will need.
+        if parts and not any("failed" in part or "works_with" in part for part in parts.values()):
+            keep_peak(session.plan, max(part["peak_memory_bytes"] for part in parts.values()))
+
+
+def try_sizes(question: dict[str, Any], report: Report) -> None:
+    """Report each micro-batch when it is tried, and its outcome.
+
+    `question` has a request, gpu, place, candidates, tried, step_rows and timed.
+    """
+    survived = {int(rows): bool(did) for rows, did in question["tried"]}
+    with session_of(question, Path(question["place"]), f"tries-{len(survived)}") as (session, resident):
+        from tui_trainer.training.rehearsal import MicroBatchTries
+
+        tries = MicroBatchTries(session, resident)
+        has_failed = False
+        while (rows := next_rows(question["candidates"], survived)) is not None:
+            report(trying=rows, doing="trying")
+            outcome = tries.survives(rows, passes=-(-question["step_rows"] // rows))
+            if has_failed and "failed" in outcome:
+                # What a failure leaves behind in the heap may be the cause: a new process decides.
+                return
+            survived[rows] = "failed" not in outcome
+            has_failed = has_failed or not survived[rows]
+            report(rows=rows, **outcome)
+        if question["timed"]:
+            sizes = to_time(rows for rows, did in survived.items() if did)
+            _time(report, tries, sizes, session.plan.total_steps.value)
+
+
+def _time(report: Report, tries: Any, sizes: list[int], total_steps: int) -> None:
+    """Take the same steps with each of these sizes, in turns. The first step of each turn, with its new sizes, is left
+    out."""
+    step_seconds: dict[int, list[float]] = {rows: [] for rows in sizes}
+    spent = 0.0
+    for number in range(_ROUNDS):
+        first = 1 + number * _STEPS % max(total_steps - _STEPS, 1)
+        for rows in sizes:
+            report(trying=rows, doing="timing")
+            seconds = tries.step_seconds(rows, first, _STEPS)
+            spent += sum(seconds)
+            step_seconds[rows] += seconds[1:]
+        if spent > _TIMED_SECONDS:
+            break
+    for rows, seconds in step_seconds.items():
+        report(rows=rows, step_seconds=seconds)
+
+
+@contextmanager
+def session_of(question: dict[str, Any], place: Path, name: str) -> "Iterator[tuple[Session, int]]":
+    """Open the session that a run of these settings has before its first step, in the folder `name` of `place`.
+
+    Yields the session and the resident bytes of the libraries, which its plan does not count. Raises InputError.
+    """
+    loaded = load_config(request_of(question), gpu=question["gpu"])
+    change_over(loaded.config)
+    folder = RunFolder.create(place, name)
+    with JournalWriter(folder.journal) as journal:
+        plan, data = exact_plan(loaded, folder, journal, lambda *_: None, gpu=question["gpu"])
+        from tui_trainer.training.job import Job
+        from tui_trainer.training.ranks import Ranks
+        from tui_trainer.training.run import opened_session
+
+        job = Job(plan=plan, data=data, folder=folder, checkpoint=None, baselines=None, versions=versions())
+        with opened_session(job, journal, lambda: False) as (session, resident):
+            # Of several processes one is measured: what the first would do.
+            session.batches.ranks = Ranks(count=plan.processes.value)
+            yield session, resident
+
+
+def _figures(events: list[RunEvent]) -> dict[str, Any]:
+    steps = [event for event in events if isinstance(event, StepDone)]
+    held_out = [event.loss for event in events if isinstance(event, EvalDone)]
+    measured = steps[WARM_UP_STEPS:]
+    # Where rows are grouped by length, short steps are many and say little of a run: all together count. A step that
+    # something else held up counts as if it had been a slow one.
+    slowest = _SLOW_FACTOR * median(step.step_seconds / step.input_tokens for step in measured)
+    seconds = sum(min(step.step_seconds, slowest * step.input_tokens) for step in measured)
+    return {
+        "steps": len(measured),
+        "step_seconds": median(step.step_seconds for step in measured),
+        "samples_per_second": sum(step.samples for step in measured) / seconds,
+        "tokens_per_second": sum(step.input_tokens for step in measured) / seconds,
+        "peak_memory_bytes": max(step.peak_memory_bytes for step in steps),
+        "loss": held_out[-1] if held_out else steps[-1].loss,
+        "problems": {event.kind: event.message for event in events if isinstance(event, RunProblem)},
+    }

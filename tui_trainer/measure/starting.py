@@ -1,0 +1,137 @@
+"""What a run needs before its first step, measured both ways: tokens prepared anew or read from the cache, weights read
+to where they stay or read beside a model. The ways take turns, each in a process of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tui_trainer.config.load import Request
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.measure.micro_batches import question_of, request_of
+from tui_trainer.measure.turns import Columns, Notify, TimeLimit, Variant, measure_in_turns, table_of, with_spread
+from tui_trainer.models.facts import find_model, require_folder
+from tui_trainer.models.files.shards import files_of
+from tui_trainer.models.heads import Head
+from tui_trainer.tasks import find_task
+from tui_trainer.units import format_bytes
+from tui_trainer.worker.asking import ask
+from tui_trainer.worker.questions import Report
+
+if TYPE_CHECKING:
+    import torch
+
+    from tui_trainer.config.sections import ModelSection
+
+WEIGHTS_FILE = "model.safetensors"
+ANEW, CACHED = "tokens made anew", "tokens from the cache"
+BESIDE, IN_PLACE = "weights read beside the model", "weights read in place"
+NAMES = (ANEW, CACHED, BESIDE, IN_PLACE)
+_FROM_SCRATCH = "this model is trained from scratch: no weights are read"
+_SLOW_WAY = {CACHED: ANEW, IN_PLACE: BESIDE}
+
+
+def measure_start(
+    request: Request, rounds: int, gpu: GpuChoice, seconds: float, notify: Notify, only: Sequence[str] = ()
+) -> list[Variant]:
+    """Measure each way as often as `rounds`, the slow way first; `only` names parts of their names."""
+    is_from_scratch = load_config(request, gpu=gpu).config.is_from_scratch
+    chosen = [name for name in NAMES if not only or any(word in name for word in only)]
+    variants = [
+        Variant(name=name, reason=_FROM_SCRATCH if is_from_scratch and name in (BESIDE, IN_PLACE) else "")
+        for name in chosen
+    ]
+    with TemporaryDirectory(prefix="bench-") as cache:
+
+        def ask_once(variant: Variant, is_first: bool, left: float) -> dict[str, Any]:
+            with TemporaryDirectory(prefix="bench-") as empty:
+                place = cache if variant.name == CACHED else empty
+                question = question_of(request, gpu) | {"way": variant.name, "place": place}
+                if variant.name == CACHED and is_first:
+                    # Fills the cache; its figures are dropped.
+                    ask("time_start", question, timeout_seconds=left)
+                figures: dict[str, Any] = ask("time_start", question, timeout_seconds=left)
+            return figures
+
+        measure_in_turns(variants, ask_once, TimeLimit(seconds), rounds=rounds, notify=notify)
+    return variants
+
+
+def time_start(question: dict[str, Any], _: Report) -> dict[str, Any]:
+    """Return the seconds of one of the ways, and the most bytes that the process has taken for it; in a worker.
+
+    `question` has config_file, profile, shortcuts, assignments, gpu, way, place (a folder for prepared data).
+    """
+    # Libraries are loaded before the clock runs.
+    import torch
+    import transformers  # noqa: F401
+
+    from tui_trainer.models.loading import load_pretrained
+    from tui_trainer.training.recorder import peak_memory_bytes
+
+    loaded = load_config(request_of(question), gpu=question["gpu"])
+    config, task = loaded.config, find_task(loaded.config.task.type)
+    before, started = psutil.Process().memory_info().rss, perf_counter()
+    if question["way"] in (ANEW, CACHED):
+        task.prepare(config, loaded.data, Path(question["place"]), None)
+    else:
+        folder = require_folder(find_model(config.model.model_name_or_path, config.model.revision, head=task.head))
+        in_place = question["way"] == IN_PLACE
+        read = load_pretrained if in_place else read_beside
+        read(folder, config.model, torch.float32, head=task.head)
+    seconds = perf_counter() - started
+    return {"seconds": seconds, "memory_bytes": max(peak_memory_bytes(torch.device("cpu")) - before, 0)}
+
+
+def read_beside(folder: Path, model: "ModelSection", dtype: "torch.dtype", *, head: Head) -> None:
+    """Load a model as PyTorch's tutorials do: make one with random weights, read all files into memory, and copy them.
+
+    Raises RuntimeError if the names in the files are not those of the model.
+    """
+    from safetensors.torch import load_file
+    from transformers import AutoConfig
+
+    from tui_trainer.models.loading import new_model
+
+    made = new_model(AutoConfig.from_pretrained(folder, local_files_only=True), model, dtype, head=head)
+    stored = {name: tensor for path in files_of(folder, WEIGHTS_FILE) for name, tensor in load_file(path).items()}
+    if not made.state_dict().keys() & stored.keys():
+        raise RuntimeError("the tensor names in the files do not match the model")
+    made.load_state_dict(stored, strict=False)
+
+
+_COLUMNS: Columns = {
+    "before the first step": lambda row: row["name"],
+    "ms": lambda row: with_spread(1e3 * row["seconds"], row["seconds_spread"]),
+    "memory": lambda row: format_bytes(row["memory_bytes"]),
+    "times as fast": lambda row: "--" if row["speed_up"] is None else f"{row['speed_up']:.1f}",
+}
+
+
+def figures(variants: Sequence[Variant]) -> list[dict[str, Any]]:
+    """Return a row of medians for each way; `speed_up` is how many times as fast it is as the slow way above it."""
+    medians = {variant.name: variant.median("seconds") for variant in variants}
+    rows = []
+    for variant in variants:
+        slow, seconds = medians.get(_SLOW_WAY.get(variant.name, "")), medians[variant.name]
+        rows.append(
+            {
+                "name": variant.name,
+                "reason": variant.reason,
+                "turns": len(variant.answers),
+                "seconds": seconds,
+                "seconds_spread": variant.spread("seconds"),
+                "memory_bytes": variant.median("memory_bytes"),
+                "speed_up": slow / seconds if slow and seconds else None,
+            }
+        )
+    return rows
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    return table_of(_COLUMNS, rows)

@@ -1,0 +1,202 @@
+"""Steps of a run, taken in a fresh process with the settings of one variant, and the figures of several variants."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from tui_trainer.advice.rules.kernels import COMPILE
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.errors import InputError
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.measure.micro_batches import question_of, with_settings
+from tui_trainer.measure.sessions import WARM_UP_STEPS
+from tui_trainer.measure.turns import Columns, Variant, table_of, with_spread
+from tui_trainer.planning.plan import Plan
+from tui_trainer.runs.lock import owner
+from tui_trainer.runs.registry import known_runs
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes, format_seconds
+from tui_trainer.worker.asking import WorkerFailed, ask
+
+_COMPILER_SECONDS = 120.0
+_EVAL_ROWS = 64
+_RUNS_LOOKED_AT = 20
+
+
+def short_run(request: Request, steps: int, patch: Patch) -> Request:
+    """Return the request with some settings changed, few steps, and nothing written between them."""
+    settings = {
+        **patch,
+        "training.max_steps": steps + WARM_UP_STEPS,
+        "evaluation.eval_steps": 0,
+        "evaluation.max_eval_rows": _EVAL_ROWS,
+        "evaluation.early_stopping_patience": 0,
+        "evaluation.generate_rows": 0,
+        "checkpoint.save_steps": 0,
+        "logging.sample_steps": 0,
+        "logging.report_to": [],
+    }
+    return with_settings(request, settings)
+
+
+def ask_for_steps(
+    request: Request, gpu: GpuChoice, steps: int, patch: Patch, seconds: float, /, **more: Any
+) -> dict[str, Any]:
+    """Return a worker's figures of some steps of a short run with the patch; `more` is for `take_steps`.
+
+    Raises WorkerFailed, also if the largest pass fails, if layers that should be compiled are not, and if memory ran
+    out and the steps went on in smaller passes.
+    """
+    compiles = bool(patch.get(COMPILE))
+    limit = min(seconds, _COMPILER_SECONDS) if compiles and seconds < math.inf else seconds
+    # Removed here, as a worker that takes too long is killed.
+    with TemporaryDirectory(prefix="bench-") as folder:
+        question = question_of(with_settings(request, patch), gpu) | {"steps": steps, "folder": folder, **more}
+        figures: dict[str, Any] = ask("take_steps", question, timeout_seconds=limit, sees_gpus=True)
+    if failed := figures.get("failed"):
+        raise WorkerFailed(f"failed: {failed}", failed)
+    if problem := figures["problems"].get("out of memory") or (compiles and figures["problems"].get("not compiled")):
+        raise WorkerFailed(f"ended with: {problem}", problem)
+    return figures
+
+
+@dataclass(kw_only=True)
+class Steps:
+    """Takes `count` steps of a short run in each turn.
+
+    With `share_seconds` the first turn takes fewer, but at least `least`, to end within this time. All others take as
+    many: a plan may know steps of another machine, or of this one when it was idle.
+    """
+
+    request: Request
+    gpu: GpuChoice
+    count: int
+    share_seconds: float | None = None
+    least: int = 1
+
+    def ask(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        limit = {"seconds": self.share_seconds, "least_steps": self.least} if self.share_seconds is not None else {}
+        figures = ask_for_steps(self.request, self.gpu, self.count, variant.patch, seconds, **limit)
+        if self.share_seconds is not None:
+            self.count, self.share_seconds = figures["steps"], None
+        return figures
+
+
+_PLANNED = {"training.mixed_precision": "precision", "data.packing": "packing", "model.kernels": "kernels"}
+
+
+def no_change(before: Plan, after: Plan, patch: Patch) -> str:
+    """Return why a setting that is left to the program stays as the baseline has it; empty if it does not."""
+    for key, name in _PLANNED.items():
+        was, now = getattr(before, name), getattr(after, name)
+        if set(patch) == {key} and was.value == now.value:
+            return f"has no effect here: {now.reason}"
+    return ""
+
+
+def why_not(before: Plan, patch: Patch, load: Callable[[Patch], LoadedConfig], gpu: GpuChoice) -> str:
+    """Return why the patch cannot be planned, or would change nothing; empty if it can be measured."""
+    try:
+        return no_change(before, estimated_plan(load(patch), gpu=gpu), patch)
+    except InputError as error:
+        return problem_words(error)
+
+
+def problem_words(error: InputError) -> str:
+    return "; ".join(problem.message for problem in error.problems)
+
+
+def training_run() -> str:
+    """Return the name of a run that trains on this machine; empty if none does."""
+    for folder in known_runs()[-_RUNS_LOOKED_AT:]:
+        holder = owner(folder.lock)
+        if holder is not None and holder.here:
+            return one_line(folder.name, 60)
+    return ""
+
+
+def refuse_beside_a_run(verb: str) -> None:
+    """Raise InputError if a run trains on this machine."""
+    if name := training_run():
+        raise InputError(
+            f"{name} is training on this machine and would distort the measurement",
+            hint=f"{verb} after the run has ended",
+        )
+
+
+def figures_of(variants: Sequence[Variant], whole_tokens: float | None = None) -> list[dict[str, Any]]:
+    """Return a row of medians for each variant. The first one is the baseline.
+
+    `speed_up` is the ratio of tokens per second, as batches differ in size. `is_clear` says whether it is larger than
+    the spreads of both; None after a single turn. `whole_seconds` is the time of `whole_tokens` at the measured rate.
+    """
+    names = (
+        "steps", "step_seconds", "samples_per_second", "tokens_per_second", "utilisation_share", "peak_memory_bytes",
+        "loss", "others_cores",
+    )  # fmt: skip
+    baseline = variants[0]
+    before, baseline_spread = baseline.median("tokens_per_second"), baseline.spread("step_seconds")
+    rows = []
+    for variant in variants:
+        now, spread = variant.median("tokens_per_second"), variant.spread("step_seconds")
+        speed_up = now / before if before and now else None
+        is_clear = None
+        if variant is not baseline and speed_up is not None and baseline_spread is not None and spread is not None:
+            is_clear = abs(speed_up - 1) > baseline_spread + spread
+        rows.append(
+            {
+                "name": variant.name,
+                "settings": dict(variant.patch),
+                "reason": variant.reason,
+                "turns": len(variant.answers),
+                **{name: variant.median(name) for name in names},
+                "step_seconds_spread": spread,
+                "slowed_by": next((by for answer in variant.answers if (by := answer.get("slowed_by"))), ""),
+                "speed_up": speed_up,
+                "is_clear": is_clear,
+                "whole_seconds": whole_tokens / now if now and whole_tokens else None,
+            }
+        )
+    return rows
+
+
+BUSY: Columns = {
+    "busy": lambda row: "--" if row["utilisation_share"] is None else f"{row['utilisation_share']:.0%}",
+}
+_COLUMNS: Columns = {
+    "": lambda row: row["name"],
+    "ms/step": lambda row: with_spread(1e3 * row["step_seconds"], row["step_seconds_spread"]),
+    "speed-up": lambda row: _speed_up_words(row),
+    "whole run": lambda row: format_seconds(row["whole_seconds"]),
+    "samples/s": lambda row: f"{row['samples_per_second']:,.1f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    **BUSY,
+    "memory": lambda row: format_bytes(int(row["peak_memory_bytes"])),
+    "loss": lambda row: f"{row['loss']:.4f}",
+}
+
+
+def _speed_up_words(row: Mapping[str, Any]) -> str:
+    return "--" if row["speed_up"] is None else f"{row['speed_up']:.2f}{'?' if row['is_clear'] is False else ''}"
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    # `tune` chooses for one run, and gives its length in words.
+    omitted = () if any(row["whole_seconds"] for row in rows) else ("whole run",)
+    return table_of({title: show for title, show in _COLUMNS.items() if title not in omitted}, rows)
+
+
+_BUSY_SHARE = 0.1
+
+
+def others_words(rows: Sequence[Mapping[str, Any]], cores: int) -> str:
+    """Return how many cores other programs used while these rows were measured; empty if next to none."""
+    others = [row["others_cores"] for row in rows if row["others_cores"] is not None]
+    if not others or max(others) < _BUSY_SHARE * cores:
+        return ""
+    used = f"other programs used {min(others):.1f} to {max(others):.1f} of {cores} cores meanwhile"
+    return f"{used}: measure again when they have ended"

@@ -1,0 +1,295 @@
+"""The table of training options: from a plain baseline each alone, and then one upon the other.
+
+The check of an option says which settings it changes and why it does not apply here; the plan says the rest.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from tui_trainer.advice.checklist import Finding, all_checks, run_checks
+from tui_trainer.advice.gather import gather
+from tui_trainer.advice.rules.kernels import COMPILE
+from tui_trainer.advice.rules.model_size import LAYERS
+from tui_trainer.advice.rules.precision import why_no_autotune
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import LoadedConfig, Request
+from tui_trainer.config.sections import MODEL_KEY
+from tui_trainer.hardware.diagnosis import GpuChoice
+from tui_trainer.launching.open_run import load_config
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.lines.plan_and_events import table_lines
+from tui_trainer.measure import starting
+from tui_trainer.measure.micro_batches import with_settings
+from tui_trainer.measure.sessions import WARM_UP_STEPS
+from tui_trainer.measure.steps import Steps, ask_for_steps, others_words, short_run, table, why_not
+from tui_trainer.measure.turns import Notify, TimeLimit, Variant, chosen, measure_in_turns, reasons, turns_words
+from tui_trainer.methods.optimizers import DEFAULT as OPTIMIZER
+from tui_trainer.methods.optimizers import OPTIMIZER_KEY
+from tui_trainer.models.catalogue import all_entries
+from tui_trainer.models.facts import find_model
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
+from tui_trainer.planning.plan import Plan
+from tui_trainer.tasks import find_task
+
+MINUTES = 9
+_FEWEST_STEPS, _MOST_STEPS = 3, 12
+# Some switches are slower than the baseline, and compiling takes its time.
+_SHARE_OF_THE_TIME = 0.8
+BASELINE = "baseline"
+_PLAIN: Patch = {
+    "training.mixed_precision": "no",
+    "training.tf32": False,
+    "data.packing": False,
+    "data.group_by_length": False,
+    "model.attn_implementation": "eager",
+    "model.kernels": "none",
+    "dataloader.num_workers": 0,
+    COMPILE: False,
+    "training.gradient_checkpointing": False,
+    MICRO: "auto",
+    ACCUMULATION: "auto",
+}
+_BATCHES = (8, 16, 32, 64)
+_PLAIN_ADAMW = "adamw_torch"
+# Of the parameters: a model that is hardly smaller is no other choice.
+_SMALLER = 0.8
+_SHORT = "these losses come from short runs and predict little: --whole trains the full run for each line"
+
+
+@dataclass(frozen=True, slots=True)
+class _Switch:
+    """`check` names what is asked whether it applies: not where its status is one of `needless`. `cumulates`: it is
+    switched on with others as well."""
+
+    name: str
+    patch: Patch
+    check: str = ""
+    cumulates: bool = True
+    needless: tuple[str, ...] = ("n/a",)
+
+
+_SWITCHES = (
+    _Switch("fused attention", {"model.attn_implementation": "auto"}, "attention"),
+    _Switch("fused kernels", {"model.kernels": "auto"}, "kernels"),
+    _Switch("fused AdamW", {OPTIMIZER_KEY: OPTIMIZER}),
+    _Switch("mixed precision", {"training.mixed_precision": "auto"}, "precision"),
+    _Switch("TF32", {"training.tf32": True}, "tf32"),
+    _Switch("packing", {"data.packing": "auto"}),
+    _Switch("grouped by length", {"data.group_by_length": True}, "padding", False, ("n/a", "pass")),
+    _Switch("2 loader workers", {"dataloader.num_workers": 2}),
+    _Switch("compiled layers", {COMPILE: True}),
+    _Switch("gradient checkpointing", {"training.gradient_checkpointing": True}),
+    _Switch("Unsloth", {"model.provider": "unsloth", "model.attn_implementation": "auto"}, cumulates=False),
+)
+
+
+@dataclass
+class TrainingBench:
+    """Measures `steps` in each turn of each variant; None: twelve, or as many as let each variant have a turn in
+    `seconds`.
+
+    `only` names parts of the names of variants. With `whole` each variant takes all rows of the run once, so that its
+    loss is the final one.
+    """
+
+    request: Request
+    steps: int | None
+    rounds: int
+    gpu: GpuChoice
+    notify: Notify
+    only: Sequence[str] = ()
+    seconds: float = 60.0 * MINUTES
+    whole: bool = False
+
+    def __post_init__(self) -> None:
+        if self.whole:
+            self.rounds = 1
+
+    def measure(self) -> tuple[list[Variant], str]:
+        """Return the variants, and why not all were measured. Raises InputError if the baseline cannot be trained."""
+        self.notify("planning the variants")
+        limit = TimeLimit(self.seconds)
+        variants = chosen(list(self.variants()), self.only)
+        steps = Steps(request=self._short_baseline, gpu=self.gpu, count=self.steps or _MOST_STEPS, least=_FEWEST_STEPS)
+        if self.steps is None and not self.whole:
+            # A step of more rows takes longer.
+            steps_at_once = sum(self._rows_of(variant) / self.batch for variant in variants if not variant.reason)
+            steps.share_seconds = _SHARE_OF_THE_TIME * self.seconds / max(steps_at_once, 1)
+        ask = self._take_whole_run if self.whole else steps.ask
+        measure_in_turns(variants, ask, limit, rounds=self.rounds, notify=self.notify)
+        self.steps = None if self.whole else steps.count
+        return variants, limit.cut_short
+
+    def _take_whole_run(self, variant: Variant, is_first: bool, seconds: float) -> dict[str, Any]:
+        steps = max(_FEWEST_STEPS, round(self._whole_rows / self._rows_of(variant)) - WARM_UP_STEPS)
+        request = short_run(self.request, steps, self._baseline_settings)
+        return ask_for_steps(request, self.gpu, steps, variant.patch, seconds)
+
+    def _rows_of(self, variant: Variant) -> int:
+        rows: int = variant.patch.get(EFFECTIVE, self.batch)
+        return rows
+
+    def variants(self) -> Iterator[Variant]:
+        """Yield the baseline, the switches one upon the other, each alone, and other batch sizes.
+
+        The chain comes first, as the time may be over before the end.
+        """
+        yield self._variant(BASELINE, {})
+        alone = [(switch, self._switched(switch)) for switch in _SWITCHES]
+        smaller, no_smaller = self._smaller_model()
+        together: dict[str, Any] = {}
+        first = ""
+        for switch, variant in alone:
+            if switch.cumulates and not variant.reason:
+                first = first or switch.name
+                together |= variant.patch
+                yield self._variant(f"+ {switch.name}", together)
+        if first:
+            yield self._accumulated("+ ", together)
+        larger = {**together, EFFECTIVE: 2 * self.batch, MICRO: 2 * self.batch}
+        variant = self._variant("+ larger batch", larger)
+        yield variant
+        yield self._variant("+ smaller model", {**(together if variant.reason else larger), **smaller}, no_smaller)
+        for switch, variant in alone:
+            yield replace(variant, reason=f"the same as + {first}") if switch.name == first else variant
+        yield Variant(name="cuDNN autotune", reason=why_no_autotune(self._baseline.model_shape().model_type))
+        yield self._accumulated("", {})
+        for rows in _BATCHES:
+            words = "same as the baseline" if rows == self.batch else ""
+            yield self._variant(f"batch {rows}", {EFFECTIVE: rows, MICRO: rows}, words)
+        yield self._variant("smaller model", smaller, no_smaller)
+
+    def _smaller_model(self) -> tuple[Patch, str]:
+        """Return settings with half of the layers, or else with the next smaller model of the catalogue that is on
+        this machine; or why there is neither.
+        """
+        config, own = self._baseline.config, self._baseline.parameters.value
+        kinds = find_task(config.task.type).architectures
+        if config.is_from_scratch and not config.model.model_name_or_path:
+            layers = config.model.scratch.num_hidden_layers
+            return ({LAYERS: layers // 2}, "") if layers > 1 else ({}, "the model has only one layer")
+        if config.is_from_scratch or not kinds:
+            return {}, "the size of this model is fixed by its config.json"
+        entries = sorted(all_entries(), key=lambda entry: -entry.parameters)
+        for entry in entries:
+            kind = str((entry.config.get("architectures") or [""])[0])
+            if entry.parameters <= _SMALLER * own and kind.endswith(kinds) and find_model(entry.name).folder:
+                return {MODEL_KEY: entry.name, "model.revision": "main"}, ""
+        return {}, "no smaller model of the catalogue is on this machine; get one with `tui-trainer download`"
+
+    def _switched(self, switch: _Switch) -> Variant:
+        finding = self._findings.get(switch.check)
+        if finding and finding.status in switch.needless:
+            return Variant(name=switch.name, reason=finding.verdict.evidence)
+        return self._variant(switch.name, self._patch(switch))
+
+    def _patch(self, switch: _Switch) -> Patch:
+        """Return the fix of the switch's check if it changes the same settings, else the switch's own patch."""
+        finding = self._findings.get(switch.check)
+        fix = (finding.fix if finding else None) or {}
+        return fix if set(fix) & set(switch.patch) else switch.patch
+
+    def _accumulated(self, sign: str, others: Patch) -> Variant:
+        rows = max(1, self.batch // 4)
+        reason = "" if rows < self.batch else "a step has only one row"
+        return self._variant(sign + "accumulation", {**others, MICRO: rows}, reason)
+
+    @cached_property
+    def batch(self) -> int:
+        """Rows of a step of the baseline, all in one pass: as many of the config's as fit."""
+        loaded = load_config(short_run(self.request, self.steps or _MOST_STEPS, self._plain), gpu=self.gpu)
+        return estimated_plan(loaded, gpu=self.gpu).per_device_train_batch_size.value
+
+    @cached_property
+    def _plain(self) -> dict[str, Any]:
+        """Settings of the baseline. Learning rates for other optimizers do not suit AdamW."""
+        optimizer = self._loaded.config.training.optim
+        return {**_PLAIN, **({OPTIMIZER_KEY: _PLAIN_ADAMW} if optimizer == OPTIMIZER else {})}
+
+    @property
+    def _baseline_settings(self) -> dict[str, Any]:
+        return {**self._plain, EFFECTIVE: self.batch, MICRO: self.batch}
+
+    @cached_property
+    def _short_baseline(self) -> Request:
+        return short_run(self.request, self.steps or _MOST_STEPS, self._baseline_settings)
+
+    @cached_property
+    def _loaded(self) -> LoadedConfig:
+        return load_config(self.request, gpu=self.gpu)
+
+    @cached_property
+    def _requested(self) -> Plan:
+        """The plan of the run as it was requested."""
+        return estimated_plan(self._loaded, gpu=self.gpu)
+
+    @property
+    def whole_tokens(self) -> float:
+        """Tokens that the requested run reads in all its epochs."""
+        return self._whole_rows * self._requested.train_tokens.value / max(self._requested.train_rows.value, 1)
+
+    @property
+    def _whole_rows(self) -> int:
+        plan = self._requested
+        return plan.total_steps.value * min(plan.effective_batch_size.value, plan.train_rows.value)
+
+    @cached_property
+    def _findings(self) -> Mapping[str, Finding]:
+        names = {switch.check for switch in _SWITCHES}
+        context = gather(self._load({}), gpu=self.gpu)
+        checks = [check for check in all_checks() if check.name in names]
+        return {finding.name: finding for finding in run_checks(context, checks)}
+
+    def _load(self, patch: Patch) -> LoadedConfig:
+        return load_config(with_settings(self._short_baseline, patch), gpu=self.gpu)
+
+    @cached_property
+    def _baseline(self) -> Plan:
+        return estimated_plan(self._load({}), gpu=self.gpu)
+
+    def _variant(self, name: str, patch: Patch, reason: str = "") -> Variant:
+        """Return a variant, with the reason if it cannot be trained or would be the baseline again."""
+        if patch and not reason:
+            reason = why_not(self._baseline, patch, self._load, self.gpu)
+        return Variant(name=name, patch=dict(patch), reason=reason)
+
+
+def trial_lines(result: Mapping[str, Any], width: int) -> list[str]:
+    """Return the tables of `bench train` and the meaning of their columns, from its JSON; nothing without figures."""
+    rows = result["variants"]
+    if not rows[0]["turns"]:
+        return []
+    taken = "all steps of the run" if result["whole"] else f"{result['steps']} steps per round"
+    baseline = f"{result['batch']} padded rows in one micro-batch, fp32, plain attention"
+    cells = table(rows)
+    lines = [
+        f"{taken}, {turns_words(result['rounds'])}",
+        f"baseline: {baseline}, batches made between steps",
+        *table_lines(cells, width, right=cells[0][1:]),
+        f"speed-up: ratio of tokens/s; loss: held-out loss after {'the run' if result['whole'] else 'these steps'}; "
+        "+: together with all + lines above it",
+        *([] if result["whole"] else [_SHORT]),
+        "whole run: time of all steps of the requested run at the measured rate",
+        *result["doubts"],
+    ]
+    if any(row["turns"] for row in result["starts"]):
+        starts = starting.table(result["starts"])
+        lines += ["", *table_lines(starts, width, right=starts[0][1:])]
+    return lines
+
+
+def doubts(rows: Sequence[Mapping[str, Any]], cores: int) -> list[str]:
+    """Return why figures may mislead: speed-ups within the spread, other programs, and a GPU that was slowed down."""
+    unclear = [row["name"] for row in rows if row["is_clear"] is False]
+    sentences = [f"no measurable difference (?): {', '.join(unclear)}"] if unclear else []
+    if others := others_words(rows, cores):
+        sentences.append(others)
+    slowed = sorted({row["slowed_by"] for row in rows if row["slowed_by"]})
+    return sentences + ([f"the GPU was slowed down by {' and '.join(slowed)} meanwhile"] if slowed else [])
+
+
+def reasons_of(result: Mapping[str, Any]) -> list[str]:
+    """Return what was not measured, and why, from the JSON of `bench train`."""
+    return reasons([*result["variants"], *result["starts"]])

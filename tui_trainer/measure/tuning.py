@@ -1,0 +1,709 @@
+"""Searches for better settings of a run within bounded time: the fastest ones, and how many rows a step should have.
+
+The fastest settings keep the effective batch and the loss. First comes the largest micro-batch that survives the
+largest passes. Then each alternative is measured once beside the config as it is. The faster ones are taken one upon
+the other if pairs of turns in fresh processes are faster than they differ among themselves. What failed is never taken.
+
+Effective batches are measured until memory is full or more rows are no faster. Each turn takes the largest pass of the
+run and then some of its steps. A size is twice the one before, until one gains less than `GAIN` on the one before and a
+larger one is no faster than that either. In the time that is left each size is measured again, and its faster turn
+counts: other load on a machine slows it down.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from math import prod
+from operator import attrgetter
+from statistics import median
+from typing import Any, Self
+
+from tui_trainer.advice.fixes import patched
+from tui_trainer.advice.measured_gains import Gain
+from tui_trainer.advice.rules.data_loading import WORKERS
+from tui_trainer.advice.rules.kernels import ATTENTION, COMPILE
+from tui_trainer.advice.rules.machine import THREADS
+from tui_trainer.config.changes import Patch
+from tui_trainer.config.load import LoadedConfig, Request, all_settings
+from tui_trainer.errors import ConfigError, InputError, RunError
+from tui_trainer.hardware.diagnosis import GpuChoice, lack_of_compiler
+from tui_trainer.hardware.facts import Hardware
+from tui_trainer.hardware.probe import probe
+from tui_trainer.hardware.processor import load_of_others
+from tui_trainer.launching.open_run import load_config, start_problems
+from tui_trainer.launching.prepare import estimated_plan
+from tui_trainer.lines.plan_and_events import table_lines
+from tui_trainer.measure import steps
+from tui_trainer.measure.micro_batches import MicroBatches, cut_patch, to_time, try_micro_batches, with_settings
+from tui_trainer.measure.steps import ask_for_steps, short_run
+from tui_trainer.measure.turns import (
+    AS_IT_IS,
+    INTERRUPTED,
+    NOT_MEASURED,
+    Columns,
+    Notify,
+    TimeLimit,
+    TimeOver,
+    Variant,
+    explain_unmeasured,
+    reasons,
+    table_of,
+)
+from tui_trainer.planning.automatic_values import MIXED
+from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, GROUP_BY_LENGTH, MICRO, PACKING
+from tui_trainer.planning.effective_batch import LEAST_STEPS as LEAST_STEPS_OF_A_RUN
+from tui_trainer.planning.effective_batch import most_rows_of_step
+from tui_trainer.planning.fused_kernels import KERNELS
+from tui_trainer.planning.learning_rates import LEARNING_RATE, peak_rate, scaled, usual_scaling
+from tui_trainer.planning.measured_steps import is_busy
+from tui_trainer.planning.plan import CHECKPOINTING, Plan
+from tui_trainer.runs.wording import split_words
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.units import format_bytes, format_seconds, utc_now
+from tui_trainer.worker.asking import WorkerFailed
+
+# Of a turn in a search, beside the some seconds that its process takes to start.
+_TURN_SECONDS, _LEAST_STEPS, _MOST_STEPS = 4.0, 8, 40
+
+
+@dataclass(kw_only=True)
+class Search:
+    """A search for better settings within bounded time. `notify` gets a sentence for each step of it.
+
+    Raises InputError for a config that cannot be planned or started, and while a run trains.
+    """
+
+    request: Request
+    gpu: GpuChoice
+    seconds: float
+    notify: Notify
+
+    def __post_init__(self) -> None:
+        self.loaded = load_config(self.request, gpu=self.gpu)
+        self.plan = estimated_plan(self.loaded, gpu=self.gpu)
+        if problems := start_problems(self.loaded):
+            raise ConfigError(problems)
+        steps.refuse_beside_a_run("tune")
+        self.limit = TimeLimit(self.seconds)
+
+    @staticmethod
+    def steps_of_a_turn(step_seconds: float) -> int:
+        """Return how many steps make a turn that says enough."""
+        return min(max(int(_TURN_SECONDS / step_seconds), _LEAST_STEPS), _MOST_STEPS)
+
+    @property
+    def cut_short(self) -> str:
+        """Why not everything was measured; empty if it was."""
+        return self.limit.cut_short
+
+    def take_turn(self, variant: Variant, ask: Callable[[float], dict[str, Any]], least_seconds: float = 0.0) -> bool:
+        """Add an answer, or the reason why there is none. Raises TimeOver if the time is over before either."""
+        left = self.limit.require(least_seconds)
+        self.notify(f"measuring {variant.name}; {format_seconds(left)} left")
+        try:
+            variant.answers.append(ask(left))
+        except WorkerFailed as failure:
+            # A failure for want of time says nothing about the variant.
+            self.limit.require()
+            variant.reason = failure.reason or str(failure)
+            self.notify(f"  failed: {variant.reason}")
+            return False
+        return True
+
+
+# What could make a run faster and learn the same: other positions of the settings that decide how a step is computed.
+#
+# The effective batch stays. What the plan refuses, or what would change nothing, is named with the reason.
+
+# The attention that `auto` is.
+_AUTOMATIC_ATTENTION = ("auto", "sdpa")
+# Of the tokens that rows of the longest would have.
+_FULL = 0.98
+_MOST_WORKERS, _LARGER_CUTS, _SMALLER_CUTS = 2, 2, 2
+
+
+@dataclass(kw_only=True, slots=True)
+class Alternative(Variant):
+    """A variant of which one of its `group` is taken. `barred` says why it is not taken, however fast it is; `after`
+    names the alternative that must be faster before this one is measured."""
+
+    group: str
+    barred: str = ""
+    after: str = ""
+
+
+def alternatives(
+    loaded: LoadedConfig, plan: Plan, hardware: Hardware, tries: MicroBatches, gpu: GpuChoice
+) -> Iterator[Alternative]:
+    """Yield the alternatives of this config, the most promising first."""
+    for alternative in (*_lengths(plan), *_cuts(plan, tries), *_switches(plan, hardware, tries)):
+        if alternative.group != "cut" and not alternative.reason:
+            alternative.reason = one_line(steps.why_not(plan, alternative.patch, partial(patched, loaded), gpu), 300)
+        yield alternative
+
+
+def short_words(patch: Patch) -> str:
+    """Return `group_by_length = true, num_workers = 2`."""
+    return ", ".join(f"{key.rpartition('.')[2]} = {json.dumps(value)}" for key, value in patch.items())
+
+
+def _lengths(plan: Plan) -> Iterator[Alternative]:
+    if not plan.packing.value:
+        full = plan.train_tokens.value >= _FULL * plan.train_rows.value * plan.longest_row
+        reason = "has no effect here: all rows have about the same length" if full else ""
+        yield replace(_setting(GROUP_BY_LENGTH, not plan.config.data.group_by_length), reason=reason)
+    yield _setting(PACKING, not plan.packing.value)
+
+
+def _cuts(plan: Plan, tries: MicroBatches) -> Iterator[Alternative]:
+    """Yield the largest micro-batch that survived and some smaller ones, and the smallest one that failed above it."""
+    now = plan.per_device_train_batch_size.value
+    survived = [rows for rows, tried in tries.tried.items() if not tried.failed]
+    larger = to_time(rows for rows in survived if rows > now)
+    smaller = to_time(rows for rows in survived if rows <= now // 2 or now > tries.largest)
+    for rows in larger[:_LARGER_CUTS]:
+        yield _cut(plan, tries, rows)
+    # Where half of the rows is no faster, a quarter is not either.
+    before = ""
+    for rows in smaller[:_SMALLER_CUTS]:
+        yield replace(_cut(plan, tries, rows), after=before)
+        before = _cut(plan, tries, rows).name
+    failed = [rows for rows, tried in tries.tried.items() if tried.failed and rows > tries.largest]
+    if failed:
+        yield replace(_cut(plan, tries, min(failed)), reason=tries.tried[min(failed)].failed)
+
+
+def _cut(plan: Plan, tries: MicroBatches, rows: int) -> Alternative:
+    return Alternative(group="cut", patch=cut_patch(plan, rows), name=split_words(rows, -(-tries.step_rows // rows)))
+
+
+def _switches(plan: Plan, hardware: Hardware, tries: MicroBatches) -> Iterator[Alternative]:
+    config = plan.config
+    lack = "" if config.training.torch_compile else lack_of_compiler(hardware.libraries, plan.device)
+    yield replace(_setting(COMPILE, not config.training.torch_compile), reason=lack)
+    if config.training.gradient_checkpointing:
+        yield _setting(CHECKPOINTING, False)
+    elif tries.largest < tries.step_rows:
+        # It makes room for larger passes, which may pay for what is computed twice.
+        rows = min(2 * tries.largest, tries.step_rows)
+        patch = {CHECKPOINTING: True, **cut_patch(plan, rows)}
+        yield Alternative(
+            group="cut", patch=patch, name=f"gradient_checkpointing = true, {_cut(plan, tries, rows).name}"
+        )
+    yield from _numbers(plan)
+    current = config.model.attn_implementation
+    for name in all_settings()[ATTENTION].choices:
+        if name != current and name != "auto" and not {name, current} <= set(_AUTOMATIC_ATTENTION):
+            yield _setting(ATTENTION, name)
+    yield _setting(KERNELS, "none" if plan.kernels.value != "none" else "auto")
+    workers = range(_MOST_WORKERS + 1) if plan.device == "cuda" else range(2)
+    for count in workers:
+        if count != plan.loader_workers.value:
+            yield _setting(WORKERS, count)
+    if plan.loader_workers.value:
+        yield _setting("dataloader.prefetch_factor", 2 * config.dataloader.prefetch_factor)
+    if plan.device == "cpu" and plan.threads.value > 1:
+        yield _setting(THREADS, plan.threads.value // 2)
+    if not config.training.gradient_checkpointing and tries.largest >= tries.step_rows:
+        yield _setting(CHECKPOINTING, True)
+
+
+def _numbers(plan: Plan) -> Iterator[Alternative]:
+    """Yield precisions: the one that the plan would choose, fp32, which loses nothing, and others for comparison."""
+    for value, precision in (("bf16", "bf16"), ("fp16", "fp16"), ("no", "fp32")):
+        if precision != plan.precision.value:
+            keeps = precision in (plan.best_precision, "fp32")
+            why = "" if keeps else f"for comparison only: the plan chooses {plan.best_precision} here"
+            yield replace(_setting(MIXED, value), barred=why)
+
+
+def _setting(key: str, value: Any) -> Alternative:
+    return Alternative(group=key, patch={key: value}, name=short_words({key: value}))
+
+
+OTHER_SEED = "as it is, another seed"
+DEFAULT_IS_BEST = "the current settings are best: nothing was measurably faster"
+_TRIES_SHARE, _SCREEN_SHARE = 0.25, 0.6
+# Of a turn, if the time of a step is not known.
+_STEPS = 12
+_PAIRS, _BASELINE_EVERY = 4, 4
+# Less than this in one turn is not looked at again.
+_WORTH_PAIRS = 1.01
+# Two pairs that say so are enough.
+_CLEARLY = 1.25
+# A loss is no worse where rounding or another seed would do as much.
+_LOSS_ROUNDING, _SEEDS = 0.005, 2.0
+# The name of an alternative that is a micro-batch, of several rows and passes.
+_SPLIT = re.compile(r"([2-9]|\d\d+) x ([2-9]|\d\d+)")
+
+
+@dataclass(kw_only=True)
+class Tuning(Search):
+    """`measured[0]` is the config as it is; `gains` lead from it to the config with `patch`, which is empty if nothing
+    is faster."""
+
+    tries: MicroBatches = field(default_factory=lambda: MicroBatches(step_rows=0))
+    measured: list[Variant] = field(default_factory=list)
+    patch: Patch = field(default_factory=dict)
+    gains: list[Gain] = field(default_factory=list)
+    is_too_large: bool = False
+    """Whether the config as it is runs out of memory."""
+
+    def find(self) -> Self:
+        """Search until nothing is left to try, the time is over, or the user presses Ctrl+C.
+
+        Raises RunError if not even the smallest micro-batch survives.
+        """
+        self.notify(f"finding the largest micro-batch for {self.plan.effective_batch_size.value} rows per step")
+        tries = self.tries = self._try_micro_batches(_TRIES_SHARE * self.seconds)
+        if not tries.largest and tries.cut_short not in ("", INTERRUPTED):
+            raise RunError(f"{tries.cut_short} before any micro-batch was tried; allow more time with --minutes")
+        if not tries.largest and not tries.cut_short:
+            failed = next(iter(tries.tried.values())).failed
+            hint = "`tui-trainer rehearse` finds settings that need less memory"
+            raise RunError(f"not even the smallest micro-batch fits in memory: {failed}; {hint}")
+        self._turn_seconds = _TURN_SECONDS
+        self._steps = self._steps_of_all_turns()
+        self.measured = [Variant(name=AS_IT_IS)]
+        with self.limit:
+            if tries.cut_short == INTERRUPTED:
+                raise KeyboardInterrupt
+            self._search(list(alternatives(self.loaded, self.plan, probe(), tries, self.gpu)))
+        explain_unmeasured(self.measured, self.cut_short or "no time was left")
+        return self
+
+    # ------------------------------------------------------------- the search
+
+    def _search(self, others: Sequence[Alternative]) -> None:
+        """Fill the results step by step, so that whatever ends the search leaves what is known."""
+        best = self.measured[0]
+        self.measured += others
+        largest = self.tries.largest
+        if largest and largest < self.plan.per_device_train_batch_size.value:
+            best.reason = "out of memory with the largest batches"
+            self.is_too_large, self.patch = True, cut_patch(self.plan, largest)
+            best = next(other for other in others if other.patch == self.patch)
+        taken: set[str] = set()
+        for alternative in self._screen(best, others):
+            if alternative.group in taken:
+                continue
+            both: Variant = alternative
+            if best.patch:
+                patch = {**best.patch, **alternative.patch}
+                both = Variant(name=f"{best.name}, {alternative.name}", patch=patch)
+                self.measured.append(both)
+            gain = self._compare(best, both)
+            both.reason = both.reason or self._why_rejected(best, both, alternative.patch, gain)
+            if not both.reason:
+                taken.add(alternative.group)
+                self.patch, best = {**self.patch, **alternative.patch}, both
+                self.gains.append(gain)
+        if len(taken) > 1 and not self.is_too_large:
+            whole = self._compare(self.measured[0], best)
+            self.gains = [whole]
+            if not whole.is_difference:
+                self.patch, self.gains = {}, []
+
+    def _screen(self, best: Variant, others: Sequence[Alternative]) -> list[Alternative]:
+        """Take one turn of each beside those of `best`. Return which were faster, the fastest first."""
+        self._take_turn(best)
+        if not best.answers:
+            raise RunError(f"the current settings cannot be measured: {best.reason}")
+        number = 0
+        for alternative in others:
+            larger = next((other for other in others if other.name == alternative.after), None)
+            if larger is not None and larger.answers and not self._is_faster(larger, best):
+                alternative.reason = alternative.reason or f"skipped: {alternative.after} was not faster"
+            if alternative.reason or alternative is best:
+                continue
+            number += 1
+            has_faster = any(self._is_faster(other, best) for other in others if not other.barred)
+            if has_faster and self.limit.left_seconds - self._turn_seconds < (1 - _SCREEN_SHARE) * self.seconds:
+                break
+            self._take_turn(alternative)
+            if number % _BASELINE_EVERY == 0:
+                self._take_turn(best)
+        faster = [other for other in others if other is not best and self._is_faster(other, best)]
+        for alternative in faster:
+            alternative.reason = alternative.barred
+        faster.sort(key=lambda other: -(other.median("tokens_per_second") or 0.0))
+        return [other for other in faster if not other.barred]
+
+    @staticmethod
+    def _is_faster(variant: Variant, best: Variant) -> bool:
+        now, base = variant.median("tokens_per_second"), best.median("tokens_per_second")
+        return not variant.reason and now is not None and base is not None and now > _WORTH_PAIRS * base
+
+    def _compare(self, before: Variant, after: Variant) -> Gain:
+        """Take pairs of turns in alternating order until they are clear."""
+        for number in range(_PAIRS):
+            for variant in (before, after) if number % 2 == 0 else (after, before):
+                self._take_turn(variant)
+                if variant.reason:
+                    return Gain(at=utc_now(), reason=variant.reason)
+            gain = Gain.of_pairs(before.answers[-number - 1 :], after.answers[-number - 1 :], self._steps)
+            if number and (min(gain.ratios) > _CLEARLY or max(gain.ratios) < 1):
+                break
+        return gain
+
+    def _why_rejected(self, before: Variant, after: Variant, patch: Patch, gain: Gain) -> str:
+        """Return why the patch is not taken; empty if it is."""
+        turns = before.values("tokens_per_second")
+        # Twice the median deviation of its turns among themselves, so that one slow turn does not count.
+        spread = 2 * median(abs(rate - median(turns)) for rate in turns) / median(turns) if turns else 0.0
+        if gain.speed_up is None or not gain.is_difference or gain.speed_up - 1 <= spread:
+            return "not measurably faster"
+        loss, was = after.median("loss") or 0.0, before.median("loss") or 0.0
+        if loss - was > _LOSS_ROUNDING * abs(was) and loss - was > _SEEDS * self._seed_difference(was):
+            return f"faster, but rejected: its loss is {loss:.3f} instead of {was:.3f} after the same steps"
+        if patch.get(COMPILE):
+            start = (after.median("wall_seconds") or 0.0) - (before.median("wall_seconds") or 0.0)
+            total = self.plan.total_steps.value
+            saved = total * ((before.median("step_seconds") or 0.0) - (after.median("step_seconds") or 0.0))
+            if saved < start:
+                return (
+                    f"faster, but rejected: the start takes {format_seconds(start)} longer, and "
+                    f"{total} steps save {format_seconds(max(saved, 0.0))}"
+                )
+        return self._why_out_of_memory(after.patch)
+
+    def _seed_difference(self, loss: float) -> float:
+        """Return how far from this loss the config as it is ends with another seed: other rows first, other dropout."""
+        other = next((variant for variant in self.measured if variant.name == OTHER_SEED), None)
+        if other is None:
+            other = Variant(name=OTHER_SEED, patch={"training.seed": self.plan.config.training.seed ^ 1})
+            self.measured.append(other)
+            self._take_turn(other)
+        other_loss = other.median("loss")
+        return abs(other_loss - loss) if other_loss is not None else 0.0
+
+    def _why_out_of_memory(self, patch: Patch) -> str:
+        """Return why the largest passes fail with these settings; those of the micro-batch alone survived already."""
+        if set(patch) <= {*cut_patch(self.plan, 1), WORKERS, THREADS}:
+            return ""
+        rows = int(patch.get(MICRO, self.plan.per_device_train_batch_size.value))
+        self.notify(f"trying the largest batches with {short_words(patch)}")
+        patch = {**patch, **cut_patch(self.plan, 1)}
+        tries = self._try_micro_batches(self.limit.left_seconds, patch=patch, candidates=[rows])
+        if tries.cut_short == INTERRUPTED:
+            raise KeyboardInterrupt
+        if not tries.tried:
+            raise TimeOver
+        return tries.tried[rows].failed
+
+    # ------------------------------------------------------------- turns
+
+    def _try_micro_batches(self, seconds: float, **more: Any) -> MicroBatches:
+        return try_micro_batches(self.request, self.plan, self.gpu, seconds=seconds, notify=self.notify, **more)
+
+    def _take_turn(self, variant: Variant) -> None:
+        """Add an answer, or the reason why there is none. Raises TimeOver."""
+        left, request = self.limit.left_seconds, short_run(self.request, self._steps, {})
+        ask = partial(ask_for_steps, request, self.gpu, self._steps, variant.patch)
+        if not self.take_turn(variant, ask, self._turn_seconds):
+            return
+        answer, seconds = variant.answers[-1], left - self.limit.left_seconds
+        answer["wall_seconds"] = seconds
+        if not variant.patch.get(COMPILE):
+            self._turn_seconds = max(self._turn_seconds, seconds)
+        self.notify(f"  {format_seconds(answer['step_seconds'])}/step, {answer['tokens_per_second']:,.0f} tokens/s")
+
+    def _steps_of_all_turns(self) -> int:
+        """Return the steps of each turn by what the largest passes took. All turns have as many, so that their losses
+        can be compared."""
+        rows = min(self.plan.per_device_train_batch_size.value, self.tries.largest)
+        tried = self.tries.tried.get(max((size for size in self.tries.tried if size <= rows), default=0))
+        if tried is None or not tried.seconds:
+            return _STEPS
+        return self.steps_of_a_turn(tried.seconds / 2 / min(tried.passes, 2) * tried.passes)
+
+    # ------------------------------------------------------------- the result
+
+    @property
+    def speed_up(self) -> float | None:
+        return prod(gain.speed_up or 1.0 for gain in self.gains) if self.gains else None
+
+    @property
+    def pairs(self) -> int:
+        return sum(len(gain.ratios) for gain in self.gains)
+
+    @property
+    def sentence(self) -> str:
+        if self.is_too_large:
+            return f"the current settings do not fit in memory; these do: {short_words(self.patch)}"
+        if self.patch:
+            spread = self.gains[0].spread if len(self.gains) == 1 else None
+            words = f"{self.pairs} comparisons" + ("" if spread is None else f", +-{spread * 100:.0f} %")
+            return f"{self.speed_up:.2f} times as fast as now ({words}): {short_words(self.patch)}"
+        left = sum(variant.reason.startswith(NOT_MEASURED) for variant in self.measured)
+        if left:
+            return f"nothing was measurably faster; no time was left for {left} settings (raise --minutes)"
+        return DEFAULT_IS_BEST
+
+    def lines(self, width: int) -> list[str]:
+        result = self.as_json()
+        return [micro_batch_line(self.tries), *measured_table(result, width), *notes_of(result)]
+
+    def as_json(self) -> dict[str, Any]:
+        variants = steps.figures_of(self.measured)
+        return {
+            "sentence": self.sentence,
+            "patch": dict(self.patch),
+            "speed_up": self.speed_up,
+            "pairs": self.pairs,
+            "effective_batch_size": self.plan.effective_batch_size.value,
+            "largest_micro_batch": self.tries.largest or None,
+            "micro_batches": [
+                {"rows": tried.rows, "passes": tried.passes, "failed": tried.failed,
+                 "peak_memory_bytes": tried.peak_memory_bytes or None}
+                for tried in sorted(self.tries.tried.values(), key=attrgetter("rows"))
+            ],
+            "variants": variants,
+            "disturbed_by": steps.others_words(variants, probe().usable_cores),
+            "cut_short": self.cut_short,
+        }  # fmt: skip
+
+
+def micro_batch_line(tries: MicroBatches) -> str:
+    """Return `largest micro-batch: 32 of 32 rows; 64 failed`."""
+    failed = sorted(rows for rows, tried in tries.tried.items() if tried.failed)
+    words = f"largest micro-batch: {tries.largest or 'none'} of {tries.step_rows} rows"
+    words += f"; {', '.join(map(str, failed))} failed" if failed else ""
+    return words + (f"; {tries.cut_short}" if tries.cut_short else "")
+
+
+def measured_table(result: Mapping[str, Any], width: int) -> list[str]:
+    """Return the table of what was measured with as many columns as fit, from the JSON of `Tuning`."""
+    rows = steps.table(result["variants"])
+    return table_lines(rows, width, right=rows[0][1:]) if len(rows) > 1 else []
+
+
+def notes_of(result: Mapping[str, Any]) -> list[str]:
+    """Return the meaning of the columns, then why variants failed, change nothing or were not taken."""
+    columns = "speed-up: ratio of tokens/s; loss: held-out loss"
+    if split := next((match for row in result["variants"] if (match := _SPLIT.fullmatch(row["name"]))), None):
+        columns = f"{split[0]}: {split[1]} rows per micro-batch, {split[2]} micro-batches per step; {columns}"
+    disturbed = [result["disturbed_by"]] if result["disturbed_by"] else []
+    return [columns, *disturbed, *reasons(result["variants"])]
+
+
+GAIN = 1.05
+"""A larger batch is worth it if a row is this many times as fast as with half of the rows."""
+_COLUMNS_WORDS = "busy: share of the GPU or of the CPU threads in use; memory: peak, including the run's longest rows"
+_LEAST_ROWS, _MOST_TURNS = 8, 3
+
+
+@dataclass(kw_only=True, slots=True)
+class Size(Variant):
+    """Steps of this many rows. Speeds are those of its fastest turn."""
+
+    rows: int
+    learning_rate: float
+
+    @property
+    def fastest_turn(self) -> Mapping[str, Any]:
+        return max(self.answers, key=lambda answer: float(answer["samples_per_second"]), default={})
+
+    @property
+    def rows_per_second(self) -> float:
+        return float(self.fastest_turn["samples_per_second"])
+
+    def as_json(self) -> dict[str, Any]:
+        fastest = self.fastest_turn
+        return {
+            "rows": self.rows,
+            "learning_rate": self.learning_rate,
+            "failed": self.reason,
+            "turns": len(self.answers),
+            "rows_per_second": fastest.get("samples_per_second"),
+            **{name: fastest.get(name) for name in ("tokens_per_second", "step_seconds", "utilisation_share")},
+            "memory_bytes": max(map(_peak_bytes, self.answers), default=None),
+        }
+
+
+def _peak_bytes(answer: Mapping[str, Any]) -> int:
+    """Return the peak memory of the largest pass and of the steps."""
+    return max(int(answer["largest_pass_bytes"]), int(answer["peak_memory_bytes"]))
+
+
+@dataclass(kw_only=True)
+class EffectiveBatches(Search):
+    """Measures sizes of a step. `ended` says why no larger size was measured."""
+
+    sizes: list[Size] = field(default_factory=list)
+    ended: str = ""
+    is_busy: bool = False
+    """Whether other programs used the cores meanwhile, so that the figures are poor."""
+
+    def find(self) -> Self:
+        """Measure until the search ends, the time is over, or the user presses Ctrl+C."""
+        rows = _first(self.now, self.plan.processes.value)
+        with self.limit:
+            while not (ended := self._why_no_more(rows)):
+                size = self._size(rows)
+                self._measure(size)
+                self.sizes.append(size)
+                rows *= 2
+            self.ended = ended
+            with suppress(TimeOver):
+                for size in self.measured * (_MOST_TURNS - 1):
+                    self._measure(size)
+                    # A size that was measured once works.
+                    size.reason = ""
+        self.is_busy = self.plan.device == "cpu" and is_busy(load_of_others(), self.plan.threads.value)
+        return self
+
+    def _why_no_more(self, rows: int) -> str:
+        """Return why so many rows are not measured any more; empty if they are."""
+        if self.sizes and (failed := self.sizes[-1].reason):
+            return f"{self.sizes[-1].rows} rows failed: {failed}"
+        if rows > self.plan.train_rows.value:
+            return f"the data has only {self.plan.train_rows.value:,} rows"
+        # The planned number is always among them.
+        if rows <= self.now or len(self.measured) < 3:
+            return ""
+        before, last, newest = (size.rows_per_second for size in self.measured[-3:])
+        if last < GAIN * before and newest < GAIN * last:
+            return f"above {self.measured[-3].rows} rows, each doubling gains less than {GAIN - 1:.0%}"
+        return ""
+
+    def _size(self, rows: int) -> Size:
+        micro, share = self.loaded.config.training.per_device_train_batch_size, -(-rows // self.plan.processes.value)
+        # A micro-batch that a profile or the user has set stays; else a pass takes all rows, until memory is full.
+        passes = {MICRO: min(micro, share) if isinstance(micro, int) else share, ACCUMULATION: "auto"}
+        name = f"{rows} rows per step"
+        return Size(name=name, patch={EFFECTIVE: rows, **passes}, rows=rows, learning_rate=self._learning_rate(rows))
+
+    def _learning_rate(self, rows: int) -> float:
+        """Return the planned learning rate scaled to so many rows, within what its optimizer takes."""
+        planned, config = self.plan.learning_rate.value, self.loaded.config
+        rate = scaled(planned, usual_scaling(config.training.optim), self.now, rows)
+        return min(rate, max(planned, peak_rate(config, self.plan.parameters.value).most))
+
+    def _measure(self, size: Size) -> None:
+        """Take a turn. Raises TimeOver."""
+        before = next((other for other in reversed(self.measured) if other.rows <= size.rows), None)
+        count = self.steps_of_a_turn(2 * before.fastest_turn["step_seconds"]) if before else _MOST_STEPS
+
+        def ask(seconds: float) -> dict[str, Any]:
+            try:
+                estimated_plan(load_config(with_settings(self.request, size.patch), gpu=self.gpu), gpu=self.gpu)
+            except InputError as error:
+                raise WorkerFailed("cannot be planned", steps.problem_words(error)) from None
+            more = {"largest_pass": True, "seconds": 3 * _TURN_SECONDS, "least_steps": _LEAST_STEPS}
+            return ask_for_steps(short_run(self.request, count, {}), self.gpu, count, size.patch, seconds, **more)
+
+        if self.take_turn(size, ask):
+            answer = size.answers[-1]
+            self.notify(f"  {answer['samples_per_second']:,.1f} rows/s, {format_bytes(_peak_bytes(answer))}")
+
+    @property
+    def measured(self) -> list[Size]:
+        return [size for size in self.sizes if not size.reason]
+
+    @property
+    def now(self) -> int:
+        """Rows of a step as planned."""
+        return self.plan.effective_batch_size.value
+
+    @property
+    def most_rows(self) -> int:
+        """Rows that leave enough steps of the run's epochs."""
+        return most_rows_of_step(self.loaded.config, self.plan.train_rows.value)
+
+    @property
+    def best(self) -> Size | None:
+        """The planned size; a larger one as long as each gains much on the one before and leaves enough steps; or a
+        smaller one that is faster than all of these."""
+        sizes = [size for size in self.measured if size.rows <= max(self.most_rows, self.now)]
+        larger = [size for size in sizes if size.rows >= self.now]
+        best = larger[0] if larger else None
+        for size in (*larger[1:], *(size for size in sizes if size.rows < self.now)):
+            if best is None or size.rows_per_second >= GAIN * best.rows_per_second:
+                best = size
+        return best
+
+    @property
+    def fastest(self) -> Size | None:
+        return max(self.measured, key=lambda size: size.rows_per_second, default=None)
+
+    @property
+    def slower_from(self) -> int | None:
+        """Rows of the first size above the fastest with which a row takes much longer; None if none does."""
+        if (fastest := self.fastest) is None:
+            return None
+        larger = [size for size in self.measured if size.rows > fastest.rows]
+        return next((size.rows for size in larger if size.rows_per_second * GAIN < fastest.rows_per_second), None)
+
+    @property
+    def patch(self) -> Patch:
+        """Settings with the better batch and its learning rate; empty if it is the planned one."""
+        best = self.best
+        if best is None or best.rows == self.now:
+            return {}
+        is_written = self.plan.config.training.gradient_accumulation_steps != "auto"
+        accumulation = {ACCUMULATION: "auto"} if is_written else {}
+        return {EFFECTIVE: best.rows, LEARNING_RATE: best.learning_rate, **accumulation}
+
+    @property
+    def sentence(self) -> str:
+        best, planned = self.best, next((size for size in self.measured if size.rows == self.now), None)
+        if best is None:
+            return f"nothing was measured: {self.ended or self.cut_short}"
+        words = f"{best.rows} rows per step"
+        if best.rows == self.now:
+            words = f"{self.now} rows per step, as planned: no other size is {GAIN - 1:.0%} faster per row"
+        elif planned:
+            times = best.rows_per_second / planned.rows_per_second
+            words += f" are {times:.2f} times as fast per row as {self.now}"
+            words += f"; use the learning rate {best.learning_rate:g}"
+        fastest = self.fastest
+        if fastest and fastest.rows > self.most_rows and fastest is not best:
+            words += f"; {fastest.rows} would be faster, but would leave fewer than {LEAST_STEPS_OF_A_RUN} steps"
+        slower = f"slower again with {self.slower_from} rows" if self.slower_from else "no larger size was slower"
+        busy = "other programs keep this machine busy: measure again when it is idle" if self.is_busy else ""
+        return "; ".join(filter(None, (words, slower, self.ended, busy)))
+
+    def lines(self, width: int) -> list[str]:
+        """Return the table of the sizes and the meaning of its columns; nothing without figures."""
+        cells = sizes_table(self.as_json())
+        return [*table_lines(cells, width, right=cells[0][1:]), _COLUMNS_WORDS] if self.measured else []
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "sentence": self.sentence,
+            "patch": dict(self.patch),
+            "effective_batch_size": self.now,
+            "most_rows": self.most_rows,
+            "slower_from": self.slower_from,
+            "sizes": [size.as_json() for size in self.sizes],
+            "ended": self.ended,
+            "cut_short": self.cut_short,
+            "is_busy": self.is_busy,
+        }
+
+
+def _first(planned_rows: int, processes: int) -> int:
+    """Return the planned number halved as often as leaves a few rows, so that doubling comes back to it."""
+    while planned_rows % 2 == 0 and planned_rows // 2 >= max(_LEAST_ROWS, processes):
+        planned_rows //= 2
+    return planned_rows
+
+
+_SIZE_COLUMNS: Columns = {
+    "rows/step": lambda row: str(row["rows"]),
+    "rows/s": lambda row: f"{row['rows_per_second']:,.1f}",
+    "tokens/s": lambda row: f"{row['tokens_per_second']:,.0f}",
+    "ms/step": lambda row: f"{1e3 * row['step_seconds']:,.1f}",
+    **steps.BUSY,
+    "memory": lambda row: format_bytes(int(row["memory_bytes"])),
+    "learning rate": lambda row: f"{row['learning_rate']:g}",
+}
+
+
+def sizes_table(result: Mapping[str, Any]) -> list[list[str]]:
+    """Return a row for each size that has figures, from the JSON of `EffectiveBatches`."""
+    return table_of(_SIZE_COLUMNS, result["sizes"])

@@ -1,0 +1,153 @@
+"""Variants of one piece of work, measured in turns, each turn in a fresh process.
+
+The peak memory of a turn is its own, a crash ends only its own variant, and other load on the machine falls on all
+variants alike.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from time import monotonic
+from types import TracebackType
+from typing import Any
+
+from tui_trainer.errors import InputError
+from tui_trainer.units import format_seconds
+from tui_trainer.worker.asking import WorkerFailed
+
+INTERRUPTED = "interrupted"
+AS_IT_IS = "as it is"
+NOT_MEASURED = "not measured"
+Notify = Callable[[str], None]
+"""Callback that shows a one-sentence notice to the user."""
+Ask = Callable[["Variant", bool, float], dict[str, Any]]
+"""Takes a turn of a variant: whether it is the first one, and the seconds that it may take. Raises WorkerFailed."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Variant:
+    """One change to measure, with an answer for each turn that was taken.
+
+    `reason` says why the variant is not measured, why it failed, or why it is not chosen.
+    """
+
+    name: str
+    patch: Mapping[str, Any] = field(default_factory=dict)
+    """What differs from the others: settings by key, or how a model is run."""
+    reason: str = ""
+    answers: list[dict[str, Any]] = field(default_factory=list)
+
+    def values(self, name: str) -> list[float]:
+        return [answer[name] for answer in self.answers if answer.get(name) is not None]
+
+    def median(self, name: str) -> float | None:
+        return median(values) if (values := self.values(name)) else None
+
+    def spread(self, name: str) -> float | None:
+        return spread_of(self.values(name))
+
+
+def spread_of(values: Sequence[float]) -> float | None:
+    """Return half of the range as a share of the median; None for a single value."""
+    return (max(values) - min(values)) / 2 / median(values) if len(values) > 1 and median(values) else None
+
+
+class TimeOver(Exception):
+    """Raised if there is no time for another turn."""
+
+
+class TimeLimit:
+    """Ends the work inside `with limit:` when the time is over or the user presses Ctrl+C; `cut_short` says which."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.cut_short = seconds, ""
+        self._ends = monotonic() + seconds
+
+    @property
+    def left_seconds(self) -> float:
+        return self._ends - monotonic()
+
+    def require(self, seconds: float = 0.0) -> float:
+        """Return the seconds that are left. Raises TimeOver if they are not more than `seconds`."""
+        if (left := self.left_seconds) <= seconds:
+            raise TimeOver
+        return left
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        if isinstance(error, KeyboardInterrupt):
+            self.cut_short = INTERRUPTED
+        elif isinstance(error, TimeOver):
+            self.cut_short = f"the time limit of {format_seconds(self.seconds)} was reached"
+        else:
+            return False
+        return True
+
+
+def chosen(variants: Sequence[Variant], only: Sequence[str]) -> list[Variant]:
+    """Return the first variant, the baseline, and those with a word of `only` in their names; without any, all.
+
+    Raises InputError if there are none.
+    """
+    named = [variant for variant in variants if not only or any(word in variant.name for word in only)]
+    if not named:
+        names = ", ".join(variant.name for variant in variants)
+        raise InputError(f"no variant has {' or '.join(only)} in its name", hint=f"variants: {names}")
+    return named if variants[0] in named else [variants[0], *named]
+
+
+def measure_in_turns(
+    variants: Sequence[Variant], ask: Ask, limit: TimeLimit, *, rounds: int, notify: Notify, needs_all: bool = False
+) -> None:
+    """Measure all variants once, then once more, as often as `rounds` within the limit.
+
+    With `needs_all` nothing more is measured once a variant has failed.
+    """
+    longest_seconds = 0.0
+    with limit:
+        for number in range(rounds):
+            for variant in [waiting for waiting in variants if not waiting.reason]:
+                if needs_all and any(other.reason for other in variants):
+                    return
+                left, started = limit.require(longest_seconds if number else 0.0), monotonic()
+                notify(f"round {number + 1} of {rounds}: {variant.name}")
+                try:
+                    variant.answers.append(ask(variant, not variant.answers, left))
+                except WorkerFailed as failure:
+                    variant.reason = failure.reason or str(failure)
+                seconds = monotonic() - started
+                longest_seconds = max(longest_seconds, seconds)
+                notify(f"  {variant.reason or 'measured'}, {format_seconds(seconds)}")
+    explain_unmeasured(variants, limit.cut_short)
+
+
+def explain_unmeasured(variants: Sequence[Variant], why: str) -> None:
+    """Give each variant that has no answer and no other reason this one."""
+    for variant in variants:
+        if why and not variant.answers and not variant.reason:
+            variant.reason = f"{NOT_MEASURED}: {why}"
+
+
+Columns = Mapping[str, Callable[[Mapping[str, Any]], str]]
+"""The cell that a column shows of a row, by the title of the column."""
+
+
+def table_of(columns: Columns, rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Return the titles, and the cells of the rows that have figures."""
+    return [[*columns], *([show(row) for show in columns.values()] for row in rows if row["turns"])]
+
+
+def turns_words(rounds: int) -> str:
+    return ("one round" if rounds == 1 else f"medians of up to {rounds} rounds") + ", each in a fresh process"
+
+
+def with_spread(value: float, spread: float | None) -> str:
+    """Return `12.3 ±4%`, a median and its spread."""
+    return f"{value:,.1f}" + ("" if spread is None else f" ±{spread:.0%}")
+
+
+def reasons(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return why rows have no figures, or were not chosen."""
+    return [f"{row['name']}: {row['reason']}" for row in rows if row["reason"]]
