@@ -56,11 +56,6 @@ def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
     )
 
 
-def lora_parameters(shape: ModelShape, targets: Iterable[str], r: int, use_dora: bool = False) -> int:
-    """Weights of the adapters of layers that are named."""
-    return adapter_parameters(adapted(shape, targets), r, use_dora)
-
-
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:
     """Weights of the adapters: r x (inputs + outputs) for each layer; DoRA adds one length for each output.
 

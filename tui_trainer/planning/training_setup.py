@@ -1,5 +1,6 @@
 """How a model is trained, as far as memory and time depend on it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
@@ -144,10 +145,15 @@ class TrainingSetup:
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 
-    @property
-    def adapter_parameters(self) -> int:
-        """Of the adapters of `lora_experts`."""
-        return sum(tensor.adapter_parameters for tensor in self.lora_experts)
+    def adapter_matrices(self, shape: ModelShape) -> Iterator[tuple[int, int, int]]:
+        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
+        of experts."""
+        for linear in self.adapted(shape):
+            yield self.lora_rank, linear.inputs, linear.count
+            yield linear.outputs, self.lora_rank, linear.count
+        for tensor in self.lora_experts:
+            for width in (tensor.rows, tensor.columns):
+                yield tensor.experts * tensor.rank, width, tensor.count
 
     @property
     def towers_on_host(self) -> bool:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 LAYERS_KEY = "tuning.trainable_layers"
 _BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
-_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
