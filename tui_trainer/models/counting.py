@@ -289,16 +289,13 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     }
     if has_towers(whole.model_type):
         # Published files leave out what transformers knows of a family.
-        found["language"] = {name: value for name, value in made.to_dict().items() if _is_plain(value)}
+        plain = (str, int, float, type(None))
+        found["language"] = {name: value for name, value in made.to_dict().items() if isinstance(value, plain)}
         found["towers"] = {
             path.rpartition(".")[2]: sum(weight.numel() for weight in tower.parameters())
             for path, tower in towers.items()
         }
     return found
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
 
 
 def decoder_layers(made: Any) -> int:

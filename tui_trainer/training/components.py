@@ -386,12 +386,13 @@ class Components:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width, reasons = self.plan.longest_row, dict[str, str]()
+        width, reasons, planned = self.plan.longest_row, dict[str, str](), self.plan.attention.kernel
         if varlen.goes_by_lengths(self.model):
             reasons[self.model.config._attn_implementation] = reason = self._leak_by_lengths(rows)
             if not reason:
                 return width, True
-        elif self._may_go_by_lengths():
+        elif planned == BY_LENGTHS or (not planned and self.device.type == "cuda" and self.mixed_precision.is_coarse):
+            # A plan of before attention was planned leaves it to the probe.
             for kernel in varlen.kernels(self.device, self.model):
                 if not (reason := varlen.switch_on(self.model, kernel)):
                     if not (reason := self._leak_by_lengths(rows)):
@@ -409,12 +410,6 @@ class Components:
         message = f"packed documents attend to each other in this model ({leak})"
         tell("not packed", message, "rows are padded instead; the steps and the results are the same")
         return 0, False
-
-    def _may_go_by_lengths(self) -> bool:
-        """As planned; a plan of before it was planned leaves it to the probe."""
-        if self.plan.attention.kernel:
-            return self.plan.attention.kernel == BY_LENGTHS
-        return self.device.type == "cuda" and self.mixed_precision.dtype != torch.float32
 
     def _leak_by_lengths(self, rows: Rows) -> str:
         """What the probe has against it; empty: nothing."""

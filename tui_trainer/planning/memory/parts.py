@@ -251,14 +251,7 @@ class Static:
         """Gradients between two passes: in fp32, whatever the weights are (`training/optimizer.py`)."""
         return FLOAT * self.trained
 
-    def loss(self, labels: int) -> MemoryPart:
-        """Logits, and what becomes of them."""
-        is_chunked = self.setup.chunks_loss(labels)
-        formula = "logits of a chunk, gradients of the hidden states and of the head"
-        formula = formula if is_chunked else "12 bytes x labels x vocabulary"
-        return MemoryPart("head and loss", self.loss_bytes(labels), formula)
-
-    def loss_bytes(self, tokens: int) -> int:
+    def loss(self, tokens: int) -> MemoryPart:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
 
         Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
@@ -267,11 +260,13 @@ class Static:
         """
         chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
-            return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+            found = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+            return MemoryPart("head and loss", found, "12 bytes x labels x vocabulary")
         trains = self.setup.trains_head
         sums = FLOAT if tokens > chunk else self.compute_size
         head = (sums + self.compute_size) * vocabulary * width if trains else 0
-        return min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        found = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        return MemoryPart("head and loss", found, "logits of a chunk, gradients of the hidden states and of the head")
 
     @property
     def _chunk_size(self) -> int:
@@ -338,7 +333,9 @@ class ModelMemory(Static):
         """The same of adapters: the widened result, scaled, and added to that of the layer."""
         if not self.setup.has_adapter:
             return 0
-        widened = (x.outputs * x.count * self._share(x) for x in self.setup.adapted(self.shape))
+        # How many vectors a product is given for each token of the input.
+        vectors = {"source": 1.0, "target": self._answer_share, "row": 1 / self.row_tokens}
+        widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
 
     @property
@@ -351,10 +348,6 @@ class ModelMemory(Static):
     def _answer_share(self) -> float:
         """Tokens of an answer for each token of the input."""
         return self.setup.target_tokens / self.row_tokens
-
-    def _share(self, linear: Linear) -> float:
-        """How many vectors a product is given for each token of the input."""
-        return {"source": 1.0, "target": self._answer_share, "row": 1 / self.row_tokens}[linear.reads]
 
 
 def largest_parameter(shape: ModelShape) -> int:
