@@ -12,7 +12,7 @@ from typing import Any
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import MODEL_KEY, Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.adapted_parts import find_adapted, is_adapter
+from tui_trainer.models.adapter_targets import find_adapted, is_adapter
 from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint

@@ -12,7 +12,7 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
-from tui_trainer.models.adapted_parts import PARAMETERS_KEY
+from tui_trainer.models.adapter_targets import PARAMETERS_KEY
 from tui_trainer.models.routers import ROUTERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import MODULES_KEY

@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.models.adapted_parts import ExpertTensor
+from tui_trainer.models.adapter_targets import ExpertTensor
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, Head
 from tui_trainer.models.modules import Linear, in_chunks
@@ -78,7 +78,7 @@ class TrainingSetup:
     lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
-    """These layers, where names do not tell them (`models/adapted_parts.py`)."""
+    """These layers, where names do not tell them (`models/adapter_targets.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
     """Tensors with an adapter, of which each pass makes a copy with the update."""
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()

@@ -3,7 +3,7 @@ the worker, so that a plan counts what the run will train.
 
 That is so for a regular expression, for tensors of experts (one parameter for all of them, which no linear layer
 holds), and in families whose experts were linear layers in transformers 4: there peft makes other targets of names.
-`planning/adapted_parts.py` is what the worker does.
+`planning/adapter_targets_child.py` is what the worker does.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def is_adapter(tensor_name: str) -> bool:
 answers = Answers("find_adapted", format_version=1)
 
 
-def asks_the_model(shape: ModelShape, tuning: TuningSection) -> bool:
+def needs_built_model(shape: ModelShape, tuning: TuningSection) -> bool:
     """Whether only the built model tells what is adapted."""
     return is_pattern(tuning.target_modules) or bool(tuning.target_parameters) or shape.has_grouped_experts
 
