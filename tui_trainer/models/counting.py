@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
@@ -62,6 +63,14 @@ class Answers:
         if isinstance(found := self._known[key], WorkerFailed):
             raise found
         return found
+
+    def ask_or_refuse(self, question: Mapping[str, Any], problem: Problem) -> Any:
+        """Return the answer. Raises ConfigError with this problem and the reason where there is none."""
+        try:
+            return self.ask(question)
+        except WorkerFailed as failure:
+            message = f"{problem.message}: {failure.reason or failure}"
+            raise ConfigError(replace(problem, message=message)) from None
 
     def key(self, question: str) -> str:
         import xxhash
