@@ -64,8 +64,8 @@ class MicroBatch:
         # The same lengths have two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        changed = {name: once(getattr(self, name)) for name in ("labels", "places", "documents")}
-        return replace(self, inputs=inputs, **changed)
+        labels, places, documents = map(once, (self.labels, self.places, self.documents))
+        return replace(self, inputs=inputs, labels=labels, places=places, documents=documents)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
