@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from importlib.util import find_spec
 
 import pytest
 import torch
 
-from tests.distributed.outcomes import events, weights
+from tests.distributed.outcomes import events, same, weights
 from tests.tiny_models import save_tiny_model
 from tests.toy_tasks import toy_pairs
 from tests.trained_runs import ANIMALS, SETTINGS
@@ -16,11 +18,14 @@ from tui_trainer.cli import main
 from tui_trainer.config.load import Request
 from tui_trainer.exporting.measured import measure
 from tui_trainer.launching.carry_out import carry_out
-from tui_trainer.launching.open_run import load_config, open_new
+from tui_trainer.launching.open_run import load_config, open_again, open_new
 from tui_trainer.launching.prepare import estimated_plan
 from tui_trainer.launching.preview import NO_SIGNS, make_preview, sample_lines
-from tui_trainer.runs.events import EvalDone, MicroBatchReduced, StepDone
+from tui_trainer.runs import controls
+from tui_trainer.runs.events import EvalDone, MicroBatchReduced, Progress, StepDone
+from tui_trainer.tasks import find_task
 from tui_trainer.training import components as components_module
+from tui_trainer.training import row_values
 
 STEPS = 5
 PACKED = {"data.packing": "true"}
@@ -169,8 +174,21 @@ def test_a_split_model_learns_of_pairs_what_a_whole_one_does(train, forked_ranks
 
 
 @pytest.mark.full
-def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pairs, monkeypatch):
+def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pairs, private_home, monkeypatch):
+    """In steps, and in the pass before training."""
     whole = train("whole", PACKED)
+    forget_values(private_home)
+    # As the program has loaded it.
+    loss = sys.modules[type(find_task("toy_pairs")).__module__].PairLoss
+    read, of_documents = [], loss.of_documents
+
+    def short_of_memory(self, batch):
+        read.append(batch.samples)
+        if batch.samples > 2:
+            raise torch.OutOfMemoryError("planted")
+        return of_documents(self, batch)
+
+    monkeypatch.setattr(loss, "of_documents", short_of_memory)
     take_step = components_module.take_step
 
     def short(fetch, *given, **more):
@@ -186,12 +204,13 @@ def test_passes_that_run_out_of_memory_are_halved_between_pairs(train, open_pair
     opened = open_pairs("halved", PACKED)
     assert carry_out(opened).exit_code == 0
     assert events(opened.folder, MicroBatchReduced)
+    assert max(read) > 2 >= read[-1]
     check_equal(whole, opened.folder)
 
 
 @pytest.mark.full
-def test_a_trained_model_is_measured_as_in_its_run(train, tmp_path, capsys):
-    """By `evaluate` and by what certifies exports."""
+def test_a_trained_model_is_measured_beside_what_its_base_says_of_each_row(train, tmp_path, capsys):
+    """By `evaluate` and by what certifies exports. A model from scratch has no base."""
     base = str(save_tiny_model(tmp_path / "llama", "llama"))
     adapted = {"model.init": "pretrained", "model.model_name_or_path": base, "tuning.method": "lora"}
     run = train("adapted", PADDED | adapted)
@@ -203,7 +222,101 @@ def test_a_trained_model_is_measured_as_in_its_run(train, tmp_path, capsys):
     assert model["loss"] == pytest.approx(last.loss, rel=1e-4)
     assert model["scores"] == pytest.approx(last.scores, rel=1e-4, abs=1e-3)
     assert len(model["row_losses"]) == 8 and len(set(model["row_losses"])) > 4
+    margins = [one["scores"]["margin"] for one in (found["reference"], model)]
+    assert margins[0] == pytest.approx(0, abs=1e-4) and abs(margins[1]) > 1e-3
     asked = {"run": str(run.root), "folder": str(run.model), "format": "", "rows": 200, "texts": None}
     certified = measure(asked | {"logits": str(tmp_path / "logits.npy")}, lambda **_: None)
     assert certified["loss"] == pytest.approx(model["loss"])
     assert certified["scores"] == pytest.approx(model["scores"], abs=1e-4)
+    scratch = train("scratch", PADDED | {"training.max_steps": 1})
+    capsys.readouterr()
+    assert main(["evaluate", str(scratch.root)]) == 2
+    told = capsys.readouterr().err
+    assert "the toy_pairs loss of scratch needs the outputs of the model before training" in told
+    assert "training began with random weights" in told and told.count("\n") == 1
+
+
+# Of each block that is kept a line, by group and process; the strike comes behind the second.
+KEEPING = """
+import os, signal
+from tui_trainer.training import row_values
+row_values._LEAST_ROWS = 4
+keep, count = row_values.RowReader._keep, 0
+def keeping(self, number, values):
+    global count
+    keep(self, number, values)
+    with open({log!r}, "a") as file:
+        file.write("{who} " + f"{{self._rows.path.stem}} {{number}}\\n")
+    count += 1
+    if count == {last}:
+        os.kill(os.getpid(), signal.SIGKILL)
+row_values.RowReader._keep = keeping
+"""
+# 22 rows to train on and 8 held out, of which evaluations read all.
+BLOCKS = {("train", str(number)) for number in range(6)} | {("eval", "0"), ("eval", "1")}
+
+
+def kept_in(log):
+    """Of each start, the blocks that it has read."""
+    found = {}
+    for line in log.read_text().splitlines():
+        who, *block = line.split()
+        found.setdefault(who.partition("-")[0], []).append(tuple(block))
+    return found
+
+
+def forget_values(home):
+    folders = list(home.glob("**/values-*"))
+    assert len(folders) == 2, "one for the rows to train on, one for those held out"
+    for folder in folders:
+        shutil.rmtree(folder)
+
+
+@pytest.mark.full
+def test_a_process_killed_in_the_middle_of_the_pass_before_training_goes_on_to_the_same_bits(
+    train, forked_ranks, private_home, tmp_path
+):
+    log = tmp_path / "kept.txt"
+
+    def prelude(group, rank):
+        last = 2 if (group, rank) == (0, 1) else 0
+        return toy_pairs.INSTALL + KEEPING.format(log=str(log), who=f"{group}-{rank}", last=last)
+
+    forked_ranks.prelude = prelude
+    killed = train("killed", PACKED | {"distributed.processes": 2})
+    assert len(forked_ranks.started) == 2 and -9 in forked_ranks.ends[0]
+    first, again = kept_in(log)["0"], kept_in(log)["1"]
+    assert len(first) >= 2 and again and len(first + again) == len({*first, *again}), "no block is read twice"
+    assert {*first, *again} == BLOCKS
+    known = train("known", PACKED | {"distributed.processes": 2})
+    assert "2" not in kept_in(log), "another run of the same model and rows reads nothing"
+    forget_values(private_home)
+    whole = train("whole", PACKED | {"distributed.processes": 2})
+    assert set(kept_in(log)["3"]) == BLOCKS
+    assert same(killed, whole) and same(known, whole)
+    assert {step.step: step.sums for step in events(killed, StepDone)} == {
+        step.step: step.sums for step in events(whole, StepDone)
+    }
+
+
+@pytest.mark.full
+def test_a_run_that_is_stopped_in_the_pass_before_training_keeps_the_blocks_it_has_read(open_pairs, monkeypatch):
+    opened = open_pairs("stopped", PADDED)
+    monkeypatch.setattr(row_values, "_LEAST_ROWS", 4)
+    keep = row_values.RowReader._keep
+
+    def keeping(self, number, values):
+        keep(self, number, values)
+        if number == 1:
+            controls.request(opened.folder.control, "stop")
+
+    monkeypatch.setattr(row_values.RowReader, "_keep", keeping)
+    assert carry_out(opened).exit_code == 3
+    assert not events(opened.folder, StepDone)
+    read = []
+    monkeypatch.setattr(row_values.RowReader, "_keep", lambda self, *given: read.append(given[0]) or keep(self, *given))
+    resumed = carry_out(open_again(opened.folder))
+    assert resumed.exit_code == 0 and len(events(opened.folder, StepDone)) == STEPS
+    assert read == [2, 3, 4, 5, 0, 1], "of the rows to train on those that were left, then those held out"
+    progress = [event for event in events(opened.folder, Progress) if event.what == "reading pairs"][-1]
+    assert progress.done == progress.total == 8, "rows held out"

@@ -183,7 +183,7 @@ def check_checkpoint(folder, plan, method, precision) -> None:
 
 @pytest.mark.full
 def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card, monkeypatch):
-    """The parts have scores beside them (`toy_pairs`)."""
+    """The parts have terms of the whole step and scores beside them (`toy_pairs`)."""
     pairs = TaskCase(
         "llama", lambda n, text: {"prompt": text, "chosen": "yes it is" + " so" * (n % 3), "rejected": "no"}
     )

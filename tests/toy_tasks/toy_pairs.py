@@ -1,6 +1,7 @@
 """A task that uses every feature of the training loop: it learns to prefer one document of a pair to the other.
 
-Its loss has two parts, each with its own divisor. `install` makes it available by its name.
+Its loss has two parts, each with its own divisor. It needs the mean margin of the effective batch, and the model's
+values of each row before training. `install` makes it available by its name.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from tui_trainer.data.preparing.token_rows import COLUMN, DOCUMENT_LENGTHS, LABE
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.losses.several_parts import NamedLoss
+from tui_trainer.tasks.contract import RowPass
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.next_token import LearnsNextToken
 
@@ -59,6 +61,9 @@ class ToyPairs(LearnsNextToken):
     def objective(self, config: Any, data: Any, model: Any, *, chunk_tokens: int) -> PairLoss:
         return PairLoss(NextTokenLoss(model, chunk_tokens=chunk_tokens))
 
+    def row_pass(self, config: Any, data: Any, objective: Any) -> RowPass:
+        return RowPass(what="reading pairs", width=2, values=objective.of_documents, key={"version": 1})
+
 
 class _Reader(TableReader):
     columns = (COLUMN, LABELS, DOCUMENT_LENGTHS)
@@ -84,11 +89,12 @@ class _Reader(TableReader):
 class PairLoss(NamedLoss):
     """The preference loss, a mean over pairs, and the cross entropy of the first document, a mean over its labels.
 
-    The preference loss is -log sigmoid of BETA times the margin.
+    The preference loss is -log sigmoid of BETA times the margin minus the mean margin of the effective batch.
     """
 
     parts: Mapping[str, str] = {"preference": "pairs", "likelihood": "tokens"}
     scores: Mapping[str, str] = {"accuracy": "pairs", "margin": "pairs"}
+    terms: Mapping[str, str] = {"level": "pairs"}
 
     def __init__(self, losses: NextTokenLoss) -> None:
         self.losses = losses
@@ -96,22 +102,34 @@ class PairLoss(NamedLoss):
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
         return {"pairs": batch.samples, "tokens": int(batch.document_labels[::2].sum())}
 
+    def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
+        return {"level": margins(batch, self.losses.by_label(batch)).sum()}
+
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         losses = self.losses.by_label(batch)
-        # By how many nats the first document of each pair has a higher log-probability than the second.
-        margins = by_document(batch, losses).diff()
+        found = margins(batch, losses)
         return {
-            "preference": -F.logsigmoid(BETA * margins).sum(),
+            "preference": -F.logsigmoid(BETA * (found - batch.terms["level"] / 2)).sum(),
             "likelihood": (losses * (batch.documents % 2 == 0)).sum(),
-            "accuracy": (margins > 0).sum(),
-            "margin": margins.sum(),
+            # Not of the margins, which are rounding errors at the first step.
+            "accuracy": (by_document(batch, losses).diff() > 0).sum(),
+            "margin": found.sum(),
         }
+
+    def of_documents(self, batch: MicroBatch) -> Tensor:
+        """Return the cross entropy of both documents of each pair, in nats: fp32 [samples, 2]."""
+        return by_document(batch, self.losses.by_label(batch))
 
 
 def by_document(batch: MicroBatch, losses: Tensor) -> Tensor:
-    """Return the cross entropy of both documents of each pair, in nats: fp32 [samples, 2]."""
     found = torch.zeros(len(batch.document_labels), device=losses.device)
     return found.index_add(0, batch.documents, losses).view(-1, 2)
+
+
+def margins(batch: MicroBatch, losses: Tensor) -> Tensor:
+    """Return by how many nats the first document of each pair gained more log-probability than the second."""
+    gained = batch.row_values - by_document(batch, losses)
+    return gained[:, 0] - gained[:, 1]
 
 
 TASK = ToyPairs()

@@ -4,12 +4,15 @@ how it reads some texts. Logits go to a file.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.layout import RowLayout
@@ -18,10 +21,10 @@ from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
-from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer
+from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.losses.micro_batch import MicroBatch, micro_batch
-from tui_trainer.losses.several_parts import Sums
+from tui_trainer.losses.several_parts import NamedLoss, Sums
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
@@ -71,16 +74,26 @@ def scored(
 ) -> tuple[float, dict[str, float]]:
     """(loss in nats a label, the task's scores) of some rows; those of one part share passes. `seen` gets each batch
     after its pass, the sum of its losses, of how many labels, and the seconds that it took.
+
+    Raises InputError where the loss needs what the model gave before training, and that model is not on this disk.
     """
     objective = trained.task.objective(trained.config, data, model, chunk_tokens=0)
     scorer = trained.task.scorer(trained.config, data, objective)
     observe = scorer.observe if scorer else objective
     device = next(model.parameters()).device
-    sums = Sums.of(objective)
+    sums, terms = Sums.of(objective), dict[str, Tensor]()
     with torch.inference_mode():
+        if rows.row_values is None and trained.task.row_pass(trained.config, data, objective):
+            rows.row_values = _values_before(trained, data, model, rows, parts, layout)
+        if isinstance(objective, NamedLoss) and objective.terms:
+            found_terms = Sums.of_terms(objective)
+            for batch in _passes(rows, parts, layout):
+                found_terms.count([batch])
+                found_terms.add(objective.terms_of(batch.to(device)))
+            terms = found_terms.means()
         for batch in _passes(rows, parts, layout):
             started = perf_counter()
-            of_batch, found = Sums.of(objective), observe(batch.to(device))
+            of_batch, found = Sums.of(objective), observe(replace(batch.to(device), terms=terms))
             for one in (of_batch, sums):
                 one.count([batch])
                 one.add(found)
@@ -96,6 +109,30 @@ def _passes(rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout) -> It
     for chosen in parts:
         for rows_of_pass in layout.passes([rows.example(index) for index in chosen]):
             yield micro_batch(layout.batch(rows_of_pass))
+
+
+def _values_before(
+    trained: TrainedModel, data: PreparedData, model: Any, rows: Rows, parts: Sequence[Sequence[int]], layout: RowLayout
+) -> NDArray[np.float32]:
+    """fp32 [rows, width]: what the model that the run began with says of the chosen rows; NaN for others."""
+    folder, reason = trained.base_model()
+    task = trained.task
+    if folder is None:
+        reason = reason or "training began with random weights that were not saved"
+        message = f"the {task.name} loss of {trained.run.name} needs the outputs of the model before training"
+        hint = "see the run's report for the loss measured in training; `tui-trainer predict` needs no loss"
+        raise InputError(f"{message}: {reason}", hint=hint)
+    before = load_model(trained, folder, None, dtype=model.dtype).to(model.device)
+    objective = task.objective(trained.config, data, before, chunk_tokens=0)
+    row_pass = task.row_pass(trained.config, data, objective)
+    assert row_pass is not None, "it was there for the trained model"
+    found = np.full((len(rows), row_pass.width), np.nan, dtype=np.float32)
+    for chosen in parts:
+        examples = {id(example): (example, index) for index in chosen for example in [rows.example(index)]}
+        for passed in layout.passes([example for example, _ in examples.values()]):
+            values = row_pass.values(micro_batch(layout.batch(passed)).to(model.device))
+            found[[examples[id(row)][1] for together in passed for row in together]] = values.float().cpu().numpy()
+    return found
 
 
 # Rows whose logits are compared, and in one forward pass.

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from tui_trainer.data.batching.collate import IGNORE, Batch
 
+_NONE = torch.zeros(0)
+
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
@@ -37,10 +39,14 @@ class MicroBatch:
     samples: int
     tokens: int
     is_idle: bool = False
-    documents: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
+    documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     row_lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     """Of a causal model's rows, how much of each is no padding, on the host [B]: before they were laid end to end."""
+    row_values: Tensor = field(default_factory=lambda: _NONE)
+    """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
+    terms: Mapping[str, Tensor] = field(default_factory=dict)
+    """Means over the whole effective batch that the loss has asked for (`losses/several_parts.py`)."""
 
     @property
     def label_count(self) -> int:
@@ -64,8 +70,9 @@ class MicroBatch:
         # The same lengths have two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        labels, places, documents = map(once, (self.labels, self.places, self.documents))
-        return replace(self, inputs=inputs, labels=labels, places=places, documents=documents)
+        names = ("labels", "places", "documents", *(("row_values",) if len(self.row_values) else ()))
+        changed: dict[str, Any] = {name: once(getattr(self, name)) for name in names}
+        return replace(self, inputs=inputs, **changed)
 
 
 def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
@@ -101,6 +108,7 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
         documents=torch.from_numpy(documents),
         document_labels=counted,
         row_lengths=np.zeros(0, dtype=np.int64) if batch.row_lengths is None else batch.row_lengths,
+        row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 
 

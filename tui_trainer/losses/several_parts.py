@@ -21,7 +21,7 @@ LossSum = Callable[[MicroBatch], Found]
 class NamedLoss(ABC):
     """A loss of several parts: the sum of them, each divided by its count over the whole effective batch.
 
-    `parts` and `scores` name sums, and the count that each is divided by. Counts are known on the host, before
+    `parts`, `scores` and `terms` name sums, and the count that each is divided by. Counts are known on the host, before
     the first forward pass; sums are 0-dim tensors, of which nothing waits for the device.
     """
 
@@ -29,6 +29,9 @@ class NamedLoss(ABC):
     """By the count of the first the loss is a mean where several steps are taken together."""
     scores: Mapping[str, str] = {}
     """What is reported beside the loss."""
+    terms: Mapping[str, str] = {}
+    """Means over the whole effective batch that the loss needs: found without gradients before the first backward pass
+    of a step, they are in `batch.terms`. Of held-out rows they are means over all of them."""
 
     @abstractmethod
     def counts(self, batch: MicroBatch) -> Mapping[str, int]:
@@ -37,6 +40,10 @@ class NamedLoss(ABC):
     @abstractmethod
     def __call__(self, batch: MicroBatch) -> Mapping[str, Tensor]:
         """The sums of all parts, with the graph behind them, and of all scores."""
+
+    def terms_of(self, batch: MicroBatch) -> Mapping[str, Tensor]:
+        """The sums of all terms. Called without gradients."""
+        return {}
 
 
 class Sums:
@@ -52,10 +59,14 @@ class Sums:
 
     @classmethod
     def of(cls, loss: object) -> "Sums":
-        """Return those of a loss; a plain one has one part."""
+        """Of a loss, with the counts of its terms; a plain one has one part."""
         if isinstance(loss, NamedLoss):
-            return cls(loss.parts, loss.scores, loss.counts)
+            return cls(loss.parts, {**loss.scores, **loss.terms}, loss.counts)
         return cls({LOSS: LABELS}, {}, lambda batch: {LABELS: batch.label_count})
+
+    @classmethod
+    def of_terms(cls, loss: NamedLoss) -> "Sums":
+        return cls(loss.terms, {}, loss.counts)
 
     def count(self, batches: Iterable[MicroBatch]) -> None:
         """Take their counts in: idle ones have none."""
@@ -110,3 +121,8 @@ def by_name(found: Found) -> Mapping[str, Tensor]:
 def idle_sums(found: Found) -> Found:
     """A gradient of 0: a process without rows in a step takes part in the sum with it."""
     return found * 0.0 if isinstance(found, Tensor) else {name: value * 0.0 for name, value in found.items()}
+
+
+def no_terms(loss: object, device: torch.device) -> dict[str, Tensor]:
+    """Terms of 0, where a pass is only tried."""
+    return {name: torch.zeros((), device=device) for name in loss.terms} if isinstance(loss, NamedLoss) else {}

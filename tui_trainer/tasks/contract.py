@@ -134,6 +134,21 @@ Objective = Callable[["MicroBatch"], "Found"]
 graph behind it; or a `NamedLoss` of several parts."""
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowPass:
+    """What is to be found out about each prepared row once, before training, with the model as it begins: by a pass
+    over all rows that a run uses, without gradients and without dropout. It then is in `batch.row_values`.
+
+    `what`, said while it runs: "reading rows". `values(batch)`: fp32 [samples, width], in the order of the prepared
+    rows. `key`, as JSON has it: all that values depend on besides the rows, the model and its precision.
+    """
+
+    what: str
+    width: int
+    values: Callable[[MicroBatch], Tensor]
+    key: Mapping[str, Any] = field(default_factory=dict)
+
+
 class Scorer(Protocol):
     """Collects predictions over one evaluation. Nothing in `observe` waits for the device."""
 

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -11,7 +12,7 @@ from torch import nn
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import LossSum, Sums
+from tui_trainer.losses.several_parts import LossSum, Sums, no_terms
 from tui_trainer.models.towers import language_model
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
@@ -169,7 +170,7 @@ def _try_one_pass(run: Trainable, batch: MicroBatch) -> None:
     try:
         with torch.random.fork_rng(devices=gpus):
             with run.mixed_precision.autocast():
-                found = run.loss(batch)
+                found = run.loss(replace(batch, terms=no_terms(run.loss, run.device)))
             Sums.of(run.loss).loss(found).backward()
             if gpus:
                 torch.cuda.synchronize()

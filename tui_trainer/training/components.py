@@ -6,6 +6,7 @@ from functools import partial
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor, nn
@@ -215,6 +216,10 @@ class Components:
                 # DeepSpeed gathers ahead what the pass before has used, in all processes alike.
                 self.loss.always_in_chunks = True
         rows = Rows(job.data.train_path)
+        self.row_pass = task.row_pass(config, job.data, self.loss)
+        if self.row_pass:
+            # For passes that are only tried; `row_values.py` finds out the true ones.
+            rows.row_values = np.zeros((len(rows), self.row_pass.width), dtype=np.float32)
         size_costs = plan.training_setup.compiles_each_size
         layout = partial(
             Layout,

@@ -1,16 +1,17 @@
 """Held-out loss, with the same definition as in training: a sum and a count; and what else the task measures."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import NamedLoss, Sums
+from tui_trainer.losses.several_parts import NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
@@ -96,40 +97,70 @@ def evaluate(
     return concluded(components, [observed]) if observed else None
 
 
+class EvaluationGivenUp(Exception):
+    """A stop has cut the passes short, in some process."""
+
+
+def passes_of_all(
+    components: Components, own: Iterable[T], spare: Callable[[], T] | None, is_stopped: Callable[[], bool]
+) -> Iterator[tuple[T, bool]]:
+    """Each of this process's own passes, and whether it is one. Where each process has a part of the model all make as
+    many: then `spare` gives those of a process that has no more of its own. Raises EvaluationGivenUp."""
+    left, splits = iter(own), components.together.splits_weights
+    while True:
+        item, has_rows, stops = next(left, None), 1, int(is_stopped())
+        if splits:
+            has_rows, stops = components.ranks.highest(int(item is not None), stops)
+        if stops:
+            raise EvaluationGivenUp
+        if item is not None:
+            yield item, True
+        elif splits and has_rows and spare:
+            yield spare(), False
+        else:
+            return
+
+
 def observe(
     components: Components,
     batches: Iterable[MicroBatch],
     go_on: Callable[[int], bool] = lambda rows: True,
     spare: Callable[[], MicroBatch] | None = None,
+    terms: Mapping[str, Tensor] | None = None,
+    *,
+    finds_terms: bool = False,
 ) -> Observed | None:
     """Return what one of several processes finds in its own rows; None if the evaluation was given up.
 
     Where each process has a part of the model, all make as many forward passes: `spare` makes those of a process that
-    has no more rows, which are only computed.
+    has no more rows, which are only computed. `finds_terms` computes what the loss needs to know of all rows before it
+    can be measured of any; `terms` are then those of all processes (`terms_of_all`).
     """
     loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
-    scorer = components.task.scorer(components.config, components.data, loss)
-    forward, sums = scorer.observe if scorer else loss, Sums.of(loss)
-    left, splits = iter(batches), components.together.splits_weights
+    scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
+    forward, sums = loss, Sums.of(loss)
+    if finds_terms:
+        assert isinstance(loss, NamedLoss)
+        forward, sums, terms = loss.terms_of, Sums.of_terms(loss), {}
+    terms = no_terms(loss, components.device) if terms is None else terms
+
+    def is_over() -> bool:
+        return is_stopped
+
     components.model.eval()
     try:
         with components.together.reading(), components.mixed_precision.autocast():
-            while True:
-                batch, has_rows, stops = next(left, None), 1, int(is_stopped)
-                if splits:
-                    has_rows, stops = components.ranks.highest(int(batch is not None), stops)
-                if stops:
-                    return None
-                if batch is not None:
-                    batch = batch.to(components.device)
-                    sums.count([batch])
-                    sums.add(forward(batch))
-                    rows += batch.samples
-                    is_stopped = not go_on(rows)
-                elif splits and has_rows and spare:
-                    loss(spare().to(components.device))
-                else:
-                    break
+            for item, is_own in passes_of_all(components, batches, spare, is_over):
+                batch = replace(item.to(components.device), terms=terms)
+                if not is_own:
+                    forward(batch)
+                    continue
+                sums.count([batch])
+                sums.add(scorer.observe(batch) if scorer else forward(batch))
+                rows += batch.samples
+                is_stopped = not go_on(rows)
+    except EvaluationGivenUp:
+        return None
     finally:
         components.model.train()
     read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
@@ -140,13 +171,23 @@ def observe(
     return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started, seen=seen)
 
 
-def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
-    """What all processes have found together."""
-    sums = Sums.of(components.loss)
+def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:
+    """What `observe` takes, of what all processes have found."""
+    assert isinstance(components.loss, NamedLoss)
+    return _added(Sums.of_terms(components.loss), parts, components.device).means()
+
+
+def _added(sums: Sums, parts: Sequence[Observed], device: torch.device) -> Sums:
     for part in parts:
-        sums.add({name: torch.tensor(value, dtype=torch.float64) for name, value in part.values.items()})
+        sums.add({name: torch.tensor(value, dtype=torch.float64, device=device) for name, value in part.values.items()})
         for name in sums.counts:
             sums.counts[name] += part.counts[name]
+    return sums
+
+
+def concluded(components: Components, parts: Sequence[Observed]) -> Evaluation:
+    """What all processes have found together."""
+    sums = _added(Sums.of(components.loss), parts, torch.device("cpu"))
     scorer = components.task.scorer(components.config, components.data, components.loss)
     if scorer:
         scorer.seen = [one for part in parts for one in part.seen]

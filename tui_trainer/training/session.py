@@ -9,11 +9,14 @@ from itertools import chain
 from pathlib import Path
 from time import monotonic, perf_counter
 
+import numpy as np
+
 from tui_trainer.advice.remedies import less_memory
 from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
 from tui_trainer.errors import CheckpointError, FolderError, GroupOutOfMemory, RunError, system_reason
 from tui_trainer.hardware.out_of_memory import free_memory
 from tui_trainer.losses.micro_batch import MicroBatch
+from tui_trainer.losses.several_parts import NamedLoss
 from tui_trainer.planning.continued_elsewhere import with_smaller_passes
 from tui_trainer.planning.plan_file import write_plan_file
 from tui_trainer.runs.controls import Controls
@@ -44,6 +47,7 @@ from tui_trainer.training.evaluate import (
     answer_scores,
     concluded,
     observe,
+    terms_of_all,
     write_text,
 )
 from tui_trainer.training.final_model import write_final_model
@@ -53,6 +57,7 @@ from tui_trainer.training.position import Position
 from tui_trainer.training.process import breaks_the_device
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.recorder import Recorder
+from tui_trainer.training.row_values import RowReader
 from tui_trainer.training.step import StepReport
 from tui_trainer.training.together import gather_model
 
@@ -79,6 +84,8 @@ class Session:
         # Without held-out text nothing is evaluated, and samples continue training text.
         self._eval_rows = Rows(job.data.eval_path) if job.data.eval_path else None
         self._eval_chosen = evenly_spaced(len(self._eval_rows), self.plan.eval_rows.value) if self._eval_rows else []
+        if self.components.row_pass:
+            self._find_row_values(is_interrupted)
         if job.checkpoint:
             self.position = checkpoint.load_checkpoint(job.checkpoint, self.components)
             before, now = self.position.kernels, self.components.kernels
@@ -109,6 +116,15 @@ class Session:
             clipped_by_scale=self.components.mixed_precision.scaler is not None,
             times=ranks.times,
         )
+
+    def _find_row_values(self, is_interrupted: Callable[[], bool]) -> None:
+        """Of all rows that the run uses, with the model as it begins."""
+        order, reader = self.batches.order, partial(RowReader, self.job, self.components, self._journal, is_interrupted)
+        steps = range(1, min(self.plan.total_steps.value, order.steps_per_epoch) + 1)
+        rows = self.batches.rows
+        rows.row_values = reader(rows, np.unique(np.concatenate([order.at(step) for step in steps]))).read()
+        if self._eval_rows:
+            self._eval_rows.row_values = reader(self._eval_rows, self._eval_chosen).read()
 
     @property
     def median_step_seconds(self) -> float | None:
@@ -261,8 +277,21 @@ class Session:
             position.stopped_early = True
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
-        """Return what all processes find in these rows, which go again in smaller passes where memory runs out; None if
-        a stop has cut it short, or if one row in a pass is too large."""
+        """None: a stop has cut it short, or one row in a pass is too large."""
+        components = self.components
+        observing: Callable[..., Observed | None] = observe
+        if isinstance(components.loss, NamedLoss) and components.loss.terms:
+            parts = self._observed(rows, scheduled, partial(observe, finds_terms=True))
+            if parts is None:
+                return None
+            observing = partial(observe, terms=terms_of_all(components, parts))
+        parts = self._observed(rows, scheduled, observing)
+        return None if parts is None else concluded(components, parts)
+
+    def _observed(
+        self, rows: Rows, scheduled: bool, observing: Callable[..., Observed | None]
+    ) -> list[Observed] | None:
+        """What each process has found. The same rows go again in smaller passes where memory runs out."""
         components, progress = self.components, self._meter("evaluating", len(self._eval_chosen), "rows")
         own = self._eval_chosen[self.ranks.number :: self.ranks.count]
         while True:
@@ -271,7 +300,7 @@ class Session:
             def spare(layout: Layout = layout) -> MicroBatch:
                 return next(windows(rows, self._eval_chosen[:1], layout))
 
-            work = partial(observe, components, windows(rows, own, layout), progress, spare)
+            work = partial(observing, components, windows(rows, own, layout), progress, spare)
             part = attempt(work, components.device)
             if isinstance(part, Shortage) and self.ranks.count > 1 and components.together.splits_weights:
                 # The others wait in the passes of the layers that all of them hold: only an end of all lets them go.
@@ -280,7 +309,7 @@ class Session:
             parts = self.ranks.gathered(part)
             whole = [part for part in parts if isinstance(part, Observed)]
             if len(whole) == len(parts):
-                return concluded(components, whole)
+                return whole
             found = next((part for part in parts if isinstance(part, Shortage)), None)
             if found is None:
                 # A stop, which some may have seen before the others.

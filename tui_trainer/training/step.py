@@ -7,14 +7,14 @@ waits for the device: sums, norms and times stay on it until `training/recorder.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
 from torch import Tensor
 
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import LossSum, Sums, idle_sums
+from tui_trainer.losses.several_parts import LossSum, NamedLoss, Sums, idle_sums
 from tui_trainer.training.batches import idle
 from tui_trainer.training.clock import Clock, Span, seconds_between, seconds_of
 from tui_trainer.training.optimizer import RunOptimizer
@@ -94,6 +94,17 @@ def take_step(
     data_seconds = perf_counter() - started
     compute = together.forward or loss
     forwards: list[Span] = []
+    if isinstance(loss, NamedLoss) and loss.terms:
+        # What the loss has to know of the whole effective batch takes one more pass over it, without gradients.
+        before, terms = clock.mark(), Sums.of_terms(loss)
+        with together.looking(), mixed_precision.autocast():
+            for batch in window:
+                part = loss.terms_of(batch)
+                terms.add(idle_sums(part) if batch.is_idle else part)
+        terms.values, terms.counts = ranks.sum(terms.values), sums.counts
+        means = terms.means()
+        window = [replace(batch, terms=means) for batch in window]
+        forwards.append((before, clock.mark()))
     for number, batch in enumerate(window, 1):
         before = clock.mark()
         with together.summing(number == len(window)):

@@ -34,6 +34,8 @@ class Batch:
     sum after a 0.
 
     `row_lengths`, int64 [B]: of a causal model's rows, how much of each is no padding.
+
+    `row_values`, float32 [rows, width]: what was found out about each prepared row before training, where anything was.
     """
 
     input_ids: NDArray[np.int64]
@@ -45,6 +47,7 @@ class Batch:
     position_ids: NDArray[np.int64] | None = None
     document_lengths: NDArray[np.int32] | None = None
     row_lengths: NDArray[np.int64] | None = None
+    row_values: NDArray[np.float32] | None = None
 
 
 class Collate(Protocol):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Self
 
+import numpy as np
+
 from tui_trainer.data.batching.collate import Batch, Collate, CollatePacked
 from tui_trainer.data.batching.pack import pack_batch
 from tui_trainer.data.preparing.token_rows import TokenRow
@@ -50,8 +52,11 @@ class RowLayout:
     def batch(self, rows: Pass) -> Batch:
         if self.packed_width:
             assert self.collate_packed is not None, "rows are packed only where the task packs"
-            return self.collate_packed(rows, width=self.fixed_width)
-        return self.collate([row[0] for row in rows], width=self.fixed_width)
+            batch = self.collate_packed(rows, width=self.fixed_width)
+        else:
+            batch = self.collate([row[0] for row in rows], width=self.fixed_width)
+        values = [row.values for together in rows for row in together if row.values is not None]
+        return replace(batch, row_values=np.stack(values)) if values else batch
 
     def halved(self, documents: Sequence[TokenRow]) -> Self | None:
         """The same with about half as much in the largest forward pass over these documents: half of its rows, of a

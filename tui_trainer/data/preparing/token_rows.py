@@ -42,6 +42,8 @@ class TokenRow:
     labels: Tokens | None = None
     more: Mapping[str, Tokens] = field(default_factory=dict)
     document_lengths: Tokens | None = None
+    values: NDArray[np.float32] | None = None
+    """What was found out about it before training, [width]."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -99,6 +101,8 @@ class Rows:
         self._more = tuple(name for name in self._columns if name not in (COLUMN, LABELS, DOCUMENT_LENGTHS))
         self.lengths = self._lengths_of(COLUMN)
         """Tokens of each row, int64 [rows]."""
+        self.row_values: NDArray[np.float32] | None = None
+        """What was found out about each before training, [rows, width]; None: nothing is."""
         self.documents, self.longest = np.ones_like(self.lengths), self.lengths
         """Documents of each row, and tokens of its longest one, int64 [rows]."""
         if DOCUMENT_LENGTHS in self._columns:
@@ -125,8 +129,9 @@ class Rows:
         labels, documents = (
             self._value(name, index) if name in self._columns else None for name in (LABELS, DOCUMENT_LENGTHS)
         )
+        values = None if self.row_values is None else self.row_values[index]
         more = {name: self._value(name, index) for name in self._more}
-        return TokenRow(self.row(index), labels, more, documents)
+        return TokenRow(self.row(index), labels, more, documents, values)
 
     def values(self, column: str) -> Tokens:
         """All numbers of a column, one row after another: int32 [sum of their lengths]."""

@@ -20,7 +20,7 @@ from tui_trainer.data.batching.collate import (
 )
 from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
-from tui_trainer.tasks.contract import InputRow, Objective, Scorer
+from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
 from tui_trainer.tasks.parts.starts_from_model import StartsFromModel
 
@@ -112,6 +112,10 @@ class Task(StartsFromModel, LearnsFromData, ABC):
         """Of how many tokens or classes a label is one, so that a model that prefers none has a loss of ln(choices); 0
         where the loss is another one."""
         return 0
+
+    def row_pass(self, config: Config, data: PreparedData, objective: Any) -> RowPass | None:
+        """What the loss has to know of each row before training; None: nothing. `objective` is what this task made."""
+        return None
 
     def scorer(self, config: Config, data: PreparedData, objective: Any) -> Scorer | None:
         """A new one for each evaluation; None where the loss says it all. `objective` is what this task made."""
