@@ -33,7 +33,7 @@ from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.counting import fake_tensors
 from tui_trainer.models.modules import FEW_LABELS
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import lora_parameters, match_targets
+from tui_trainer.models.targets import adapted, adapter_parameters, match_targets
 from tui_trainer.planning.memory.dry_run import measure_layer
 from tui_trainer.planning.memory.estimate import memory_parts
 from tui_trainer.planning.memory.parts import BatchSizes, MemoryPart
@@ -101,7 +101,7 @@ def planned(case: Case) -> tuple[MemoryPart, ...]:
         precision="bf16",
         weights=case.weights,  # type: ignore[arg-type]
         method=case.method,
-        trained_parameters=lora_parameters(shape, targets, RANK) if targets else shape.parameters,
+        trained_parameters=adapter_parameters(adapted(shape, targets), RANK) if targets else shape.parameters,
         lora_rank=RANK if targets else 0,
         lora_targets=targets,
         gradient_checkpointing=case.checkpointing,

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import cache
-from time import thread_time
 
 import pytest
 from transformers import PreTrainedTokenizerFast
@@ -254,48 +250,20 @@ def test_a_broken_template_is_reported_in_one_sentence(subtests):
 
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+LOOP_OF_ITSELF = "{% for a in range(99) recursive %}{% if loop.depth < 9 %}{{ loop(range(99)) }}{% endif %}{% endfor %}"
+CALLS = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}"
 
 
 def test_a_template_that_does_not_end_is_stopped_and_named(monkeypatch, subtests):
     monkeypatch.setattr(chat_rendering, "LIMIT_SECONDS", 0.1)
-    for condition in ("true", "messages|length > 3", "not tools"):
-        with subtests.test(condition):
-            text = template_text("chatml") + "{% if " + condition + " %}" + LOOP + "{% endif %}"
+    ends = [f"{{% if {condition} %}}{LOOP}{{% endif %}}" for condition in ("true", "messages|length > 3", "not tools")]
+    for end in (*ends, LOOP_OF_ITSELF, CALLS):
+        with subtests.test(end):
+            text = template_text("chatml") + end
             with pytest.raises(ConfigError, match=r"the chat template mine did not render one conversation") as caught:
                 learnt(conversation(*TALK), text)
             message = str(caught.value)
             assert "task.chat_template" in message and "remove the endless loop from the template" in message
-
-
-@pytest.mark.full
-def test_the_time_limit_of_a_rendering_holds_in_threads_and_after_a_fork(monkeypatch):
-    """Renderings around the limit either end by themselves or are stopped; nothing is raised after them."""
-    monkeypatch.setattr(chat_rendering, "LIMIT_SECONDS", 0.02)
-    monkeypatch.setattr(chat_rendering, "_LOOKS_EVERY_SECONDS", 0.001)
-
-    def spend(seconds: float) -> str:
-        until = thread_time() + seconds
-        while thread_time() < until:
-            pass
-        return "done"
-
-    def render_many(number: int) -> int:
-        for place in range(10):
-            with suppress(chat_rendering.RenderingTooLongError):
-                chat_rendering.limited(lambda place=place: spend(0.0195 + 0.0001 * place))
-        return number
-
-    with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(render_many, range(4))) == [0, 1, 2, 3]
-    assert chat_rendering.limited(lambda: "done") == "done"
-    with pytest.raises(chat_rendering.RenderingTooLongError):
-        chat_rendering.limited(lambda: spend(60))
-    if not (child := os.fork()):
-        with suppress(chat_rendering.RenderingTooLongError):
-            chat_rendering.limited(lambda: spend(60))
-            os._exit(1)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_templates_are_found_by_name_or_file_and_others_are_refused(tmp_path):

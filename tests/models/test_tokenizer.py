@@ -164,7 +164,6 @@ def test_special_tokens_around_texts_and_pairs_are_those_of_the_tokenizer(tmp_pa
             facts, real = tokenizer_facts(folder), AutoTokenizer.from_pretrained(folder)
             plain = len(real("3 plus", add_special_tokens=False)["input_ids"])
             assert facts.added == len(real("3 plus")["input_ids"]) - plain > 0
-            assert facts.added_to_pair == len(real("3 plus", "3 plus")["input_ids"]) - 2 * plain
             for name in ("pad", "eos", "bos"):
                 assert getattr(facts, f"{name}_token_id") == getattr(real, f"{name}_token_id"), name
 
@@ -182,7 +181,6 @@ def test_processors_of_old_files_are_counted(tmp_path, subtests):
             made.save(str(path))
             facts = tokenizer_facts(tmp_path)
             assert facts.added == len(made.encode("w1").ids) - 1 == 2
-            assert facts.added_to_pair == len(made.encode("w1", "w2").ids) - 2
             assert facts.adds_bos
 
 

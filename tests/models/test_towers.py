@@ -20,7 +20,7 @@ from tui_trainer.models.facts import find_model
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.problems import model_problems
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import lora_parameters, match_targets
+from tui_trainer.models.targets import adapted, adapter_parameters, match_targets
 from tui_trainer.models.towers import TRAINED_ON_TEXT, language_model, place, tower_modules
 from tui_trainer.planning.memory.host import host_memory
 from tui_trainer.planning.memory.parts import Static
@@ -171,7 +171,9 @@ def test_adapters_are_counted_in_the_language_model_only(folders):
     with pytest.raises(ConfigError, match="the model has no module called qkv"):
         match_targets(shape, "qkv")
     # q 32 x 32, k and v 32 x 16, o 32 x 32, of two layers, each with both narrow matrices.
-    assert lora_parameters(shape, ("q_proj", "k_proj", "v_proj", "o_proj"), 4) == 2 * 4 * (64 + 48 + 48 + 64)
+    assert adapter_parameters(adapted(shape, ("q_proj", "k_proj", "v_proj", "o_proj")), 4) == 2 * 4 * (
+        64 + 48 + 48 + 64
+    )
 
 
 def test_other_multimodal_kinds_are_refused_with_the_supported_ones(folders, tmp_path):

@@ -1,14 +1,12 @@
-"""The file of measurements on this machine: which plans use them, concurrent writers, damage, and earlier versions."""
+"""The file of measurements on this machine: which plans use them, concurrent writers, and damage."""
 
 from __future__ import annotations
 
 import json
-import shutil
 import sqlite3
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -19,7 +17,6 @@ from tui_trainer.lines import diagnose as command
 from tui_trainer.planning import plan as planning
 from tui_trainer.planning import records
 from tui_trainer.planning.measured_steps import (
-    Calibration,
     StepKey,
     device_key,
     keep_calibration,
@@ -33,7 +30,6 @@ from tui_trainer.planning.records import (
     FILE,
     GAIN,
     KINDS,
-    MATMULS,
     MICRO_BATCH,
     PEAK,
     STEP_SECONDS,
@@ -46,7 +42,6 @@ from tui_trainer.planning.records import (
 )  # fmt: skip
 from tui_trainer.runs.registry import state_folder
 
-OLD = Path(__file__).parents[1] / "fixtures" / "old_measurements"
 CPU = "a processor, 2 threads"
 VERSIONS = "torch 2.15, transformers 5.23"
 STEP = StepKey(f"chat llama-16-1-bf16, {VERSIONS}", "lora16-aa", "4of8x64")
@@ -233,57 +228,6 @@ def test_a_python_without_sqlite_keeps_nothing_and_diagnose_says_so(monkeypatch,
     assert find_records(TRIAL, Key()) == [] and count_kinds() == []
     main(["diagnose", "--gpu", "none"])
     assert "built without sqlite3" in capsys.readouterr().out
-
-
-def test_tables_of_earlier_versions_are_read_once_and_stay_unchanged():
-    """One entry is from before each run was kept, one from before keys had a task."""
-    old_tables = Path(shutil.copytree(OLD, state_folder()))
-    device, versions = "AMD EPYC 7B13, 2 threads", "torch 2.9.1+cu128, transformers 5.5.0"
-    here = step("char_lm", "llama-16-1-2-2-48-90-5000-fp32", versions, "full-c2d9e1f0")
-    assert read_calibration(device, here, 1e9) == Calibration(step_seconds=0.5, flops_per_second=2e9, runs=1)
-    assert read_calibration(device, replace(here, cut="2of8x64"), 5e8).step_seconds == 0.7
-    in_bf16 = step("chat", "llama-16-1-2-2-48-90-5000-bf16", versions, "lora16-packed-c2d9e1f0")
-    assert read_calibration(device, in_bf16, 2e9).step_seconds == 0.3
-    offloaded = step("chat", "llama-16-1-2-2-48-90-5000-bf16", versions, "full-offloaded-c2d9e1f0", "8of8x512")
-    assert read_calibration("NVIDIA A100-SXM4-80GB", offloaded, 2e12).step_seconds == 0.1
-    about = replace(here, cut="0of8x64").on(device, data="0123456789abcdef")
-    [peak] = measured_peaks(about)
-    assert (peak.rows, peak.eval_rows, peak.bytes, peak.runs) == (4, 8, 120 << 20, 2)
-    assert kept_micro_batch(about).step_seconds == {4: 0.5, 2: 0.75}
-    gain = KeptGains.read(replace(measurable(here, device), torch="2.9.1")).find(PACKED)
-    assert (gain.at, gain.ratios) == ("2026-11-23T10:00:00.000Z", (1.5, 1.6))
-    [trial] = records_of_device(TRIAL, f"host: {device}")
-    assert trial.figures["torch"] == "2.9.1"
-    assert {one.kind: one.count for one in count_kinds()} == {
-        STEP_SECONDS: 5, PEAK: 2, MICRO_BATCH: 1, GAIN: 1, TRIAL: 1
-    }  # fmt: skip
-    for path in old_tables.glob("*.json"):
-        assert path.read_bytes() == (OLD / path.name).read_bytes()
-        path.write_text("{}")
-    keep_record(MATMULS, Key(device=device), {"flops_per_second": 1.0})
-    assert sum(one.count for one in count_kinds()) == 11
-
-
-DAMAGES = [
-    "[]",
-    "{",
-    "\udcff",
-    '{"a CPU": 3}',
-    '{"a CPU": {"x": 4, "y": {"flops": 1}}}',
-    '{"\\udcff": {"t s, v | u | c": {"flops": 1, "step_seconds": 1}}}',
-    '{"a CPU": {"x-y": {"from": "x", "shapes": {"x": "t s, v | u | c"}, "at": {}}}}',
-]
-
-
-@pytest.mark.full
-def test_damaged_tables_of_earlier_versions_are_left_out(tmp_path, monkeypatch, subtests):
-    for number, damage in enumerate(DAMAGES):
-        with subtests.test(ascii(damage[:40])):
-            monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / str(number)))
-            folder = Path(shutil.copytree(OLD, state_folder()))
-            for name in ("calibration.json", "gains.json", "memory.json"):
-                (folder / name).write_bytes(damage.encode(errors="surrogateescape"))
-            assert {one.kind for one in count_kinds()} == {MICRO_BATCH, TRIAL}
 
 
 def test_diagnose_shows_measurements_and_clears_them(kept_run, capsys):

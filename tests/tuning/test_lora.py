@@ -15,7 +15,8 @@ from tui_trainer.data.batching.collate import collate
 from tui_trainer.losses.micro_batch import micro_batch
 from tui_trainer.losses.next_token import NextTokenLoss
 from tui_trainer.models.shape import shape_of
-from tui_trainer.models.targets import head_modules, lora_parameters, match_targets, saved_module_parameters
+from tui_trainer.models.targets import adapted as layers_of
+from tui_trainer.models.targets import adapter_parameters, head_modules, match_targets, saved_module_parameters
 from tui_trainer.tuning import find_method
 from tui_trainer.tuning.lora import METHOD
 
@@ -180,7 +181,7 @@ def assert_all_linear_trains_what_a_plan_counts(variant, head):
     shape = shape_of(tiny.config, head=head)
     adapters, saved, modules = trained_parameters(adapted(copy.deepcopy(tiny.model)))
     whole = head_modules(shape)
-    assert adapters == lora_parameters(shape, match_targets(shape, "all-linear"), 4) > 0
+    assert adapters == adapter_parameters(layers_of(shape, match_targets(shape, "all-linear")), 4) > 0
     assert saved == saved_module_parameters(shape, ",".join(whole))
     assert modules == set(whole)
 
@@ -201,7 +202,7 @@ def test_a_target_name_that_the_head_has_too_adapts_the_body_only():
         tiny = headed(variant, "sequence_classification")
         shape = shape_of(tiny.config, head="sequence_classification")
         adapters, saved, _ = trained_parameters(adapted(copy.deepcopy(tiny.model), target_modules="dense"))
-        assert adapters == lora_parameters(shape, match_targets(shape, "dense"), 4)
+        assert adapters == adapter_parameters(layers_of(shape, match_targets(shape, "dense")), 4)
         assert saved == saved_module_parameters(shape, ",".join(head_modules(shape)))
 
 

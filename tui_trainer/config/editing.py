@@ -5,7 +5,7 @@ What is shown and what is edited are two functions: a placeholder such as `empty
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +79,17 @@ def toml_text(value: Any) -> str:
     import tomli_w
 
     return tomli_w.dumps({"x": value}).partition("=")[2].strip()
+
+
+def refused_values(
+    settings: Mapping[str, tuple[object, Sequence[object]]], why: str, otherwise: str = ""
+) -> Iterator[Problem]:
+    """Yield a problem for each setting that has none of its allowed values. `settings` has the value and the allowed
+    values of each; the hint names the first of these, and what to do `otherwise`."""
+    for key, (value, allowed) in settings.items():
+        if value not in allowed:
+            hint = f"set it to {toml_text(allowed[0])}{otherwise}"
+            yield Problem(message=f"is {toml_text(value)}, which {why}", key=key, hint=hint)
 
 
 def parse(setting: Setting, text: str) -> Any:

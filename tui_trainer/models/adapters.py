@@ -12,7 +12,7 @@ from typing import Any
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import MODEL_KEY, Config, TuningSection
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.adapted_parts import find_adapted, is_adapter
+from tui_trainer.models.adapter_targets import find_adapted, is_adapter
 from tui_trainer.models.added_tokens import INDICES, ids_of_adapter
 from tui_trainer.models.facts import ADAPTER_WEIGHTS, Adapter, ModelFacts, find_model
 from tui_trainer.models.files.fingerprint import base_part, fingerprint
@@ -235,11 +235,6 @@ def _targets_of(facts: ModelFacts, adapter: Adapter, saved: str) -> dict[str, An
     return plain
 
 
-def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
-    targets = _targets(shape, adapter)
-    return {"tuning.target_modules": targets, "tuning.target_parameters": ""} if targets else {}
-
-
 def _makes(
     facts: ModelFacts,
     tuning: TuningSection,
@@ -259,8 +254,8 @@ def _makes(
     return dict(parts.tensors) == dict(stored) and own == (ranks, scales)
 
 
-def _targets(shape: ModelShape, adapter: Adapter) -> str:
-    """`tuning.target_modules` of an adapter, by the layers that its tensors are for; empty where no names say them.
+def _plain_targets(shape: ModelShape, adapter: Adapter) -> dict[str, Any]:
+    """Return the targets of an adapter, by the layers that its tensors are for; {} where no names say them.
 
     peft writes all-linear down as the names or paths of layers, and takes regular expressions.
     """
@@ -268,19 +263,20 @@ def _targets(shape: ModelShape, adapter: Adapter) -> str:
     try:
         layers = _layers(path, path.stat().st_mtime_ns)
     except (OSError, ConfigError):  # told with what is wrong with the files
-        return ""
+        return {}
     names, left = linear_names(shape), set(layers)
     found = []
     for name in names:
         own = {layer for layer in layers if layer == name or layer.endswith(f".{name}")}
         count = sum(one.count for one in shape.linears if one.path == name or one.path.endswith(f".{name}"))
         if own and len(own) != count:
-            return ""
+            return {}
         found += [name] if own else []
         left -= own
     if left or not found:
-        return ""
-    return ALL_LINEAR if len(found) == len(names) else ", ".join(found)
+        return {}
+    targets = ALL_LINEAR if len(found) == len(names) else ", ".join(found)
+    return {"tuning.target_modules": targets, "tuning.target_parameters": ""}
 
 
 @lru_cache(maxsize=8)

@@ -73,7 +73,7 @@ def added_tokens(facts: ModelFacts, model: ModelSection) -> AddedTokens | None:
     new = tuple(token for token in asked if pieces[token] != 1)
     first, now = first_new_id(folder), int(facts.config.get("vocab_size") or 0)
     needed = first + len(new)
-    rows = now if not new or needed <= now else _rounded(needed)
+    rows = now if not new or needed <= now else -(-needed // MULTIPLE) * MULTIPLE
     return AddedTokens(new=new, known=tuple(token for token in asked if pieces[token] == 1), first_id=first, rows=rows)
 
 
@@ -85,10 +85,6 @@ def with_added_tokens(facts: ModelFacts, model: ModelSection) -> ModelFacts:
         return facts
     stored = facts.stored_vocabulary or now
     return replace(facts, config={**facts.config, "vocab_size": added.rows}, stored_vocabulary=stored)
-
-
-def _rounded(rows: int) -> int:
-    return -(-rows // MULTIPLE) * MULTIPLE
 
 
 def ids_of_adapter(fields: Mapping[str, Any]) -> range | None:

@@ -11,10 +11,9 @@ Text of the data that spells a special token stays text: before rendering, such 
 text has, so that those which the template writes can be told from them.
 """
 
-import ctypes
 import difflib
 import json
-import os
+import math
 import re
 import threading
 import time
@@ -131,106 +130,52 @@ def _problem(message: str, hint: str, where: str = "") -> ConfigError:
 
 # A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.
 #
-# A thread looks on and raises an exception in the one that renders. Processor time, not the clock: a program may be
-# suspended, and a machine busy with others.
+# Each loop and each macro of a template looks at the time whenever it begins. It is processor time, because a program
+# may be suspended, and a machine may be busy with others.
 
 T = TypeVar("T")
 # The longest conversations take a fraction of a second.
 LIMIT_SECONDS = 5.0
-_LOOKS_EVERY_SECONDS = 0.25
-_IDLE_LOOKS = 40
+# A name that no template gives to anything else.
+_CHECK = "tui_trainer_check_time"
+_deadline = threading.local()
 
 
 class RenderingTooLongError(Exception):
-    """It took more than `LIMIT_SECONDS` of processor time, and was ended."""
+    """A rendering took more than `LIMIT_SECONDS` of processor time."""
 
 
-class _Ended(BaseException):
-    """Raised from outside, at any moment: no `except Exception` of a library may take it."""
-
-
-@dataclass(slots=True, eq=False)
-class _Rendering:
-    """Of one thread. `done` and `is_raised` are each written by one side before it reads the other's."""
-
-    thread: int
-    clock: int
-    until: float
-    done: bool = False
-    is_raised: bool = False
-    is_taken_back: bool = False
-    has_arrived: bool = False
-
-
-@dataclass(slots=True)
-class _Watch:
-    renderings: set[_Rendering] = field(default_factory=set)
-    starting: threading.Lock = field(default_factory=threading.Lock)
-    thread: threading.Thread | None = None
-
-    def add(self, rendering: _Rendering) -> None:
-        with self.starting:
-            self.renderings.add(rendering)
-            if self.thread is None or not self.thread.is_alive():
-                self.thread = threading.Thread(target=self._look_on, name="chat template", daemon=True)
-                self.thread.start()
-
-    def _look_on(self) -> None:
-        idle = 0
-        while True:
-            time.sleep(_LOOKS_EVERY_SECONDS)
-            found = list(self.renderings)
-            for one in found:
-                if not one.is_raised and time.clock_gettime(one.clock) > one.until:
-                    self._end(one)
-            idle = 0 if found else idle + 1
-            with self.starting:
-                if idle > _IDLE_LOOKS and not self.renderings:
-                    self.thread = None
-                    return
-
-    def _end(self, one: _Rendering) -> None:
-        one.is_raised = True
-        if one.done:
-            one.is_taken_back = True
-        else:
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(one.thread), ctypes.py_object(_Ended))
-
-
-_watch = _Watch()
-
-
-def _begin_anew() -> None:
-    """In a forked process, which has none of the threads."""
-    global _watch
-    _watch = _Watch()
-
-
-os.register_at_fork(after_in_child=_begin_anew)
-
-
-def limited(render: Callable[[], T]) -> T:
-    """What `render` gives. Raises RenderingTooLongError."""
-    thread = threading.get_ident()
-    clock = time.pthread_getcpuclockid(thread)
-    one = _Rendering(thread, clock, time.clock_gettime(clock) + LIMIT_SECONDS)
-    watch = _watch
+def limited(template: str, render: Callable[[], T]) -> T:
+    """Return the result of `render`, which renders this template. Raises RenderingTooLongError, and TemplateError for a
+    template that is not valid Jinja."""
+    _add_checks(template)
+    _deadline.seconds = time.thread_time() + LIMIT_SECONDS
     try:
-        watch.add(one)
-        try:
-            return render()
-        except _Ended:
-            one.has_arrived = True
-            raise
-        finally:
-            one.done = True
-            # What was raised arrives here, and nowhere behind.
-            while one.is_raised and not (one.is_taken_back or one.has_arrived):
-                time.sleep(0.001)
-    except _Ended:
-        raise RenderingTooLongError from None
+        return render()
     finally:
-        watch.renderings.discard(one)
+        del _deadline.seconds
+
+
+def _add_checks(template: str) -> None:
+    """Let the compiled template, which transformers keeps by its text, call `_check_time` in its loops and macros."""
+    from jinja2 import nodes
+    from transformers.utils import chat_template_utils
+
+    compiled: Any = chat_template_utils._compile_jinja_template(template)
+    if _CHECK in compiled.globals:
+        return
+    tree = compiled.environment.parse(template)
+    for node in tree.find_all((nodes.For, nodes.Macro)):
+        call = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
+        node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
+    checked = compiled.environment.from_string(tree, {_CHECK: _check_time})
+    compiled.root_render_func, compiled.blocks = checked.root_render_func, checked.blocks
+    compiled.globals = checked.globals
+
+
+def _check_time() -> None:
+    if time.thread_time() > getattr(_deadline, "seconds", math.inf):
+        raise RenderingTooLongError
 
 
 # Whether a rendered conversation writes all that its row has: templates leave out in silence what they have no place
@@ -297,12 +242,6 @@ def unwritten_parts(
             if not (_THOUGHT_ENDS.split(messages[number]["content"])[-1].strip() or messages[number].get("tool_calls")):
                 return f"the reasoning of message {number + 1}, which has no other content", []
     return "", [*left_out, *lost.values()]
-
-
-def reasoning_keys(template: str) -> tuple[str, ...]:
-    """Under which names a template reads what a turn has thought."""
-    read = set(_KEYS_READ.findall(template))
-    return tuple(name for name in REASONING if name in read)
 
 
 def _more_parts(message: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -384,7 +323,9 @@ class ConversationRenderer:
         self.stops = tuple(dict.fromkeys([*([self.turn_end] if self.turn_end else []), *stops]))
         longest_first = sorted({*special, *self.stops}, key=len, reverse=True)
         self._controls = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
-        self._reasoning_keys = reasoning_keys(template.text)
+        read = set(_KEYS_READ.findall(template.text))
+        # Under which names the template reads what a turn has thought.
+        self._reasoning_keys = tuple(name for name in REASONING if name in read)
 
     def reads(self, key: str) -> bool:
         """Whether the template may read this key of a turn."""
@@ -550,17 +491,18 @@ class ConversationRenderer:
         from transformers.utils import chat_template_utils
 
         render_template: Any = chat_template_utils.render_jinja_template
+        template = self._template.text_for(tools)
         render = partial(
             render_template,
             conversations=[messages],
             tools=tools or None,
-            chat_template=self._template.text_for(tools),
+            chat_template=template,
             return_assistant_tokens_mask=marks,
             add_generation_prompt=prompt,
             **self._template.special,
         )
         try:
-            texts, spans = limited(render)
+            texts, spans = limited(template, render)
         except RenderingTooLongError:
             seconds = format_number(LIMIT_SECONDS)
             message = f"the chat template {self._template.name} did not render one conversation within {seconds} s"

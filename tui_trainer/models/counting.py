@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.storage import prepared_data_folder
 from tui_trainer.models.config_json import ALIASES, bad_model
 from tui_trainer.models.files.weights import layer_count
@@ -62,6 +63,14 @@ class Answers:
         if isinstance(found := self._known[key], WorkerFailed):
             raise found
         return found
+
+    def ask_or_refuse(self, question: Mapping[str, Any], problem: Problem) -> Any:
+        """Return the answer. Raises ConfigError with this problem and the reason where there is none."""
+        try:
+            return self.ask(question)
+        except WorkerFailed as failure:
+            message = f"{problem.message}: {failure.reason or failure}"
+            raise ConfigError(replace(problem, message=message)) from None
 
     def key(self, question: str) -> str:
         import xxhash
@@ -289,16 +298,13 @@ def answer(question: dict[str, Any], _: Any) -> dict[str, Any]:
     }
     if has_towers(whole.model_type):
         # Published files leave out what transformers knows of a family.
-        found["language"] = {name: value for name, value in made.to_dict().items() if _is_plain(value)}
+        plain = (str, int, float, type(None))
+        found["language"] = {name: value for name, value in made.to_dict().items() if isinstance(value, plain)}
         found["towers"] = {
             path.rpartition(".")[2]: sum(weight.numel() for weight in tower.parameters())
             for path, tower in towers.items()
         }
     return found
-
-
-def _is_plain(value: Any) -> bool:
-    return value is None or isinstance(value, str | int | float)
 
 
 def decoder_layers(made: Any) -> int:

@@ -62,7 +62,6 @@ class ModelFacts:
     tokenizer_files: tuple[str, ...] = ()
     has_remote_code: bool = False
     eos_token_ids: tuple[int, ...] = ()
-    catalogue: CatalogueEntry | None = None
     adapter: "Adapter | None" = None
     """Named instead of the model that it is for; `folder` and the weights are those of that model."""
     stored_vocabulary: int | None = None
@@ -234,7 +233,6 @@ def _catalogued(entry: CatalogueEntry, asked: dict[str, Any]) -> ModelFacts:
         weights_bytes=entry.weights_bytes,
         dtype=_told_dtype(entry.config),
         eos_token_ids=_ids(entry.config.get("eos_token_id")),
-        catalogue=entry,
     )
 
 

@@ -242,7 +242,8 @@ def load_adapter(adapted: Any, folder: Path, *, without: Sequence[str] = ()) -> 
         weights = load_peft_weights(str(folder), device="cpu")
         own = get_peft_model_state_dict(adapted, save_embedding_layers=False)
         # peft wants every saved module in it.
-        weights |= {name: tensor for name, tensor in own.items() if _is_of(name, without)}
+        kept = (name for name in own if any(f".{module}." in f".{name}" for module in without))
+        weights |= {name: own[name] for name in kept}
         odd = sorted(weights.keys() ^ own.keys())
         if not odd:
             set_peft_model_state_dict(adapted, weights)
@@ -272,11 +273,6 @@ def merge_adapter(model: Any, folder: Path, *, without: Sequence[str] = ()) -> A
     for name, parameter in merged.named_parameters():
         parameter.requires_grad_(name in trains)
     return merged
-
-
-def _is_of(name: str, modules: Sequence[str]) -> bool:
-    """Whether a tensor of an adapter is of one of these saved modules."""
-    return any(f".{module}." in f".{name}" for module in modules)
 
 
 def _new_head(model: Any, folder: Path, head: Head, labels: Labels | None) -> str:

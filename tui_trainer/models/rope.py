@@ -155,32 +155,13 @@ def _field_problems(section: RopeScalingSection) -> list[Problem]:
 
 
 def _asked(section: RopeScalingSection) -> dict[str, Any]:
-    """The fields that are set, as transformers has them; texts that are no numbers stay out of it."""
-    fields = {
-        "rope_type": section.rope_type,
-        "factor": section.factor,
-        _ORIGINAL: section.original_max_position_embeddings,
-        "rope_theta": section.rope_theta,
-        "attention_factor": section.attention_factor,
-        "beta_fast": section.beta_fast,
-        "beta_slow": section.beta_slow,
-        "mscale": section.mscale,
-        "mscale_all_dim": section.mscale_all_dim,
-        "low_freq_factor": section.low_freq_factor,
-        "high_freq_factor": section.high_freq_factor,
-    }
-    found: dict[str, Any] = {name: value for name, value in fields.items() if value not in (0, _NONE)}
-    if not section.truncate:
-        found["truncate"] = False
-    for name, text in (("short_factor", section.short_factor), ("long_factor", section.long_factor)):
-        if text:
+    """Return the fields that are set, by the names of transformers. Texts that are no numbers are left out."""
+    fields = section.model_dump(exclude_defaults=True)
+    for name in ("short_factor", "long_factor"):
+        if text := fields.pop(name, ""):
             with suppress(ValueError):
-                found[name] = _numbers(text)
-    return found
-
-
-def _numbers(text: str) -> list[float]:
-    return [float(word) for word in names_in(text)]
+                fields[name] = [float(word) for word in names_in(text)]
+    return fields
 
 
 def own_parameters(config: Mapping[str, Any]) -> dict[str, Any]:

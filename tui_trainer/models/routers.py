@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from inspect import unwrap
 from typing import Any
 
-from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.errors import Problem
 from tui_trainer.models.counting import Answers, deciding_fields, empty_model, fake_tensors, inputs_of, model_config
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.worker.asking import WorkerFailed
 
 ROUTERS = "training.router_aux_loss_coef"
 BALANCE, OUTPUT = "load_balancing_loss_func", "output_router_logits"
@@ -37,12 +36,9 @@ def routers_of(config: Mapping[str, Any], shape: ModelShape) -> Routers | None:
     paths = [*(part.path for part in shape.parts), *(linear.path for linear in shape.linears)]
     if shape.head != CAUSAL or not any("experts" in path.split(".") for path in paths):
         return None
-    try:
-        found = answers.ask({"config": deciding_fields(config)})
-    except WorkerFailed as failure:
-        message = f"the router loss of the model could not be looked up: {failure.reason or failure}"
-        hint = "set it to 0 to train without a router loss"
-        raise ConfigError(Problem(message=message, key=ROUTERS, hint=hint)) from None
+    message, hint = "the router loss of the model could not be looked up", "set it to 0 to train without a router loss"
+    problem = Problem(message=message, key=ROUTERS, hint=hint)
+    found = answers.ask_or_refuse({"config": deciding_fields(config)}, problem)
     return Routers(**found) if found else None
 
 

@@ -22,7 +22,7 @@ def match_targets(
     shape: ModelShape, target_modules: str, modules_to_save: str = "", target_parameters: str = ""
 ) -> tuple[str, ...]:
     """The names for peft, each of which matches at least one linear layer; `all-linear` in single names. A regular
-    expression stays as it is: `adapted_parts.py` looks it up, and tensors of experts.
+    expression stays as it is: `adapter_targets.py` looks it up, and tensors of experts.
 
     Raises ConfigError for names that match nothing, with the nearest ones, and for the head or an embedding among the
     targets: those are trained as a whole.
@@ -54,11 +54,6 @@ def adapted(shape: ModelShape, targets: Iterable[str]) -> tuple[Linear, ...]:
     return tuple(
         linear for linear in shape.linears if not linear.is_head and any(_names(name, linear.path) for name in wanted)
     )
-
-
-def lora_parameters(shape: ModelShape, targets: Iterable[str], r: int, use_dora: bool = False) -> int:
-    """Weights of the adapters of layers that are named."""
-    return adapter_parameters(adapted(shape, targets), r, use_dora)
 
 
 def adapter_parameters(linears: Iterable[Linear], r: int, use_dora: bool = False) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from tui_trainer.errors import system_reason
 from tui_trainer.models.config_json import bad_model, read_json
@@ -49,15 +49,15 @@ _GENERAL_CLASSES = frozenset({"TokenizersBackend", "PreTrainedTokenizerFast"})
 # Decoders that were never trained on a text without their first token. Source: the documentation of Gemma.
 _BEGUN = ("gemma", "recurrent_gemma")
 LARGEST_TOKENIZER = 256 * 1024 * 1024
-# Special tokens that these put around a text and around a pair. Source: tokenizers, processors/bert.rs and roberta.rs.
-_FIXED = {"BertProcessing": (2, 3), "RobertaProcessing": (2, 4)}
+# They put two special tokens around a text. Source: tokenizers, processors/bert.rs and roberta.rs.
+_FIXED = ("BertProcessing", "RobertaProcessing")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenizerFacts:
     """`vocabulary` counts entries with the added ones; `rows` is what the embedding must at least have: the highest
-    id and one. `adds_bos`: whether a text is begun with the bos token without asking. `added` and `added_to_pair` are
-    how many special tokens it puts around a text, and around two that belong together."""
+    id and one. `adds_bos`: whether a text is begun with the bos token without asking. `added` is how
+    many special tokens it puts around a text."""
 
     vocabulary: int
     rows: int
@@ -67,7 +67,6 @@ class TokenizerFacts:
     adds_bos: bool
     has_chat_template: bool
     added: int = 0
-    added_to_pair: int = 0
 
 
 def tokenizer_files_in(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -139,8 +138,7 @@ def _facts(folder: Path, _changed_at: tuple[tuple[Path, int], ...]) -> Tokenizer
         **{f"{name}_token_id": number for name, number in named.items()},
         adds_bos=_adds_first(processor, token_text(special.get("bos_token"))),
         has_chat_template=bool(config.get("chat_template")) or own_template,
-        added=_added(processor, "single"),
-        added_to_pair=_added(processor, "pair"),
+        added=_added(processor),
     )
 
 
@@ -245,15 +243,15 @@ def _adds_first(processor: Any, token: str) -> bool:
     return isinstance(special, dict) and special.get("id") == token
 
 
-def _added(processor: Any, form: Literal["single", "pair"]) -> int:
-    """Special tokens around a text or a pair. transformers adds none where tokenizer.json says nothing of it."""
+def _added(processor: Any) -> int:
+    """Return the special tokens around a text. transformers adds none where tokenizer.json says nothing of it."""
     if not isinstance(processor, dict):
         return 0
     if processor.get("type") == "Sequence":
-        return sum(_added(inner, form) for inner in processor.get("processors") or ())
-    if fixed := _FIXED.get(str(processor.get("type"))):
-        return fixed[form == "pair"]
-    return sum("SpecialToken" in piece for piece in processor.get(form) or () if isinstance(piece, dict))
+        return sum(_added(inner) for inner in processor.get("processors") or ())
+    if processor.get("type") in _FIXED:
+        return 2
+    return sum("SpecialToken" in piece for piece in processor.get("single") or () if isinstance(piece, dict))
 
 
 def missing_frame(folder: Path, config: Mapping[str, Any]) -> tuple[str, ...] | None:

@@ -132,7 +132,7 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
     """Settings that a model with towers, or the text model that is made of one, was not tried with; and settings of
     towers where there are none."""
     # Lists of tasks and heads are made without it.
-    from tui_trainer.config.editing import toml_text
+    from tui_trainer.config.editing import refused_values, toml_text
 
     settings: dict[str, tuple[object, tuple[object, ...]]] = {}
     why = f"has not been tested with {model_type}, a model with vision towers"
@@ -154,7 +154,4 @@ def refusals(config: Config, model_type: str) -> Iterator[Problem]:
             "model.provider": (config.model.provider, ("transformers",)),
             "distributed.strategy": (config.distributed.strategy, ("auto", "ddp", "fsdp", "hsdp")),
         }
-    for key, (value, allowed) in settings.items():
-        if value not in allowed:
-            message = f"is {toml_text(value)}, which {why}"
-            yield Problem(message=message, key=key, hint=f"set it to {toml_text(allowed[0])}")
+    yield from refused_values(settings, why)

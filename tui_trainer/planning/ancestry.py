@@ -64,7 +64,9 @@ def ancestors_of(config: Config) -> tuple[Ancestor, ...]:
         return tuple(link for found in _list(kept) if (link := _ancestor(found)))
     run, taken = run_of_model(folder), "continued" if goes_on(config.tuning) else "merged"
     if run is None:
-        return _of_adapter(folder, taken)
+        # An adapter that was trained elsewhere names the model that it is for.
+        base = read_fields(folder / ADAPTER_FILE).get("base_model_name_or_path")
+        return (Ancestor(name=base), Ancestor(name=str(folder), taken=taken)) if base and isinstance(base, str) else ()
     plan = read_fields(run.plan)
     before = [link for found in _list(plan.get("ancestors")) if (link := _ancestor(found))]
     settings = _table(plan.get("config"))
@@ -85,13 +87,6 @@ def write_ancestors(folder: Path, ancestors: tuple[Ancestor, ...]) -> None:
 def chain_words(ancestors: tuple[Ancestor, ...]) -> str:
     """`tiny-llama > run a (all weights, 20 steps) > run b (LoRA, 10 steps)`; empty where there is no chain."""
     return " > ".join(one.words for one in ancestors)
-
-
-def _of_adapter(folder: Path, taken: str) -> tuple[Ancestor, ...]:
-    """Of one that was trained elsewhere: the model that it is for, and its folder."""
-    fields = read_fields(folder / ADAPTER_FILE)
-    base = fields.get("base_model_name_or_path")
-    return (Ancestor(name=base), Ancestor(name=str(folder), taken=taken)) if isinstance(base, str) and base else ()
 
 
 def _steps_of(run: RunFolder) -> int:

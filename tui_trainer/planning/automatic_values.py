@@ -15,7 +15,7 @@ from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.hardware.gpu_models import FLASH_KERNELS, dotted
 from tui_trainer.hardware.processor import BF16_FLAGS
 from tui_trainer.methods.optimizers import ADAFACTOR, OPTIMIZER_KEY, OPTIMIZERS
-from tui_trainer.models.adapted_parts import ExpertTensor, asks_the_model, find_adapted
+from tui_trainer.models.adapter_targets import ExpertTensor, find_adapted, needs_built_model
 from tui_trainer.models.adapters import adapter_of, goes_on
 from tui_trainer.models.added_tokens import row_parameters
 from tui_trainer.models.config_json import OVERFLOWS_IN_FP16
@@ -223,7 +223,7 @@ def choose(
     saved = ",".join((*names_in(tuning.modules_to_save), *head_modules(shape)))
     targets = match_targets(shape, tuning.target_modules, saved, tuning.target_parameters) if lora else ()
     linears, experts = adapted(shape, targets), tuple[ExpertTensor, ...]()
-    looks_up = lora and asks_the_model(shape, tuning)
+    looks_up = lora and needs_built_model(shape, tuning)
     if looks_up:
         model = find_task(config.task.type).model_config(config, shape.vocabulary, shape.labels)
         parts = find_adapted(model, shape, tuning, saved)

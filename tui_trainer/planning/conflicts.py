@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from tui_trainer.config.editing import toml_text
+from tui_trainer.config.editing import refused_values
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
@@ -12,7 +12,7 @@ from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
-from tui_trainer.models.adapted_parts import PARAMETERS_KEY
+from tui_trainer.models.adapter_targets import PARAMETERS_KEY
 from tui_trainer.models.routers import ROUTERS
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import MODULES_KEY
@@ -163,7 +163,6 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     config = loaded.config
     if not is_asked(config):
         return []
-    # The value, and those that go.
     settings: dict[str, tuple[object, tuple[object, ...]]] = {
         "task.type": (config.task.type, tuple(name for name in task_names() if find_task(name).unsloth)),
         "model.init": (config.model.init, ("pretrained",)),
@@ -184,15 +183,8 @@ def provider_problems(loaded: LoadedConfig) -> list[Problem]:
     }
     if is_pattern(config.tuning.target_modules):
         settings[MODULES_KEY] = (config.tuning.target_modules, ("all-linear",))
-    return [
-        loaded.problem(
-            key,
-            f"is {toml_text(value)}, which is not supported with {PROVIDER} = {UNSLOTH}",
-            f"set it to {toml_text(allowed[0])}, or {PROVIDER} = transformers",
-        )
-        for key, (value, allowed) in settings.items()
-        if value not in allowed
-    ]
+    why = f"is not supported with {PROVIDER} = {UNSLOTH}"
+    return [*map(loaded.placed, refused_values(settings, why, f", or {PROVIDER} = transformers"))]
 
 
 def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -> list[Problem]:
@@ -205,20 +197,15 @@ def expert_problems(loaded: LoadedConfig, strategy: str, setup: TrainingSetup) -
         tried.append((f"adapters of experts ({one_line(names, 120)})", other))
     if setup.router_logits:
         tried.append(("a router loss", f"set {ROUTERS} = 0"))
-    settings: dict[str, tuple[object, object]] = {
-        "distributed.strategy": (strategy, "ddp"),
-        "training.torch_compile": (setup.compiled, False),
-        PROVIDER: (setup.provider, "transformers"),
+    settings: dict[str, tuple[object, tuple[object, ...]]] = {
+        "distributed.strategy": (strategy, ("ddp",)),
+        "training.torch_compile": (setup.compiled, (False,)),
+        PROVIDER: (setup.provider, ("transformers",)),
     }
     return [
-        loaded.problem(
-            key,
-            f"is {toml_text(value)}, which is not tested with {what}",
-            f"set it to {toml_text(allowed)}, or {other}",
-        )
+        loaded.placed(problem)
         for what, other in tried
-        for key, (value, allowed) in settings.items()
-        if value != allowed
+        for problem in refused_values(settings, f"is not tested with {what}", f", or {other}")
     ]
 
 

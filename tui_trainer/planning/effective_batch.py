@@ -35,7 +35,8 @@ def with_rows_of_step(
     if loaded.config.training.effective_batch_size != "auto":
         return resolved(loaded), facts
     target = TrainingDevice.of(hardware, chosen_gpu)
-    count = _processes(loaded, hardware, target, chosen_gpu)
+    # As many processes as there are with rows for all of them.
+    count = processes_of(with_rows(loaded, _MOST_ROWS), hardware, target, chosen_gpu).count.value
     training = loaded.config.training
     micro, accumulation = training.per_device_train_batch_size, training.gradient_accumulation_steps
     if _both_written(loaded) and isinstance(micro, int) and isinstance(accumulation, int):
@@ -94,11 +95,6 @@ def _both_written(loaded: LoadedConfig) -> bool:
     return all(isinstance(one, int) for one in numbers) and all(
         loaded.origin(key).by_user for key in (MICRO, ACCUMULATION)
     )
-
-
-def _processes(loaded: LoadedConfig, hardware: Hardware, target: TrainingDevice, chosen_gpu: GpuChoice) -> int:
-    """As many as there are with rows for all of them."""
-    return processes_of(with_rows(loaded, _MOST_ROWS), hardware, target, chosen_gpu).count.value
 
 
 def _wanted(loaded: LoadedConfig, gpu: Gpu | None, facts: DataFacts, count: int) -> tuple[int, str]:

@@ -7,12 +7,11 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from statistics import median
-from typing import TYPE_CHECKING
 
 from pydantic import PositiveFloat, PositiveInt
 
 from tui_trainer.config.load import ResolvedLoaded, all_settings, value_of
-from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, step_rows
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config, step_rows
 from tui_trainer.hardware.describe import full_name
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.models.heads import CAUSAL
@@ -32,11 +31,6 @@ from tui_trainer.planning.records import (
 from tui_trainer.planning.training_setup import MeasuredPeak, TrainingSetup
 from tui_trainer.runs.wording import split_words
 from tui_trainer.units import MIB, format_bytes, format_seconds
-
-if TYPE_CHECKING:
-    from tui_trainer.config.sections import Config
-    from tui_trainer.models.shape import ModelShape
-    from tui_trainer.planning.training_setup import TrainingSetup
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +66,10 @@ class StepKey:
 
 
 def step_key(
-    config: "Config",
+    config: Config,
     libraries: Mapping[str, str | None],
-    shape: "ModelShape",
-    setup: "TrainingSetup",
+    shape: ModelShape,
+    setup: TrainingSetup,
     micro_batch: int,
     effective_batch: int,
     row_tokens: int,
@@ -177,12 +171,18 @@ class _Shape:
         return abs(math.log(self.flops / flops))
 
 
-def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
-    """What is known about steps of `flops` operations on this device."""
+def _measured_shapes(device: str, key: StepKey) -> dict[str, _Shape]:
+    """Return the measured runs of the same model and setup by their cut of rows."""
     shapes: dict[str, _Shape] = {}
     for record in find_records(STEP_SECONDS, key.on(device)):
         if run := figures_as(_Run, record.figures):
             shapes.setdefault(record.part, _Shape([])).runs.append(run)
+    return shapes
+
+
+def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
+    """What is known about steps of `flops` operations on this device."""
+    shapes = _measured_shapes(device, key)
     this = shapes.get(key.cut)
     similar = [shape for shape in shapes.values() if shape.distance(flops) <= math.log(_SIMILAR_FACTOR)]
     nearest = min(similar, key=lambda shape: (shape.busy, shape.distance(flops)), default=None)
@@ -200,13 +200,9 @@ def read_calibration(device: str, key: StepKey, flops: float) -> Calibration:
 def measured_row_rates(device: str, key: StepKey) -> dict[int, float]:
     """Rows a second, by the rows of a step in one process, of steps that differ from those of `key` in that alone; of
     several cuts of as many rows the fastest. What others slowed down does not count."""
-    shapes: dict[str, _Shape] = {}
-    for record in find_records(STEP_SECONDS, key.on(device)):
-        if run := figures_as(_Run, record.figures):
-            shapes.setdefault(record.part, _Shape([])).runs.append(run)
     rates: dict[int, float] = {}
     length = key.cut.rpartition("x")[2]
-    for cut, found in shapes.items():
+    for cut, found in _measured_shapes(device, key).items():
         rows, _, tokens = cut.partition("of")[2].partition("x")
         if tokens == length and rows.isdecimal() and not found.busy:
             rates[int(rows)] = max(rates.get(int(rows), 0.0), int(rows) / found.step_seconds)

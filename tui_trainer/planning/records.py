@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Collection, Iterator
 from contextlib import closing, suppress
 from dataclasses import astuple, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -104,7 +103,9 @@ def keep_record(kind: str, key: Key, figures: dict[str, Any], part: str = "") ->
 
     def add(db: "Connection") -> None:
         db.execute("BEGIN IMMEDIATE")
-        _insert(db, (kind, key, part, utc_now(), figures))
+        marks = ", ".join("?" * 9)
+        values = (kind, *astuple(key), part, utc_now(), json.dumps(figures))
+        db.execute(f"INSERT INTO records ({_COLUMNS}) VALUES ({marks})", values)
         of_part = f"FROM records WHERE {_OF_ONE_KEY} AND part = ?"
         db.execute(
             f"DELETE {of_part} AND number NOT IN (SELECT number {of_part} ORDER BY number DESC LIMIT ?)",
@@ -174,18 +175,11 @@ def _read(db: "Connection", where: str, values: tuple[str, ...]) -> Iterator[Rec
                 yield Record(part, at, found)
 
 
-def _insert(db: "Connection", record: tuple[str, Key, str, str, dict[str, Any]]) -> None:
-    kind, key, part, at, figures = record
-    marks = ", ".join("?" * 9)
-    values = (kind, *astuple(key), part, at, json.dumps(figures))
-    db.execute(f"INSERT INTO records ({_COLUMNS}) VALUES ({marks})", values)
-
-
 def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: bool = False) -> T:
     """What `work` gives of the file; `otherwise` where it cannot be used, and where there is none and nothing to put
     into it."""
     path = records_file()
-    if not (makes_file or path.exists() or any((path.parent / name).exists() for name in _READERS)):
+    if not (makes_file or path.exists()):
         return otherwise
     try:
         import sqlite3
@@ -211,16 +205,12 @@ def _carry_out(work: "Callable[[Connection], T]", otherwise: T, *, makes_file: b
 
 
 def _is_ready(db: "Connection") -> bool:
-    """Whether it has the table that is read here: a new file gets it, with what earlier versions kept elsewhere; one of
-    a later version is left alone."""
+    """Return whether the file has the table of this version. A new file gets it; that of a later one is left alone."""
     if (found := _format_of(db)) == 0:
         db.execute("BEGIN IMMEDIATE")
         if (found := _format_of(db)) == 0:  # another program was as quick
             db.execute(_TABLE)
             db.execute("CREATE INDEX of_key ON records (kind, device, task, shape, setup)")
-            for kind, key, part, at, figures in old_records(state_folder()):
-                with suppress(ValueError):  # text that is none in UTF-8
-                    _insert(db, (kind, Key(**key), part, at, figures))
             db.execute(f"PRAGMA user_version = {_FORMAT}")
             found = _FORMAT
         db.execute("COMMIT")
@@ -243,82 +233,3 @@ def _is_set_aside(path: Path, inode: int, error: Exception) -> bool:
     except OSError:
         return False
     return True
-
-
-# What earlier versions have measured, in a file of JSON for each kind: it is taken over once, and the files stay.
-
-# (kind, fields of the key, part, date, figures)
-OldRecord = tuple[str, dict[str, str], str, str, dict[str, Any]]
-_SUFFIXES = (", bf16", ", fp16", ", weights on the host")
-
-
-def old_records(folder: Path) -> Iterator[OldRecord]:
-    """All that can be read of the tables in the state folder; what is damaged is left out."""
-    for name, read in _READERS.items():
-        path = folder / name
-        with suppress(OSError, ValueError):
-            table = json.loads(path.read_bytes())
-            at = datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat(timespec="milliseconds")
-            for key, entry in table.items() if isinstance(table, dict) else ():
-                with suppress(LookupError, TypeError, ValueError, AttributeError):
-                    found = list(read(key, entry, at.replace("+00:00", "Z")))
-                    yield from (record for record in found if isinstance(record[3], str))
-
-
-def _calibration(machine: str, steps: dict[str, Any], at: str) -> Iterator[OldRecord]:
-    for step, entry in steps.items():
-        with suppress(LookupError, TypeError, ValueError):
-            key, cut = _key_of(step, machine)
-            # Until each run was kept there was one, of which nothing was said.
-            for run in entry.get("runs", [entry]):
-                figures = {"flops": entry["flops"], "step_seconds": run["step_seconds"], "busy": run.get("busy", False)}
-                yield "step_seconds", key, cut, at, figures
-
-
-def _peaks(text: str, peaks: dict[str, list[int]], at: str) -> Iterator[OldRecord]:
-    key = _key_with_data(text)
-    for rows, several in peaks.items():
-        for peak in several:
-            yield "peak_memory", key, rows, at, {"bytes": peak}
-
-
-def _micro_batches(text: str, entry: dict[str, Any], at: str) -> Iterator[OldRecord]:
-    yield "micro_batch", _key_with_data(text), "", at, entry
-
-
-def _gains(machine: str, pairs: dict[str, Any], _: str) -> Iterator[OldRecord]:
-    for pair, gain in pairs.items():
-        with suppress(LookupError, TypeError, ValueError):
-            key = _key_of(gain["shapes"][gain["from"]], machine)[0]
-            yield "gain", key, pair, gain["at"], gain
-
-
-def _trials(machine: str, trial: dict[str, Any], _: str) -> Iterator[OldRecord]:
-    yield "trial", {"device": machine, "versions": f"torch {trial['torch']}"}, "", trial["at"], trial
-
-
-def _key_of(step: str, machine: str) -> tuple[dict[str, str], str]:
-    """(key, how rows are cut) of `TASK SHAPE, VERSIONS | SETUP | CUT`. Raises ValueError for one of before tasks and
-    libraries were part of it."""
-    model, setup, cut = step.split(" | ")
-    (task, shape), versions = model.partition(", ")[0].split(" "), model.partition(", ")[2]
-    for suffix in _SUFFIXES:
-        machine = machine.removesuffix(suffix)
-    return {"task": task, "shape": shape, "setup": setup, "device": machine, "versions": versions}, cut
-
-
-def _key_with_data(text: str) -> dict[str, str]:
-    """The key of `MACHINE: STEP: DIGEST OF THE DATA`: rows and data are part of the setup."""
-    machine_and_step, _, data = text.rpartition(": ")
-    machine, _, step = machine_and_step.rpartition(": ")
-    key, cut = _key_of(step, machine)
-    return key | {"setup": f"{key['setup']} | {cut} | {data}"}
-
-
-_READERS = {
-    "calibration.json": _calibration,
-    "memory.json": _peaks,
-    "micro_batches.json": _micro_batches,
-    "gains.json": _gains,
-    "trials.json": _trials,
-}

@@ -1,12 +1,13 @@
 """How a model is trained, as far as memory and time depend on it."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from tui_trainer.hardware.diagnosis import Device
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.tuning_methods import TUNING_METHODS
-from tui_trainer.models.adapted_parts import ExpertTensor
+from tui_trainer.models.adapter_targets import ExpertTensor
 from tui_trainer.models.four_bits import FourBits
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, Head
 from tui_trainer.models.modules import Linear, in_chunks
@@ -77,7 +78,7 @@ class TrainingSetup:
     lora_targets: Annotated[tuple[str, ...], LAYER_KEY] = ()
     """Names of the linear layers with an adapter, as in `ModelShape.linears`, or a regular expression."""
     lora_linears: tuple[Linear, ...] = ()
-    """These layers, where names do not tell them (`models/adapted_parts.py`)."""
+    """These layers, where names do not tell them (`models/adapter_targets.py`)."""
     lora_experts: tuple[ExpertTensor, ...] = ()
     """Tensors with an adapter, of which each pass makes a copy with the update."""
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
@@ -144,10 +145,15 @@ class TrainingSetup:
         looked_up = self.lora_linears or self.lora_experts
         return self.lora_linears if looked_up else adapted(shape, self.lora_targets)
 
-    @property
-    def adapter_parameters(self) -> int:
-        """Of the adapters of `lora_experts`."""
-        return sum(tensor.adapter_parameters for tensor in self.lora_experts)
+    def adapter_matrices(self, shape: ModelShape) -> Iterator[tuple[int, int, int]]:
+        """Yield (rows, columns, how many) of the matrices of all adapters: two for each layer, and two for each tensor
+        of experts."""
+        for linear in self.adapted(shape):
+            yield self.lora_rank, linear.inputs, linear.count
+            yield linear.outputs, self.lora_rank, linear.count
+        for tensor in self.lora_experts:
+            for width in (tensor.rows, tensor.columns):
+                yield tensor.experts * tensor.rank, width, tensor.count
 
     @property
     def towers_on_host(self) -> bool:

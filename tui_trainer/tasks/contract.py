@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from tui_trainer.losses.several_parts import Found
 
 
-Tell = Callable[[str], None]
-"""Told in a sentence what a person should know."""
+Notify = Callable[[str], None]
+"""Callback that shows a notice of one sentence to the user."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

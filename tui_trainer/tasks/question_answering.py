@@ -49,7 +49,7 @@ from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.token_ids import token_ids
 from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
-from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores, Tell
+from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Notify, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, normalised
@@ -143,7 +143,7 @@ class QuestionAnswering(Task):
         tokenizer: Tokenizer,
         dtype: torch.dtype,
         device: torch.device,
-        tell: Tell,
+        tell: Notify,
     ) -> PreTrainedModel:
         model = super().build_model(config, data, tokenizer, dtype, device, tell)
         setattr(model.config, _NULL, bool(data.details["unanswerable"]))

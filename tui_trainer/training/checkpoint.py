@@ -10,7 +10,7 @@ it as it is: weights are whole in their files. The optimizer's state may be in p
 import json
 import math
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -40,7 +40,7 @@ from tui_trainer.training.checkpoint_folder import PLAN, POSITION, CheckpointFol
 from tui_trainer.training.clock import Between
 from tui_trainer.training.components import Components
 from tui_trainer.training.job import Job
-from tui_trainer.training.optimizer import RunOptimizer, apart
+from tui_trainer.training.optimizer import apart
 from tui_trainer.training.position import Position
 from tui_trainer.training.ranks import ALONE, Ranks, sendable
 from tui_trainer.training.together import Box, box_of, fill, is_in_boxes, placed_as, whole, writes_part
@@ -351,7 +351,11 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     this model."""
     load_weights(checkpoint.path, components)
     with SavedTensors(shards.all_files_of(checkpoint.path, OPTIMIZER)) as saved:
-        components.optimizer.load_shards(_optimizer_state(saved, components.optimizer))
+        trained = components.optimizer.trained_by_name
+        of_parameters = groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of)
+        components.optimizer.load_shards(
+            {name: saved.like(name, trained.get(parameter)) for name in names} for parameter, names in of_parameters
+        )
     random = load_file(checkpoint.path / RANDOM)
     restore_random(random, components.ranks.number)
     components.mixed_precision.load_tensors(random)
@@ -359,12 +363,6 @@ def load_checkpoint(checkpoint: CheckpointFolder, components: Components) -> Pos
     if position.step != checkpoint.step:
         raise CheckpointError(f"{checkpoint.path.name} contains the training state of step {position.step}")
     return position
-
-
-def _optimizer_state(saved: SavedTensors, optimizer: RunOptimizer) -> Iterator[dict[str, Tensor]]:
-    """Of one parameter after the other."""
-    for parameter, names in groupby(sorted(saved.names, key=_parameter_of), key=_parameter_of):
-        yield {name: saved.like(name, optimizer.trained_by_name.get(parameter)) for name in names}
 
 
 def _parameter_of(name: str) -> str:

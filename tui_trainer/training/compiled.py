@@ -16,7 +16,7 @@ from tui_trainer.losses.several_parts import LossSum, Sums, no_terms
 from tui_trainer.models.towers import language_model
 from tui_trainer.planning.plan import Plan
 from tui_trainer.training.batches import Batches
-from tui_trainer.training.job import Tell
+from tui_trainer.training.job import ReportProblem
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.process import reason_to_fall_back
 from tui_trainer.units import format_seconds
@@ -57,7 +57,7 @@ def compiler() -> Iterator[None]:
         torch._dynamo.reset()
 
 
-def compile_layers(run: Trainable, tell: Tell) -> bool:
+def compile_layers(run: Trainable, tell: ReportProblem) -> bool:
     """Compile, and try a forward and backward pass with the first batch; what that costs is told, and so is a failure.
 
     Whether the layers are compiled now.
@@ -105,7 +105,7 @@ def require_graphs(before: int) -> None:
     raise RuntimeError(f"nothing was compiled: {reason}")
 
 
-def _mode(plan: Plan, tell: Tell) -> str | None:
+def _mode(plan: Plan, tell: ReportProblem) -> str | None:
     """As the config says. CUDA graphs reuse the memory of gradients, so these cannot be summed over several passes."""
     mode = plan.config.training.torch_compile_mode
     several = plan.packing.value or plan.gradient_accumulation_steps.value > 1 or plan.processes.value > 1
@@ -115,7 +115,7 @@ def _mode(plan: Plan, tell: Tell) -> str | None:
     return None if mode == "default" else mode
 
 
-def without_cuda_graphs(model: nn.Module, tell: Tell) -> None:
+def without_cuda_graphs(model: nn.Module, tell: ReportProblem) -> None:
     """For a run whose steps take several forward passes from now on, where they took one."""
     layers = [layer for layer in decoder_layers(model) if layer._compiled_call_impl is not None]
     if not layers:

@@ -36,7 +36,7 @@ from tui_trainer.training.batches import Batches, Layout, Prefetcher, windows
 from tui_trainer.training.clock import Clock, Communication
 from tui_trainer.training.compiled import compile_layers, decoder_layers
 from tui_trainer.training.fused_kernels import check_attention, fuse_adapters, use_kernels
-from tui_trainer.training.job import Job, Meter, Tell
+from tui_trainer.training.job import Job, Meter, ReportProblem
 from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision, keep_rotary_exact
 from tui_trainer.training.probes import packing_leaks
@@ -56,7 +56,12 @@ from tui_trainer.units import format_seconds
 
 
 def build_model(
-    job: Job, tokenizer: Any, device: torch.device, tell: Tell, ranks: Ranks = ALONE, meter: Meter | None = None
+    job: Job,
+    tokenizer: Any,
+    device: torch.device,
+    tell: ReportProblem,
+    ranks: Ranks = ALONE,
+    meter: Meter | None = None,
 ) -> Any:
     """The model before its first step, in training mode. Raises ConfigError when it cannot be what the plan says.
 
@@ -100,7 +105,7 @@ def build_model(
     return adapted
 
 
-def _decompose(taken_out: TakenOut, init: str, tell: Tell, ranks: Ranks, meter: Meter | None) -> None:
+def _decompose(taken_out: TakenOut, init: str, tell: ReportProblem, ranks: Ranks, meter: Meter | None) -> None:
     """The beginning of adapters that are a part of the weights; what a resumed run has of it is in its checkpoint.
 
     A stop cuts it short before the first step, but not in one of several processes, which begin alike.
@@ -124,7 +129,7 @@ def add_noise(model: Any, alpha: float) -> None:
     embeddings.register_forward_hook(neftune_post_forward_hook)
 
 
-def _tell_of_unsloth(model: nn.Module, tell: Tell) -> None:
+def _tell_of_unsloth(model: nn.Module, tell: ReportProblem) -> None:
     """Whether its kernels are in the model: it passes by what it does not know, without a word."""
     own, modules = unsloth.own_modules(model)
     sentence = f"Unsloth computes {own} of the {modules} modules of this model"
@@ -165,7 +170,7 @@ def checkpoint_activations(model: Any) -> None:
 class Components:
     """Model, loss, optimizer, precision and batches, as the plan says."""
 
-    def __init__(self, job: Job, tell: Tell, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
+    def __init__(self, job: Job, tell: ReportProblem, ranks: Ranks = ALONE, meter: Meter | None = None) -> None:
         """Raises ConfigError when the model cannot be what the plan says, RunError when other processes have other
         things.
         """
@@ -265,7 +270,7 @@ class Components:
             self.together = Replicas(self.model, self.trained_loss, self.optimizer, timed)
         self._ahead = self._prefetcher()
 
-    def _keep_layers(self, tell: Tell) -> None:
+    def _keep_layers(self, tell: ReportProblem) -> None:
         """All processes gather a layer together: none of them can leave one out by chance."""
         dropping = [module for module in self.model.modules() if getattr(module, "layerdrop", 0)]
         for module in dropping:
@@ -360,7 +365,7 @@ class Components:
             self._ahead.close()
         self.together.close()
 
-    def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: Tell) -> Kernels:
+    def _probed_kernels(self, layout: Callable[..., Layout], rows: Rows, tell: ReportProblem) -> Kernels:
         """Attention and fused kernels of libraries, where they compute what the model's own operations do."""
         kernels = self.plan.kernels.value
         attention = self.config.model.attn_implementation
@@ -373,7 +378,7 @@ class Components:
             check_attention(self, attention, batch, tell)
         return use_kernels(self, kernels, batch, tell)
 
-    def _compile_optimizer(self, tell: Tell) -> None:
+    def _compile_optimizer(self, tell: ReportProblem) -> None:
         if not self.optimizer.spec.compiles:
             return
         started = perf_counter()
@@ -382,16 +387,17 @@ class Components:
         message = f"the optimizer step of {self.optimizer.spec.label} was compiled in {seconds}"
         tell("compiled", message, "this time is not counted in any step")
 
-    def _packing(self, rows: Rows, tell: Tell) -> tuple[int, bool]:
+    def _packing(self, rows: Rows, tell: ReportProblem) -> tuple[int, bool]:
         """(width of packed rows or 0, whether attention goes by lengths): what the probe has shown not to leak."""
         if not self.plan.packing.value:
             return 0, False
-        width, reasons = self.plan.longest_row, dict[str, str]()
+        width, reasons, planned = self.plan.longest_row, dict[str, str](), self.plan.attention.kernel
         if varlen.goes_by_lengths(self.model):
             reasons[self.model.config._attn_implementation] = reason = self._leak_by_lengths(rows)
             if not reason:
                 return width, True
-        elif self._may_go_by_lengths():
+        elif planned == BY_LENGTHS or (not planned and self.device.type == "cuda" and self.mixed_precision.is_coarse):
+            # A plan of before attention was planned leaves it to the probe.
             for kernel in varlen.kernels(self.device, self.model):
                 if not (reason := varlen.switch_on(self.model, kernel)):
                     if not (reason := self._leak_by_lengths(rows)):
@@ -410,12 +416,6 @@ class Components:
         tell("not packed", message, "rows are padded instead; the steps and the results are the same")
         return 0, False
 
-    def _may_go_by_lengths(self) -> bool:
-        """As planned; a plan of before it was planned leaves it to the probe."""
-        if self.plan.attention.kernel:
-            return self.plan.attention.kernel == BY_LENGTHS
-        return self.device.type == "cuda" and self.mixed_precision.dtype != torch.float32
-
     def _leak_by_lengths(self, rows: Rows) -> str:
         """What the probe has against it; empty: nothing."""
         try:
@@ -423,7 +423,7 @@ class Components:
         except Exception as error:  # kernels raise whatever their parts raise: of heads, cards and arguments
             return reason_to_fall_back(error)
 
-    def _check_chunks(self, rows: Rows, tell: Tell) -> None:
+    def _check_chunks(self, rows: Rows, tell: ReportProblem) -> None:
         """Logits in chunks are computed beside the model: what it does to them has to be known."""
         if not self.plan.loss_chunk_tokens.value or not isinstance(self.loss, NextTokenLoss):
             return

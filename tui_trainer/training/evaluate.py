@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
-from tui_trainer.losses.several_parts import LossSum, NamedLoss, Sums, no_terms
+from tui_trainer.losses.several_parts import NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
@@ -97,42 +97,6 @@ def evaluate(
     return concluded(components, [observed]) if observed else None
 
 
-def observe(
-    components: Components,
-    batches: Iterable[MicroBatch],
-    go_on: Callable[[int], bool] = lambda rows: True,
-    spare: Callable[[], MicroBatch] | None = None,
-    terms: Mapping[str, Tensor] | None = None,
-) -> Observed | None:
-    """The part of `evaluate` that each of several processes does with its own rows. Where each has a part of the model,
-    all make as many forward passes: `spare` makes those of a process that has no more rows. `terms`: of a loss that
-    needs some (`terms_of_all`).
-    """
-    loss = components.loss
-    scorer = components.task.scorer(components.config, components.data, loss)
-    terms = no_terms(loss, components.device) if terms is None else terms
-    forward = scorer.observe if scorer else loss
-    found = _passes(components, forward, loss, Sums.of(loss), batches, go_on, spare, terms)
-    if not found or not scorer:
-        return found
-    seen = scorer.seen
-    if components.ranks.count > 1:
-        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
-    return replace(found, seen=seen)
-
-
-def observe_terms(
-    components: Components,
-    batches: Iterable[MicroBatch],
-    go_on: Callable[[int], bool] = lambda rows: True,
-    spare: Callable[[], MicroBatch] | None = None,
-) -> Observed | None:
-    """The same of what the loss needs to know of all rows before it can be measured of any."""
-    loss = components.loss
-    assert isinstance(loss, NamedLoss)
-    return _passes(components, loss.terms_of, loss.terms_of, Sums.of_terms(loss), batches, go_on, spare, {})
-
-
 class EvaluationGivenUp(Exception):
     """A stop has cut the passes short, in some process."""
 
@@ -157,19 +121,28 @@ def passes_of_all(
             return
 
 
-def _passes(
+def observe(
     components: Components,
-    forward: LossSum,
-    forward_spare: LossSum,
-    sums: Sums,
     batches: Iterable[MicroBatch],
-    go_on: Callable[[int], bool],
-    spare: Callable[[], MicroBatch] | None,
-    terms: Mapping[str, Tensor],
+    go_on: Callable[[int], bool] = lambda rows: True,
+    spare: Callable[[], MicroBatch] | None = None,
+    terms: Mapping[str, Tensor] | None = None,
+    *,
+    finds_terms: bool = False,
 ) -> Observed | None:
-    """What `forward` gives for all batches, added up; None: it was given up. A spare one is only computed, and no
-    scorer observes it."""
-    started, rows, is_stopped = perf_counter(), 0, False
+    """Return what one of several processes finds in its own rows; None if the evaluation was given up.
+
+    Where each process has a part of the model, all make as many forward passes: `spare` makes those of a process that
+    has no more rows, which are only computed. `finds_terms` computes what the loss needs to know of all rows before it
+    can be measured of any; `terms` are then those of all processes (`terms_of_all`).
+    """
+    loss, started, rows, is_stopped = components.loss, perf_counter(), 0, False
+    scorer = None if finds_terms else components.task.scorer(components.config, components.data, loss)
+    forward, sums = loss, Sums.of(loss)
+    if finds_terms:
+        assert isinstance(loss, NamedLoss)
+        forward, sums, terms = loss.terms_of, Sums.of_terms(loss), {}
+    terms = no_terms(loss, components.device) if terms is None else terms
 
     def is_over() -> bool:
         return is_stopped
@@ -180,10 +153,10 @@ def _passes(
             for item, is_own in passes_of_all(components, batches, spare, is_over):
                 batch = replace(item.to(components.device), terms=terms)
                 if not is_own:
-                    forward_spare(batch)
+                    forward(batch)
                     continue
                 sums.count([batch])
-                sums.add(forward(batch))
+                sums.add(scorer.observe(batch) if scorer else forward(batch))
                 rows += batch.samples
                 is_stopped = not go_on(rows)
     except EvaluationGivenUp:
@@ -191,8 +164,11 @@ def _passes(
     finally:
         components.model.train()
     read = torch.stack(list(sums.values.values())).tolist() if sums.values else []
+    seen = scorer.seen if scorer else []
+    if components.ranks.count > 1:
+        seen = [tuple(tensor.cpu() for tensor in one) for one in seen]
     values = dict(zip(sums.values, read, strict=True))
-    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started)
+    return Observed(values=values, counts=sums.counts, seconds=perf_counter() - started, seen=seen)
 
 
 def terms_of_all(components: Components, parts: Sequence[Observed]) -> dict[str, Tensor]:

@@ -21,7 +21,7 @@ from tui_trainer.planning.fused_kernels import LIBRARY, Kernels
 from tui_trainer.runs.events import ATTENTION_CHANGED
 from tui_trainer.training import fused_lora
 from tui_trainer.training.compiled import Trainable
-from tui_trainer.training.job import Tell
+from tui_trainer.training.job import ReportProblem
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.probes import reason_against
 from tui_trainer.training.process import reason_to_fall_back
@@ -54,7 +54,7 @@ def taken_back() -> Iterator[None]:
         _undo()
 
 
-def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tell) -> None:
+def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: ReportProblem) -> None:
     """Back to torch's kernel, or the model's own operations where it has none for it, where the library's cannot be
     loaded, or differs with the data's own padded rows. Whether it keeps packed documents apart is asked later, by
     `probes.py`."""
@@ -73,7 +73,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Tel
         tell(ATTENTION_CHANGED, f"{requested} is not used: {reason}", f"{own} is used instead; {hint}")
 
 
-def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell) -> Kernels:
+def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: ReportProblem) -> Kernels:
     """Those that are used from now on: `kernels` where they compute the same as the model's own operations, else none,
     which is told with the reason."""
     if kernels == "none":
@@ -98,7 +98,7 @@ def use_kernels(run: Trainable, kernels: Kernels, batch: MicroBatch, tell: Tell)
     return kernels
 
 
-def _fuse_loss(run: Trainable, tell: Tell) -> bool:
+def _fuse_loss(run: Trainable, tell: ReportProblem) -> bool:
     """Compute losses of chunks by Liger's kernel, where it computes what the formula does: whether it does now."""
     if not isinstance(run.loss, NextTokenLoss) or not run.loss.chunk_tokens:
         return False
@@ -113,7 +113,7 @@ def _fuse_loss(run: Trainable, tell: Tell) -> bool:
     return not reason
 
 
-def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: Tell) -> bool:
+def fuse_adapters(model: Any, mixed_precision: MixedPrecision, tell: ReportProblem) -> bool:
     """Whether LoRA layers are computed with their adapters from now on: where that is the same; else it is told."""
     if not fused_lora.switch_on(model):
         return False

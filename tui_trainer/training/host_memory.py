@@ -55,7 +55,9 @@ class HostMemoryWatch:
         left = memory.left_bytes
         if self._told_bytes is not None and left > 2 * self._told_bytes:
             self._told_bytes = None
-        seconds = self._seconds_left()
+        readings = list(self._readings)
+        found = [self._seconds_left_by(readings[-count:]) for count in (_FEWEST_READINGS, _READINGS)]
+        seconds = min((seconds for seconds in found if seconds is not None), default=None)
         soon = seconds is not None and seconds < _SOON_SECONDS and left < _LOW_SHARE * memory.total_bytes
         if not soon and left >= _NEARLY_NONE_SHARE * memory.total_bytes:
             return ""
@@ -64,13 +66,8 @@ class HostMemoryWatch:
         self._told_bytes = left
         return self._sentence(seconds)
 
-    def _seconds_left(self) -> float | None:
-        """Until nothing is left, as it falls now; None where it does not fall steadily."""
-        readings = list(self._readings)
-        found = [self._seconds_left_by(readings[-count:]) for count in (_FEWEST_READINGS, _READINGS)]
-        return min((seconds for seconds in found if seconds is not None), default=None)
-
     def _seconds_left_by(self, readings: Sequence[_Reading]) -> float | None:
+        """Return the seconds until nothing is left, as memory falls in these readings; None if it does not steadily."""
         if len(readings) < _FEWEST_READINGS:
             return None
         size = len(readings) // _PARTS

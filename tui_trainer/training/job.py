@@ -11,8 +11,8 @@ from tui_trainer.tasks.contract import Baselines
 from tui_trainer.training.checkpoint_folder import CheckpointFolder
 
 Reason = Literal["done", "early stopping", "stopped"]
-Tell = Callable[[str, str, str], None]
-"""Told what was not as planned: kind, message, what follows from it."""
+ReportProblem = Callable[[str, str, str], None]
+"""Callback for what is not as planned: its kind, a message, and what follows from it."""
 Meter = Callable[[str, int, str], Callable[[int], bool]]
 """For long work before the first step: what, how much there is, its unit; what it gives is told how much is done, and
 answers whether to go on."""

@@ -47,7 +47,6 @@ from tui_trainer.training.evaluate import (
     answer_scores,
     concluded,
     observe,
-    observe_terms,
     terms_of_all,
     write_text,
 )
@@ -279,9 +278,10 @@ class Session:
 
     def _evaluated(self, rows: Rows, scheduled: bool) -> Evaluation | None:
         """None: a stop has cut it short, or one row in a pass is too large."""
-        components, observing = self.components, observe
+        components = self.components
+        observing: Callable[..., Observed | None] = observe
         if isinstance(components.loss, NamedLoss) and components.loss.terms:
-            parts = self._observed(rows, scheduled, observe_terms)
+            parts = self._observed(rows, scheduled, partial(observe, finds_terms=True))
             if parts is None:
                 return None
             observing = partial(observe, terms=terms_of_all(components, parts))

@@ -7,7 +7,7 @@ waits for the device: sums, norms and times stay on it until `training/recorder.
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 
@@ -21,7 +21,6 @@ from tui_trainer.training.optimizer import RunOptimizer
 from tui_trainer.training.precision import MixedPrecision
 from tui_trainer.training.ranks import ALONE, Ranks
 from tui_trainer.training.together import Together
-from tui_trainer.training.window_terms import with_terms
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,8 +95,15 @@ def take_step(
     compute = together.forward or loss
     forwards: list[Span] = []
     if isinstance(loss, NamedLoss) and loss.terms:
-        before = clock.mark()
-        window = with_terms(loss, window, sums.counts, mixed_precision, ranks, together)
+        # What the loss has to know of the whole effective batch takes one more pass over it, without gradients.
+        before, terms = clock.mark(), Sums.of_terms(loss)
+        with together.looking(), mixed_precision.autocast():
+            for batch in window:
+                part = loss.terms_of(batch)
+                terms.add(idle_sums(part) if batch.is_idle else part)
+        terms.values, terms.counts = ranks.sum(terms.values), sums.counts
+        means = terms.means()
+        window = [replace(batch, terms=means) for batch in window]
         forwards.append((before, clock.mark()))
     for number, batch in enumerate(window, 1):
         before = clock.mark()

@@ -22,7 +22,6 @@ from tui_trainer.tuning.full import InParts, Method
 if TYPE_CHECKING:
     from torch import Tensor
 
-_ADAPTER = "default"
 # Of an adapted model: whether its config is another than that of the files which it was loaded from.
 _OTHER_CONFIG = "has_other_config"
 

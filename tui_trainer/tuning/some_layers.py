@@ -19,14 +19,12 @@ from tui_trainer.models.towers import tower_modules
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.tuning.full import Method
 from tui_trainer.tuning.lora import head_of
-from tui_trainer.worker.asking import WorkerFailed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 LAYERS_KEY = "tuning.trainable_layers"
 _BY_NUMBER = re.compile(r"(first|last)\s+(\d+)")
-_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -153,12 +151,8 @@ answers = Answers("count_trained", format_version=1)
 def planned_part(config: Mapping[str, Any], head: Head, labels: int, wanted: str) -> TrainedPart:
     """What of the model of a config.json trains. The first answer takes seconds. Raises ConfigError."""
     question = {"config": deciding_fields(config), "head": head, "labels": labels, "wanted": wanted}
-    try:
-        found = answers.ask(question)
-    except WorkerFailed as failure:
-        raise _wrong(
-            f"cannot be checked against the model: {failure.reason or failure}", "leave it empty to train all weights"
-        ) from None
+    message, hint = "cannot be checked against the model", "leave it empty to train all weights"
+    found = answers.ask_or_refuse(question, Problem(message=message, key=LAYERS_KEY, hint=hint))
     if "problem" in found:
         raise _wrong(found["problem"], found["hint"])
     return TrainedPart(**found)

@@ -13,7 +13,7 @@ QUESTIONS: Final = {
     "count_model": "tui_trainer.models.counting:answer",
     "rope_types": "tui_trainer.models.rope:answer",
     "count_trained": "tui_trainer.tuning.some_layers:answer",
-    "find_adapted": "tui_trainer.planning.adapted_parts:answer",
+    "find_adapted": "tui_trainer.planning.adapter_targets_child:answer",
     "find_routers": "tui_trainer.models.routers:answer",
     "dry_run": "tui_trainer.planning.memory.dry_run_child:answer",
     "try_machine": "tui_trainer.measure.trial:try_parts",

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 
 from tui_trainer.methods.optimizers import OPTIMIZERS
 from tui_trainer.models.four_bits import quantised_linears
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
-from tui_trainer.models.targets import adapter_parameters
 from tui_trainer.planning.training_setup import LayerBytes, TrainingSetup
 
 FLOAT, HALF = 4, 2
@@ -68,13 +68,10 @@ class Static:
 
     @property
     def trained(self) -> int:
-        setup = self.setup
-        return setup.trained_parameters or (self.shape.parameters if setup.method == "full" else self._adapters)
-
-    @property
-    def _adapters(self) -> int:
-        """Two narrow matrices for each adapted product."""
-        return adapter_parameters(self.setup.adapted(self.shape), self.setup.lora_rank) + self.setup.adapter_parameters
+        if known := self.setup.trained_parameters:
+            return known
+        is_whole = self.setup.method == "full"
+        return self.shape.parameters if is_whole else sum(map(prod, self.setup.adapter_matrices(self.shape)))
 
     @property
     def classes(self) -> int:
@@ -254,14 +251,7 @@ class Static:
         """Gradients between two passes: in fp32, whatever the weights are (`training/optimizer.py`)."""
         return FLOAT * self.trained
 
-    def loss(self, labels: int) -> MemoryPart:
-        """Logits, and what becomes of them."""
-        is_chunked = self.setup.chunks_loss(labels)
-        formula = "logits of a chunk, gradients of the hidden states and of the head"
-        formula = formula if is_chunked else "12 bytes x labels x vocabulary"
-        return MemoryPart("head and loss", self.loss_bytes(labels), formula)
-
-    def loss_bytes(self, tokens: int) -> int:
+    def loss(self, tokens: int) -> MemoryPart:
         """Logits, their log-softmax and two gradients: 12 bytes for each token and word of the vocabulary, or class.
 
         Behind a soft cap the tanh as well. In chunks: one chunk's logits in fp32 and what goes into the products, or
@@ -270,11 +260,13 @@ class Static:
         """
         chunk, vocabulary, width = self.setup.loss_chunk_tokens, self.classes, self.shape.hidden_size
         if not self.setup.chunks_loss(tokens):
-            return (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+            found = (12 + (self.compute_size if self._has_soft_cap else 0)) * tokens * vocabulary
+            return MemoryPart("head and loss", found, "12 bytes x labels x vocabulary")
         trains = self.setup.trains_head
         sums = FLOAT if tokens > chunk else self.compute_size
         head = (sums + self.compute_size) * vocabulary * width if trains else 0
-        return min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        found = min(chunk, tokens) * vocabulary * self._chunk_size + 2 * self.compute_size * tokens * width + head
+        return MemoryPart("head and loss", found, "logits of a chunk, gradients of the hidden states and of the head")
 
     @property
     def _chunk_size(self) -> int:
@@ -341,7 +333,9 @@ class ModelMemory(Static):
         """The same of adapters: the widened result, scaled, and added to that of the layer."""
         if not self.setup.has_adapter:
             return 0
-        widened = (x.outputs * x.count * self._share(x) for x in self.setup.adapted(self.shape))
+        # How many vectors a product is given for each token of the input.
+        vectors = {"source": 1.0, "target": self._answer_share, "row": 1 / self.row_tokens}
+        widened = (x.outputs * x.count * vectors[x.reads] for x in self.setup.adapted(self.shape))
         return int(3 * self.compute_size * sum(widened) / self.shape.layers)
 
     @property
@@ -354,10 +348,6 @@ class ModelMemory(Static):
     def _answer_share(self) -> float:
         """Tokens of an answer for each token of the input."""
         return self.setup.target_tokens / self.row_tokens
-
-    def _share(self, linear: Linear) -> float:
-        """How many vectors a product is given for each token of the input."""
-        return {"source": 1.0, "target": self._answer_share, "row": 1 / self.row_tokens}[linear.reads]
 
 
 def largest_parameter(shape: ModelShape) -> int:
@@ -376,7 +366,10 @@ def state_bytes(shape: ModelShape, setup: TrainingSetup, trained: int) -> int:
         return int(optimizer.hidden_state_bytes * hidden + optimizer.state_bytes * (trained - hidden))
     if not optimizer.factored_state:
         return int(optimizer.state_bytes * trained)
-    tensors = _adapters(shape, setup, trained) if setup.has_adapter else _weights(shape)
+    tensors = [*(setup.adapter_matrices(shape) if setup.has_adapter else _weights(shape))]
+    if setup.has_adapter and (rest := trained - sum(map(prod, tensors))):
+        # What else trains are modules that are saved, as wide as the layers.
+        tensors.append((max(rest, 0) // shape.hidden_size, shape.hidden_size, 1))
     found = FLOAT * sum(count * (rows + columns) for rows, columns, count in tensors)
     # Of those that train, as many of each size as of all.
     return found * trained // shape.parameters if setup.freezes_layers else found
@@ -393,16 +386,3 @@ def _weights(shape: ModelShape) -> Iterator[tuple[int, int, int]]:
         # Of a table that is known by its size alone, rows are as wide as the layers.
         rows = part.rows or (part.parameters_each // shape.hidden_size if part.is_embedding else 0)
         yield (rows, part.parameters_each // rows, part.count) if rows else (part.parameters_each, 0, part.count)
-
-
-def _adapters(shape: ModelShape, setup: TrainingSetup, trained: int) -> Iterator[tuple[int, int, int]]:
-    """Two matrices for each adapted layer; what else trains are modules that are saved, as wide as the layers."""
-    linears = setup.adapted(shape)
-    for linear in linears:
-        yield setup.lora_rank, linear.inputs, linear.count
-        yield linear.outputs, setup.lora_rank, linear.count
-    for tensor in setup.lora_experts:
-        for width in (tensor.rows, tensor.columns):
-            yield tensor.experts * tensor.rank, width, tensor.count
-    if rest := trained - adapter_parameters(linears, setup.lora_rank) - setup.adapter_parameters:
-        yield max(rest, 0) // shape.hidden_size, shape.hidden_size, 1

@@ -59,7 +59,7 @@ from tui_trainer.models.text_only import text_facts
 from tui_trainer.models.tokenizer import missing_frame, pieces_of, tokenizer_facts, tokens_per_character
 from tui_trainer.models.towers import refusals
 from tui_trainer.models.writing import keep_plain_settings, pad_token_id, row_padding_id, shaping_settings
-from tui_trainer.tasks.contract import InputReader, InputRow, Tell
+from tui_trainer.tasks.contract import InputReader, InputRow, Notify
 from tui_trainer.terminal.safe_text import one_line
 
 # What a trained model is asked about: the inputs in the rows of a table, whether or not there are answers beside them.
@@ -263,7 +263,7 @@ class StartsFromModel:
         tokenizer: Tokenizer,
         dtype: torch.dtype,
         device: torch.device,
-        tell: Tell,
+        tell: Notify,
     ) -> PreTrainedModel:
         """The model before the first step; stored weights are loaded to `device` tensor by tensor, and random ones come
         from torch's global generator, on the CPU: a seed gives the same ones on every device.

@@ -12,7 +12,7 @@ from tests.planning.families import kept_bytes
 from tests.tiny_models import tiny_model, tiny_model_with_towers
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError
-from tui_trainer.models.adapted_parts import find_adapted
+from tui_trainer.models.adapter_targets import find_adapted
 from tui_trainer.models.shape import shape_of
 from tui_trainer.models.targets import adapter_parameters, match_targets
 from tui_trainer.planning.memory.parts import ModelMemory

@@ -3,7 +3,7 @@ the worker, so that a plan counts what the run will train.
 
 That is so for a regular expression, for tensors of experts (one parameter for all of them, which no linear layer
 holds), and in families whose experts were linear layers in transformers 4: there peft makes other targets of names.
-`planning/adapted_parts.py` is what the worker does.
+`planning/adapter_targets_child.py` is what the worker does.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from tui_trainer.models.modules import Linear
 from tui_trainer.models.shape import ModelShape
 from tui_trainer.models.targets import MODULES_KEY
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.worker.asking import WorkerFailed
 
 PARAMETERS_KEY = "tuning.target_parameters"
 
@@ -68,7 +67,7 @@ def is_adapter(tensor_name: str) -> bool:
 answers = Answers("find_adapted", format_version=1)
 
 
-def asks_the_model(shape: ModelShape, tuning: TuningSection) -> bool:
+def needs_built_model(shape: ModelShape, tuning: TuningSection) -> bool:
     """Whether only the built model tells what is adapted."""
     return is_pattern(tuning.target_modules) or bool(tuning.target_parameters) or shape.has_grouped_experts
 
@@ -89,11 +88,8 @@ def find_adapted(config: Mapping[str, Any], shape: ModelShape, tuning: TuningSec
         "modules_to_save": saved,
     }
     key = PARAMETERS_KEY if tuning.target_parameters else MODULES_KEY
-    try:
-        found = answers.ask(question)
-    except WorkerFailed as failure:
-        message = f"the selected layers could not be looked up in the model: {failure.reason or failure}"
-        raise ConfigError(Problem(message=message, key=key, hint="list linear layers, separated by commas")) from None
+    message, hint = "the selected layers could not be looked up in the model", "list linear layers, separated by commas"
+    found = answers.ask_or_refuse(question, Problem(message=message, key=key, hint=hint))
     if "problems" in found:
         raise ConfigError([Problem(**problem) for problem in found["problems"]])
     uses = {linear.path: linear.uses for linear in shape.linears}

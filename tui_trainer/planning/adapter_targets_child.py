@@ -1,5 +1,5 @@
 """Which parts of a model peft gives a LoRA adapter, found out by having peft do it to a model without numbers: in the
-worker, for `models/adapted_parts.py`.
+worker, for `models/adapter_targets.py`.
 
 Source: peft 0.21: `check_target_module_exists` (a text is the whole of a module's path), `_inject_parameters` (a name
 is the end of a parameter's path), `_convert_peft_config_moe`.
@@ -17,7 +17,7 @@ from typing import Any, cast
 from tui_trainer.config.fields import is_pattern, names_in
 from tui_trainer.config.sections import TuningSection
 from tui_trainer.errors import ConfigError, Problem
-from tui_trainer.models.adapted_parts import PARAMETERS_KEY, ExpertTensor, is_adapter
+from tui_trainer.models.adapter_targets import PARAMETERS_KEY, ExpertTensor, is_adapter
 from tui_trainer.models.counting import empty_model, fake_tensors, is_product, model_config
 from tui_trainer.models.heads import Head
 from tui_trainer.models.modules import Linear, Reads, place_in_block
