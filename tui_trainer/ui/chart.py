@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from operator import attrgetter, itemgetter
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from tui_trainer.runs.events import GAUGES, EvalDone, GaugesRead
 from tui_trainer.runs.result import baselines_of
 from tui_trainer.runs.state import RunState
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, title_rule, width_of
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, fit, next_of, title_rule, width_of
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import GIB, Figure, Unit, format_count, format_seconds, plotted
 
@@ -402,7 +402,6 @@ _TICKS_TALL: Final = 5
 # A chart lower than this has its x labels within the axis.
 _LABELS_FROM: Final = 11
 _TAIL_HALVINGS = 2
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -706,11 +705,6 @@ class _Picture:
 
 
 _ALL = ChartView()
-
-
-def next_of(choices: Sequence[T], present: T) -> T:
-    """The first one behind the last one, and where `present` is none of them."""
-    return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
 class LossChart(Pane):

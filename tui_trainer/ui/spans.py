@@ -9,7 +9,7 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
@@ -26,6 +26,7 @@ Role = Literal[
 ]  # fmt: skip
 # There is room for an indent and an ellipsis.
 _NARROWEST = 3
+T = TypeVar("T")
 Span = tuple[str, Role]
 Line = list[Span]
 
@@ -126,6 +127,11 @@ def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
     return [*cut, (set_cell_size(ellipsis, min(width, cell_len(ellipsis))), role)]
 
 
+def cursor_line(line: Line) -> Line:
+    """Return the line as it looks while its row is the chosen one."""
+    return [(text, "cursor") for text, _ in line]
+
+
 def pad(text: str, width: int) -> str:
     """The text in exactly `width` cells, cut without a sign when it is longer."""
     return set_cell_size(text, width)
@@ -199,6 +205,11 @@ def harmless(line: Line, width: int) -> Line:
     if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
         return line
     return fit([(one_line(text), role) for text, role in line], width)
+
+
+def next_of(choices: Sequence[T], present: T) -> T:
+    """Return the choice behind `present`: the first one behind the last one, and where `present` is no choice."""
+    return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
 def text_of(lines: Iterable[Line]) -> str:

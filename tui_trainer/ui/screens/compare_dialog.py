@@ -29,7 +29,6 @@ from tui_trainer.ui.chart import (
     column_of,
     metric_of,
     metrics_of,
-    next_of,
     row_of,
     settle,
     with_y_axis,
@@ -37,7 +36,7 @@ from tui_trainer.ui.chart import (
 )
 from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.screens.runs_view import SIGNS
-from tui_trainer.ui.spans import Glyphs, Line, Role, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, next_of, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 

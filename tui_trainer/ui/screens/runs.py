@@ -15,7 +15,6 @@ from typing import ClassVar, Final, TypeVar
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import ScreenResume
-from textual.widgets import DataTable
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
@@ -36,15 +35,17 @@ from tui_trainer.ui.run_dialogs import show_and_try
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
 from tui_trainer.ui.screens.runs_view import (
     RunsModel,
-    RunsTable,
     detail_lines,
     difference_lines,
     empty_words,
     run_before,
+    run_row,
+    run_titles,
     summary,
 )
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
+from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -110,7 +111,7 @@ class RunsPage(FilteredPage, ListPage):
     filter_words = "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
-    table: RunsTable
+    table: LineList
     chart: LossChart
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     ACTS: ClassVar[dict[str, Callable[[RunsPage], object]]] = {
@@ -130,9 +131,12 @@ class RunsPage(FilteredPage, ListPage):
         super().__init__(bench)
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
-        self.table = RunsTable(self.model, _now)
-        start_key = partial(bench.app.key_of, "app.start")
-        self._empty = Pane(lambda *_: [[(f"   {empty_words(self.model, start_key())}", "dim")]], id="empty")
+        self.table = LineList(
+            lambda place, width: run_row(self.model, place, _now(), width, bench.glyphs),
+            lambda: (len(self.model.shown), self.model.place),
+            titles=lambda width: run_titles(self.model, width, bench.glyphs),
+            empty=lambda: empty_words(self.model, bench.app.key_of("app.start")),
+        )
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
@@ -146,7 +150,6 @@ class RunsPage(FilteredPage, ListPage):
         with Container(id="workspace"):
             with Container(id="list"):
                 yield self.table
-                yield self._empty
                 yield self._filter
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
@@ -154,15 +157,11 @@ class RunsPage(FilteredPage, ListPage):
                 yield Pane(self._differences, id="differences")
         yield self._below
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.watch(self.table, "scroll_y", self._below.redraw, init=False)
+    def on_line_list_scrolled(self) -> None:
+        self._below.redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
-            self._empty.display = not self.model.shown
-            self.table.display = bool(self.model.shown)
-            self.table.redraw()
             self._show_chosen()
             super().redraw()
 
@@ -268,14 +267,14 @@ class RunsPage(FilteredPage, ListPage):
             if monotonic() > until:
                 return
 
-    def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
         self.bench.app.draw()
 
-    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.model.sort_by(str(message.column_key.value))
+    def on_line_list_title_clicked(self, message: LineList.TitleClicked) -> None:
+        self.model.sort_by(message.name)
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
