@@ -309,7 +309,7 @@ class ConfigFileDialog(ChoiceOfPath):
         except OSError as error:
             return [system_reason(error)]
 
-    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
         rows = known if isinstance(known, list) else ["reading ..."]
         return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
 

@@ -263,9 +263,11 @@ class FieldDialog(Dialog):
 class SearchDialog(FieldDialog, Generic[T]):
     """A line of text that narrows a list, the list, and what is known about its chosen row."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
         super().__init__("")
-        self.list: ChoiceList[T] = ChoiceList(self.row, empty=self.words_for_none)
+        self.list: ChoiceList[T] = ChoiceList(
+            self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none
+        )
 
     def row(self, row: T, width: int) -> Line:
         """A row behind the pointer."""

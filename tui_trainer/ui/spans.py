@@ -15,6 +15,7 @@ from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.keymap import in_keys
+from tui_trainer.units import format_bytes
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
@@ -26,6 +27,7 @@ Role = Literal[
 ]  # fmt: skip
 # There is room for an indent and an ellipsis.
 _NARROWEST = 3
+_BAR_CELLS = 24
 T = TypeVar("T")
 Span = tuple[str, Role]
 Line = list[Span]
@@ -79,6 +81,13 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     full, part = divmod(round(min(max(share, 0.0), 1.0) * width * steps), steps)
     drawn = glyphs.eighths[-1] * full + glyphs.eighths[part].strip()
     return drawn + glyphs.bar_empty * (width - len(drawn))
+
+
+def progress_line(what: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
+    """`████····  reading, 3 of 10 rows`: how far a piece of work is, with foreign words made safe."""
+    show = format_bytes if unit == "bytes" else "{:,.0f}".format
+    amount = f"{show(done)} of {show(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
+    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(what)}, {amount}", "text")], width)
 
 
 def sparkline(

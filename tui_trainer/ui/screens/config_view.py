@@ -41,7 +41,8 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.wording import UNDER_A_MINUTE, planned_time
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
-from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
+from tui_trainer.ui.widgets.lists import MARK_CELLS
+from tui_trainer.ui.widgets.settings_table import ListRow, preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
 

@@ -28,7 +28,7 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
-from tui_trainer.ui.export_dialogs import ExportDialog, ExportMarkedDialog
+from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import show_and_try
@@ -382,10 +382,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_export(self) -> None:
         folders = [RunFolder(path) for path in self.model.marked]
-        several = len(folders) > 1
-        one = folders[0] if folders else self.folder
-        dialog = ExportMarkedDialog(self.bench, folders) if several else ExportDialog(self.bench, one)
-        self.bench.app.open(dialog)
+        self.bench.app.open(ExportDialog(self.bench, folders or [self.folder]))
 
     def action_tags(self) -> None:
         one = self._chosen

@@ -167,7 +167,7 @@ class TrainPage(FilteredPage):
         "stop": lambda page: offer_stop(page.bench),
         "detach": lambda page: offer_detach(page.bench),
         "try_model": lambda page: offer_try(page.bench),
-        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.run.folder)),
+        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, [page.run.folder])),
         "report": lambda page: page.copy_path(page.run.folder.report),
         "more": lambda page: page.offer_more(),
         "doctor": lambda page: page.bench.app.open(DoctorDialog(page.bench, page.run)),
