@@ -18,7 +18,7 @@ from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.screens.config_view import settings_count
+from tui_trainer.ui.screens.config_model import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section

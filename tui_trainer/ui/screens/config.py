@@ -20,7 +20,8 @@ from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
 from tui_trainer.ui.screens import config_dialogs as dialogs
 from tui_trainer.ui.screens import config_files as files
-from tui_trainer.ui.screens.config_view import ConfigModel, ConfigPanes, Editor, name_cells
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
+from tui_trainer.ui.screens.config_view import ConfigPanes
 from tui_trainer.ui.screens.recipe_dialog import RecipeDialog
 from tui_trainer.ui.spans import Line, pad
 from tui_trainer.ui.widgets.fields import ChoiceField, LineField

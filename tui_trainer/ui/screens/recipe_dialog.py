@@ -16,7 +16,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
-from tui_trainer.ui.screens.config_view import name_cells, settings_count
+from tui_trainer.ui.screens.config_model import name_cells, settings_count
 from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
