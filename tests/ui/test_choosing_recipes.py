@@ -72,7 +72,8 @@ async def test_letters_after_a_slash_narrow_the_list_until_escape_and_enter_take
         await screens.press("2", "p")
         await settled(screens)
         await screens.press("/", *"sentim", "k")
-        await screens.until(lambda: chooser(screens).list.rows == [])  # letters that are keys elsewhere are letters here
+        # Letters that are keys elsewhere are letters here.
+        await screens.until(lambda: chooser(screens).list.rows == [])
         await screens.shows("no matching recipes", "Enter done")
         await screens.press("enter", "enter")
         assert isinstance(screens.app.screen, RecipeDialog), "there is nothing to take"

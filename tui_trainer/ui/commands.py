@@ -248,8 +248,7 @@ class ImportedDialog(Dialog):
 
         def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
             self._found, self._refused, self._problems = result
-            if self.is_attached:
-                self.redraw()
+            self.redraw()
 
         self._bench.background.do("import", read, answered, "import")
 

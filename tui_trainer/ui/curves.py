@@ -1,7 +1,7 @@
 """What of a run can be drawn: its metrics, and the points of one, smoothed and reduced to the columns of a chart.
 
-All points are reduced anew at each draw: numpy passes over 100,000 of them in a few milliseconds, at any zoom, and there
-is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried on.
+All points are reduced anew at each draw: numpy passes over 100,000 of them in a few milliseconds, at any zoom, and
+there is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried on.
 """
 
 from __future__ import annotations

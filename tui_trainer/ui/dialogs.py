@@ -151,8 +151,10 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         return ()
 
     def redraw(self) -> None:
-        for pane in self.query(Pane):
-            pane.redraw()
+        """Draw what has changed; nothing is drawn before it is shown, and after it was closed."""
+        if self.is_attached:
+            for pane in self.query(Pane):
+                pane.redraw()
 
     def take_key(self, event: Key) -> bool:
         """Do what the key means; whether it is done with."""
@@ -265,9 +267,7 @@ class SearchDialog(FieldDialog, Generic[T]):
 
     def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
         super().__init__("")
-        self.list: ChoiceList[T] = ChoiceList(
-            self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none
-        )
+        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
 
     def row(self, row: T, width: int) -> Line:
         """A row behind the pointer."""
@@ -298,8 +298,7 @@ class SearchDialog(FieldDialog, Generic[T]):
     def choose(self, place: int) -> None:
         self.list.show(self.list.rows, place)
         self.on_choice()
-        if self.is_attached:
-            self.redraw()
+        self.redraw()
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.choose(message.place)
@@ -344,5 +343,5 @@ class TextDialog(FieldDialog):
         self._refusal, self._waits = refusal, False
         if not refusal:
             self.close()
-        elif self.is_attached:
+        else:
             self.redraw()

@@ -122,8 +122,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
             def looked(known: object) -> None:
                 self._known[value] = known
-                if self.is_attached:
-                    self.redraw()
+                self.redraw()
 
             self._bench.background.do(_PREVIEW, lambda: self.look(value), looked, _PREVIEW)
         if text and self._completed[0] != text:

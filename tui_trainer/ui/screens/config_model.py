@@ -1,5 +1,5 @@
-"""The Config screen without a screen: which rows its table has, what is typed into one of them, and what is changed in the
-document.
+"""The Config screen without a screen: which rows its table has, what is typed into one of them, and what is changed
+in the document.
 
 Methods that change something return a sentence for the message line where there is something to say.
 """

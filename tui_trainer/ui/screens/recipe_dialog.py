@@ -31,8 +31,8 @@ _FITS: Final = "recipes that fit"
 class RecipeDialog(SearchDialog[str | Profile]):
     """Recipes that match the filter below the titles of their tasks; those that go with model and data first.
 
-    Which of them do, and what of a recipe does not suit model and data, is found out behind the keys: until then all are
-    shown as they are written, and `waiting` says for what.
+    Which of them do, and what of a recipe does not suit model and data, is found out behind the keys: until then all
+    are shown as they are written, and `waiting` says for what.
     """
 
     heading = "Choose a recipe"
@@ -44,7 +44,6 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
         """Raises ConfigError where a recipe cannot be read."""
-        # The title of a task is in sight with its first recipe.
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
         self.field.placeholder, self.field.display = "name, title or task", False

@@ -292,7 +292,8 @@ def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Gly
     one, columns = model.shown[place], model.columns(width)
     usual: Role = "text" if one.is_run else "dim"
     cells, age = _name_cells(width, columns), age_words(one, now)
-    line: Line = [(f"{model.sign(one.path, glyphs)} {pad(cut_inside(one_line(one.name), cells, glyphs), cells)}", usual)]
+    name = pad(cut_inside(one_line(one.name), cells, glyphs), cells)
+    line: Line = [(f"{model.sign(one.path, glyphs)} {name}", usual)]
     for title, size in columns:
         column = COLUMNS[title]
         text = one_line(column.text(one, age, size, glyphs)) if one.is_run or not column.of_runs else ""

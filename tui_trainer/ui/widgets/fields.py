@@ -1,8 +1,8 @@
 """Fields of a screen that take text or a choice. While one has the focus every key is its own, and no action's.
 
-What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()` and
-`action_cancel()`. The application hands each key to `take_key` itself, not by a message: what a key does has been done
-before the next key is looked at.
+What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()`
+and `action_cancel()`. The application hands each key to `take_key` itself, not by a message: what a key does has been
+done before the next key is looked at.
 """
 
 from collections.abc import Callable

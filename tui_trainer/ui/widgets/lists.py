@@ -17,12 +17,12 @@ VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
 
 
 class LineList(Pane):
-    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen; `lead`
-    says of a place whether the line above is to be in sight with it; `is_heading` that it cannot be chosen; `titles` are
-    names of columns and what stands for them above the rows; `empty()` is shown where there is no row.
+    """`draw_row(place, width)` gives the line of a place; `extent()` how many there are, and which is chosen;
+    `is_heading` says that one cannot be chosen, and is in sight with the one below it; `titles` are names of columns
+    and what stands for them above the rows; `empty()` is shown where there is no row.
 
-    Keys are for the page, which chooses. A click chooses, a double click opens, one on a title sends its name, the wheel
-    scrolls.
+    Keys are for the page, which chooses. A click chooses, a double click opens, one on a title sends its name, the
+    wheel scrolls.
     """
 
     ALLOW_SELECT = False
@@ -43,7 +43,7 @@ class LineList(Pane):
 
     def __init__(
         self, draw_row: Callable[[int, int], Line], extent: Callable[[], tuple[int, int]], *,
-        lead: Callable[[int], bool] = lambda _: False, is_heading: Callable[[int], bool] = lambda _: False,
+        is_heading: Callable[[int], bool] = lambda _: False,
         titles: Callable[[int], Sequence[tuple[str, Span]]] | None = None, empty: Callable[[], str] = str,
         id: str | None = None,
     ) -> None:  # fmt: skip
@@ -54,7 +54,7 @@ class LineList(Pane):
             return [*([[span for _, span in titles(width)]] if titles else []), *rows]
 
         super().__init__(draw, id=id)
-        self._extent, self._lead, self._is_heading, self._titles = extent, lead, is_heading, titles
+        self._extent, self._is_heading, self._titles = extent, is_heading, titles
         self._top, self._followed = 0, -1
 
     @property
@@ -63,7 +63,8 @@ class LineList(Pane):
         if chosen != self._followed and height > 0:
             # The wheel may leave the chosen line behind; a key brings it back.
             self._followed = chosen
-            self._top = min(max(self._top, chosen - height + 1), chosen - self._lead(chosen))
+            is_first = 0 < chosen < count and self._is_heading(chosen - 1)
+            self._top = min(max(self._top, chosen - height + 1), chosen - is_first)
         self._top = max(min(self._top, count - height), 0)
         return range(self._top, min(self._top + max(height, 0), count))
 
@@ -131,9 +132,8 @@ class ChoiceList(LineList, Generic[T]):
             return is_heading(self.rows[place])
 
         super().__init__(
-            self._line, lambda: (len(self.rows), self.place), is_heading=heads, titles=titles, empty=empty, id=id,
-            lead=lambda place: place > 0 and heads(place - 1),
-        )  # fmt: skip
+            self._line, lambda: (len(self.rows), self.place), is_heading=heads, titles=titles, empty=empty, id=id
+        )
         self.rows: Sequence[T] = ()
         self.place = 0
         self._draw_choice, self._wraps = draw, wraps

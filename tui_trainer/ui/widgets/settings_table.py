@@ -121,8 +121,6 @@ class SettingsTable(Area):
             self._line,
             # What stands below the last setting is in sight with it.
             lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
-            # The heading is to be in sight with the first setting of its group.
-            lead=lambda place: 0 < place <= len(self.rows) and not self.rows[place - 1].key,
             is_heading=lambda place: not self.rows[place].key and place < self._last,
             empty=lambda: self.empty,
         )
