@@ -386,60 +386,54 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_tags(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("Words to filter by (`#word`). Leave empty to remove all tags.", "dim"), ""]
-        self._ask_for_label(f"Tags of {one.name}", rows, " ".join(one.tags), parsed_tags, "tags")
+        words = "Words to filter by (`#word`). Leave empty to remove all tags."
+        tags = " ".join(one.tags)
+        self._ask_for(f"Tags of {one.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
 
     def action_note(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("One line. Leave empty to remove the note.", "dim"), ""]
-        self._ask_for_label(f"Note on {one.name}", rows, one.note, parsed_note, "note")
+        words = "One line. Leave empty to remove the note."
+        self._ask_for(f"Note on {one.name}", words, one.note, lambda text: partial(label, note=parsed_note(text)))
 
-    def _ask_for_label(
-        self, heading: str, rows: Sequence[Row], text: str, parse: Callable[[str], object], name: str
-    ) -> None:
+    def _ask_for(
+        self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
+        done: Callable[[T], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """Ask for a text about the chosen run, and do behind the keys what `parse` makes of it, which may refuse it."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
             try:
-                parsed = parse(text)
+                work = parse(text)
             except InputError as error:
                 return one_line(f"{error.problems[0].message}; {error.problems[0].hint}".removesuffix("; "))
-            work = partial(_tried, lambda path: label(path, **{name: parsed}), path)  # type: ignore[arg-type]
-            self.bench.background.do(f"label {path}", work, labelled)
+            self.bench.background.do(f"label {path}", partial(_tried, work, path), answered)
             return None
 
-        def labelled(answer: object) -> None:
+        def answered(answer: T | str) -> None:
             dialog.answered(answer if isinstance(answer, str) else "")
-            if isinstance(answer, str) and dialog.is_closed:
+            if not isinstance(answer, str):
+                done(answer)
+            elif dialog.is_closed:
                 self.bench.tell(answer, "bad")
             self._read()
+            self.bench.app.draw()
 
-        dialog = TextDialog(heading, rows, text, accept)
+        dialog = TextDialog(heading, [(words, "dim"), ""], text, accept)
         self.bench.app.open(dialog)
 
     def action_rename(self) -> None:
-        path = self._chosen.path
-        rows: list[Row] = [("The run folder is renamed as well.", "dim"), ""]
-        dialog = TextDialog(f"Rename {path.name}", rows, path.name, lambda name: self._rename(path, name, dialog))
-        self.bench.app.open(dialog)
-
-    def _rename(self, path: Path, name: str, dialog: TextDialog) -> None:
-        bench, name = self.bench, name.strip()
+        path, bench = self._chosen.path, self.bench
         own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
 
-        def work() -> Problem | str | None:
+        def rename(name: str, path: Path) -> tuple[str, Problem | None]:
             if own is not None:
                 # To its end, where its journal still lies: the shell is told how it ended.
                 own.look()
-            return _tried(lambda path: at_rest.rename(path, name), path)
+            return name, at_rest.rename(path, name)
 
-        def renamed(problem: Problem | str | None) -> None:
-            dialog.answered(problem if isinstance(problem, str) else "")
-            if isinstance(problem, str):
-                if dialog.is_closed:
-                    bench.tell(problem, "bad")
-                    bench.app.draw()
-                return
+        def renamed(answer: tuple[str, Problem | None]) -> None:
+            name, problem = answer
             bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
             self.model.path = path.with_name(name)
             if own is not None:
@@ -447,10 +441,9 @@ class RunsPage(FilteredPage, ListPage):
                 own.folder = RunFolder(self.model.path)
             if bench.run is not None and bench.run.folder.root == path:
                 bench.attach_to(RunFolder(self.model.path), go=False)
-            self._read()
-            bench.app.draw()
 
-        bench.background.do(f"rename {path}", work, renamed)
+        words = "The run folder is renamed as well."
+        self._ask_for(f"Rename {path.name}", words, path.name, lambda name: partial(rename, name.strip()), renamed)
 
     def action_delete(self) -> None:
         runs = self.model.marked_runs or [self._chosen]
