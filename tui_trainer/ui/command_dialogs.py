@@ -27,12 +27,12 @@ Draw = Callable[[Any, int, Glyphs], list[Line]]
 
 
 def rows_as_text(texts: Sequence[str], width: int) -> list[Line]:
-    """With their blanks, as those of tables, which are made for the width; sentences may be longer."""
+    """Return rows of tables with their blanks, and sentences that are longer than the width in several lines."""
     return [[(row, "text")] for text in texts for row in rows_of(one_line(text), width) or [""]]
 
 
 def _newest_lines(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
-    """The newest sentence stands below, as what it does now."""
+    """Return what the command has reported; while it runs its newest sentence stands below, as what it does now."""
     earlier = process.lines[:-1] if process.alive else process.lines
     return [line for text in earlier[-_SHOWN:] for line in paragraph(text, width)]
 
@@ -45,7 +45,7 @@ class CommandDialog(Dialog):
         self, bench: Workbench, command: Measurement[Any] | Tool, heading: str, result: Draw, *,
         so_far: Draw = _newest_lines, about: Sequence[str] = (), apply: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
-        """`about` is said before it begins; `apply` are words for its patch: on the key, and for undo."""
+        """Show a command. `about` is said before it begins; `apply` are words for its patch: on the key, and for undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
         self._result, self._so_far, self._about, self._apply = result, so_far, about, apply
@@ -114,7 +114,7 @@ class CommandDialog(Dialog):
         return True
 
     def start(self) -> str:
-        """Why it does not begin; empty: it goes on."""
+        """Start the command. Return why it cannot be started, or an empty string."""
         other = self.bench.measurement_beside(self.command) if self.command.measures else None
         return f"{other.what} is still running and would distort the measurement" if other else self.command.start()
 
@@ -131,7 +131,7 @@ def open_tool(
     bench: Workbench, tool: Tool, heading: str, about: Sequence[str] = (),
     show: Callable[[Mapping[str, Any], int], list[str]] = lambda _, width: [],
 ) -> None:  # fmt: skip
-    """The box of a command; that of the same command once more where it goes on, with its result where it is over."""
+    """Open the box of a command. A command that still runs, or has ended, is shown rather than started again."""
 
     def result(process: JsonProcess, width: int, _: Glyphs) -> list[Line]:
         lines = rows_as_text(show(process.result or {}, width), width)

@@ -136,7 +136,7 @@ def _ask_name(
 
 
 def _agreed_tool(bench: Workbench, what: str, heading: str, arguments: Sequence[str], done: str) -> None:
-    """A command that says what it would do, and does it once that is agreed to."""
+    """Open the box of a command that says what it would do, and does it after the user has confirmed."""
     tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: done)
     open_tool(bench, tool, heading, show=lambda result, _: result["words"])
 

@@ -257,7 +257,7 @@ def metrics_of(state: RunState) -> dict[str, Metric]:
 
 
 def metric_of(state: RunState, name: str) -> Metric | None:
-    """The same by its name; what every run has is found without a look at all evaluations."""
+    """Return a metric by its name. What every run has is found without a look at all evaluations."""
     return METRICS.get(name) or metrics_of(state).get(name)
 
 

@@ -270,7 +270,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
 
     def row(self, row: T, width: int) -> Line:
-        """A row behind the pointer."""
+        """Return what stands in a row, behind the pointer."""
         raise NotImplementedError
 
     def about(self, width: int, height: int) -> list[Line]:
@@ -284,7 +284,7 @@ class SearchDialog(FieldDialog, Generic[T]):
         return "No matches"
 
     def on_choice(self) -> None:
-        """Another row may be the chosen one."""
+        """Do what follows from the choice, which may be another row than before."""
 
     def inside(self) -> Iterable[Widget]:
         yield self.field

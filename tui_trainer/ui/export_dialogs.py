@@ -88,7 +88,7 @@ class ExportDialog(Dialog):
 
     @property
     def _process(self) -> ExportProcess | None:
-        """The export of the only run."""
+        """The export of the run; None if there are several runs, or none of this run's has been started."""
         export = self._bench.exports.process
         return export if export is not None and [export.run] == list(self._folders) else None
 

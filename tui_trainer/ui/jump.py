@@ -34,7 +34,7 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Keys, screens, rows, headings of columns and fields that are in sight, line by line."""
+    """Return the keys, screens, rows, titles of columns and fields that are in sight, line by line."""
     found: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
         seen = widget.region.intersection(widget.parent.region) if isinstance(widget.parent, Widget) else widget.region

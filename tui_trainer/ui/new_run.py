@@ -62,11 +62,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
         self._known: dict[str, object] = {}
 
     def look(self, value: str) -> object:
-        """What is to be known of a value; in another thread."""
+        """Return what is to be known of a value. It is called in another thread."""
         raise NotImplementedError
 
     def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """`known` is what `look` has found; None: not yet."""
+        """Return what is known of a value: the result of `look`, or None while that is awaited."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
@@ -98,7 +98,7 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def value(self) -> str:
-        """The chosen one, or what was typed where nothing goes with it."""
+        """The chosen value, or the typed text if nothing goes with it."""
         return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
     def words_for_none(self) -> str:

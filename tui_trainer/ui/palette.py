@@ -78,7 +78,7 @@ class Palette(SearchDialog[Hit]):
     keys: Sequence[tuple[str, str]] = (("enter", "select"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, heading: str, commands: Sequence[Command], back: Callable[[], object] | None = None) -> None:
-        """`back` is done where none is taken."""
+        """Show the commands. `back` is called if the palette is closed without one."""
         super().__init__()
         self.heading, self._commands, self._back = heading, commands, back
         self._search = FuzzySearch()
@@ -89,11 +89,11 @@ class Palette(SearchDialog[Hit]):
 
     @property
     def chosen(self) -> Command | None:
-        """None where nothing has the letters."""
+        """The chosen command; None if nothing has the letters."""
         return self.list.chosen[0] if self.list.chosen else None
 
     def add(self, commands: Sequence[Command]) -> None:
-        """What is known later."""
+        """Add commands that are known later, such as the runs on a slow disk."""
         self._commands = [*self._commands, *commands]
         if self.field.value and not self.is_closed:
             self.narrow()

@@ -53,7 +53,7 @@ class Tick:
 
 
 def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
-    """The range to draw `low` to `high` in: the present one while they fit into it and fill most of it."""
+    """Return the range to draw `low` to `high` in: the present one while they fit into it and fill most of it."""
     fits = present is not None and present.low <= low and high <= present.high
     if present is not None and fits and high - low >= _KEPT_FILL * present.span:
         return present
@@ -173,7 +173,7 @@ def x_axis(
 
 
 def _merged(cells: Iterable[Span]) -> Line:
-    """Neighbours of one role as one span."""
+    """Join neighbours of one role into one span."""
     return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
 
 

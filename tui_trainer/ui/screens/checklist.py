@@ -177,13 +177,13 @@ class ChecklistPage(ListPage):
         self._show_list()
 
     def _sort(self) -> None:
-        """The worst first and chosen, what does not apply last; within a status in the order of the checks."""
+        """Put the worst first and choose it, what does not apply last; a status has the order of the checks."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
         self._order = {finding.name: place for place, finding in enumerate(self._findings)}
         self._list.show(())
 
     def _show_list(self) -> None:
-        """What is listed now. The pointer stays on its check, or goes to the one that took its place."""
+        """List what is wanted. The pointer stays on its check, or goes to the one that took its place."""
         rows = [finding for finding in self._findings if finding.is_open or not self._open_only]
         before = self._order.get(self._list.chosen.name, 0) if self._list.chosen else 0
         places = (place for place, one in enumerate(rows) if self._order[one.name] >= before)

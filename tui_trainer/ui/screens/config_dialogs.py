@@ -53,7 +53,7 @@ def sizes(bench: Workbench) -> None:
 
 
 def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line]:
-    """The sizes of a step as a curve of rows a second, and in numbers."""
+    """Return the sizes of a step as a curve of rows a second, and in numbers."""
     from tui_trainer.bench.effective_batches import sizes_table
     from tui_trainer.lines.plan_and_events import table_lines
 

@@ -43,7 +43,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
     """
 
     def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
-        """Raises ConfigError where a recipe cannot be read."""
+        """List the recipes. Raises ConfigError where one cannot be read."""
         super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
         self._bench, self._document, self._keeps_own = bench, document, True
         self.field.placeholder, self.field.display = "name, title or task", False
@@ -68,7 +68,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.focused is self.field
 
     def misfit(self, name: str) -> str:
-        """Why a recipe does not go with the user's model and data; empty where it does, or it is not known yet."""
+        """Return why a recipe does not go with the user's model and data; empty where it does, or it is not known yet."""
         return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
@@ -81,7 +81,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.waiting
 
     def _find_fits(self) -> None:
-        """What each recipe would become on top of the user's own values, and whether it goes with them."""
+        """Find what each recipe would become on top of the user's own values, and whether it goes with them."""
         document, names, keeps_own = self._document, tuple(self._recipes), self._keeps_own
 
         def find() -> dict[str, tuple[LoadedConfig | None, str]]:
@@ -126,7 +126,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         self.list.show(rows, next((place for place, row in enumerate(rows) if row is self.recipe), 1))
 
     def _task_of(self, recipe: Profile) -> str:
-        """What it would learn here, or is written for."""
+        """Return the task that a recipe would train here, or the one that it is written for."""
         loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
         task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
         return task if task in task_names() else str(all_settings()["task.type"].default)
@@ -204,7 +204,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return [(f" {one_line(row.name).ljust(cells)}  {now}  ", "dim" if why else "text"), *reason]
 
     def about(self, width: int, height: int) -> list[Line]:
-        """The summary of the chosen recipe, and every setting that would change or stay.
+        """Return the summary of the chosen recipe, and every setting that would change or stay.
 
         What would change has the most room. Where not all fits, what stays is only named.
         """

@@ -277,7 +277,7 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
-    """The titles of the columns, with the direction where the runs are sorted by one."""
+    """Return the titles of the columns, with the direction where the runs are sorted by one."""
     columns, titles = model.columns(width), list[tuple[str, Span]]()
     for title, cells in [("run", _name_cells(width, columns) + 1), *columns]:
         is_sorted = title == model.order
@@ -288,7 +288,7 @@ def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, 
 
 
 def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
-    """A run in the columns of the list."""
+    """Return the row of a run in the columns of the list."""
     one, columns = model.shown[place], model.columns(width)
     usual: Role = "text" if one.is_run else "dim"
     cells, age = _name_cells(width, columns), age_words(one, now)

@@ -73,7 +73,7 @@ class LineList(Pane):
         return int(self._titles is not None)
 
     def follow(self) -> None:
-        """The chosen line comes in sight again with the next picture."""
+        """Bring the chosen line in sight again with the next picture."""
         self._followed = -1
 
     def on_resize(self) -> None:
@@ -82,7 +82,7 @@ class LineList(Pane):
         self.post_message(self.Scrolled())
 
     def _title_cells(self) -> Iterator[tuple[int, str]]:
-        """The first cell of each title, and its name."""
+        """Yield the first cell of each title, and its name."""
         x = 0
         for name, span in self._titles(self.size.width) if self._titles and self._extent()[0] else ():
             yield x, name
@@ -118,9 +118,9 @@ class LineList(Pane):
 
 
 class ChoiceList(LineList, Generic[T]):
-    """Rows behind a pointer. The list knows them, which one is chosen, and the keys that move.
+    """A list that holds its rows, the choice among them, and the keys that move it.
 
-    `draw(row, width)` gives what stands behind the pointer. Past its end it begins anew where it `wraps`.
+    `draw(row, width)` gives what stands behind the pointer. A list that `wraps` goes on from its end to its beginning.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class ChoiceList(LineList, Generic[T]):
 
     @property
     def chosen(self) -> T | None:
-        """None without a row, and where the place is that of a heading."""
+        """The chosen row; None without rows, and where the place is that of a heading."""
         is_there = self.place < len(self.rows) and not self._is_heading(self.place)
         return self.rows[self.place] if is_there else None
 
