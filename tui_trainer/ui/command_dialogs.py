@@ -45,7 +45,7 @@ class CommandDialog(Dialog):
         self, bench: Workbench, command: Measurement[Any] | Tool, heading: str, result: Draw, *,
         so_far: Draw = _newest_lines, about: Sequence[str] = (), apply: tuple[str, str] = ("", ""),
     ) -> None:  # fmt: skip
-        """Show a command. `about` is said before it begins; `apply` are words for its patch: on the key, and for undo."""
+        """Show a command. `about` is said before it begins; `apply` names its patch on the key and for undo."""
         super().__init__()
         self.bench, self.command, self.heading = bench, command, heading
         self._result, self._so_far, self._about, self._apply = result, so_far, about, apply

@@ -69,7 +69,9 @@ def _size_lines(process: ConfigProcess, width: int, glyphs: Glyphs) -> list[Line
         lines.append([(f"{one['rows']:>6} ", "text"), (drawn, "good" if is_best else "accent"), (words, "text")])
     if measured:
         table = sizes_table(found)
-        lines += [[], *([(text, "text")] for text in table_lines(table, width, right=table[0])), []]
+        lines.append([])
+        lines += [[(text, "text")] for text in table_lines(table, width, right=table[0])]
+        lines.append([])
     return [*lines, *paragraph(found["sentence"], width, "good" if found["patch"] else "text")]
 
 

@@ -68,7 +68,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         return self.focused is self.field
 
     def misfit(self, name: str) -> str:
-        """Return why a recipe does not go with the user's model and data; empty where it does, or it is not known yet."""
+        """Return why a recipe does not go with the user's model and data; empty if it does, or nothing is known yet."""
         return (self._fits or {}).get(name, (None, ""))[1]
 
     @property
@@ -121,7 +121,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
         for recipes in by_task.values():
             recipes.sort(key=lambda one: bool(self.misfit(one.name)))
         tasks = sorted(filter(by_task.get, by_task), key=lambda name: bool(self.misfit(by_task[name][0].name)))
-        rows = [row for name in tasks for row in (find_task(name).title, *by_task[name])]
+        rows: list[str | Profile] = []
+        for name in tasks:
+            rows += [find_task(name).title, *by_task[name]]
         # The first row is the title of a task.
         self.list.show(rows, next((place for place, row in enumerate(rows) if row is self.recipe), 1))
 
