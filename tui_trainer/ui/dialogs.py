@@ -292,8 +292,9 @@ class SearchDialog(FieldDialog, Generic[T]):
         yield Pane(self.about, classes="about")
 
     def on_input_changed(self) -> None:
+        self.list.place = 0
         self.narrow()
-        self.choose(0)
+        self.choose(self.list.place)
 
     def choose(self, place: int) -> None:
         self.list.show(self.list.rows, place)

@@ -153,9 +153,6 @@ class RecipeDialog(SearchDialog[str | Profile]):
     def words_for_none(self) -> str:
         return "no matching recipes"
 
-    def on_input_changed(self) -> None:
-        self._arrange()
-
     def _filter(self, *, types: bool) -> None:
         self.field.display = types or bool(self.field.value)
         self.set_focus(self.field if types else None, scroll_visible=False)
