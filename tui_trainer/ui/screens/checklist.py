@@ -92,7 +92,7 @@ class ChecklistPage(ListPage):
         self._findings: list[Finding] = []
         self._order: dict[str, int] = {}
         """The places of the checks, as of the last sort: a fix does not move its line away."""
-        self._open_only = False
+        self._open_only, self._chosen_name = False, ""
         self._list: ChoiceList[Finding] = ChoiceList(self._row)
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
         self.found(bench.findings)
@@ -162,6 +162,8 @@ class ChecklistPage(ListPage):
 
     def move(self, lines: int) -> None:
         self._list.move(lines)
+        if chosen := self._list.chosen:
+            self._chosen_name = chosen.name
         self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
     @property
@@ -180,12 +182,12 @@ class ChecklistPage(ListPage):
         """Put the worst first and choose it, what does not apply last; a status has the order of the checks."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
         self._order = {finding.name: place for place, finding in enumerate(self._findings)}
-        self._list.show(())
+        self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
-        """List what is wanted. The pointer stays on its check, or goes to the one that took its place."""
+        """List what is wanted. The pointer stays on its check, or points to another one while that is not listed."""
         rows = [finding for finding in self._findings if finding.is_open or not self._open_only]
-        before = self._order.get(self._list.chosen.name, 0) if self._list.chosen else 0
+        before = self._order.get(self._chosen_name, 0)
         places = (place for place, one in enumerate(rows) if self._order[one.name] >= before)
         self._list.show(rows, next(places, len(rows) - 1))
 
