@@ -11,16 +11,9 @@ import pytest
 
 from tui_trainer.runs import events as e
 from tui_trainer.runs.state import RunState, fold
-from tui_trainer.ui.chart import (
-    GUTTER,
-    METRICS,
-    Bounds,
-    ChartView,
-    LossChart,
-    Series,
-    domain_steps,
-    metrics_of,
-)
+from tui_trainer.ui.chart import ChartView, LossChart
+from tui_trainer.ui.curves import METRICS, Series, metrics_of
+from tui_trainer.ui.plot import GUTTER, Bounds, domain_steps
 from tui_trainer.ui.screens.compare_dialog import ROLES, ComparedCurve, curves_lines
 from tui_trainer.ui.spans import ASCII, UNICODE, sparkline, text_of, width_of
 

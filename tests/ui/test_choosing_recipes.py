@@ -12,7 +12,7 @@ from tests.ui.screens import open_screens
 from tui_trainer.config.load import Request
 from tui_trainer.config.toml_files import all_profiles
 from tui_trainer.tasks import find_task
-from tui_trainer.ui.screens.config_dialogs import RecipeDialog
+from tui_trainer.ui.screens.recipe_dialog import RecipeDialog
 
 pytestmark = pytest.mark.full
 
@@ -33,11 +33,11 @@ def opened(asked: Request, size: tuple[int, int] = (120, 50)):
 def chooser(screens):
     dialog = screens.app.screen
     assert isinstance(dialog, RecipeDialog)
-    return dialog._chooser
+    return dialog
 
 
 def titles(screens) -> list[str]:
-    return [row for row in chooser(screens).rows if isinstance(row, str)]
+    return [row for row in chooser(screens).list.rows if isinstance(row, str)]
 
 
 async def settled(screens) -> str:
@@ -51,7 +51,7 @@ async def test_recipes_stand_below_their_tasks_and_those_that_do_not_go_with_the
     async with opened(labelled) as screens:
         await screens.press("2", "p")
         await settled(screens)
-        rows = chooser(screens).rows
+        rows = chooser(screens).list.rows
         names = [row.name for row in rows if not isinstance(row, str)]
         assert sorted(names) == sorted(all_profiles("recipes")), "each once"
         groups = "".join("|" if isinstance(row, str) else "-+"[not chooser(screens).misfit(row.name)] for row in rows)
@@ -72,7 +72,8 @@ async def test_letters_after_a_slash_narrow_the_list_until_escape_and_enter_take
         await screens.press("2", "p")
         await settled(screens)
         await screens.press("/", *"sentim", "k")
-        await screens.until(lambda: chooser(screens).rows == [])  # letters that are keys elsewhere are letters here
+        # Letters that are keys elsewhere are letters here.
+        await screens.until(lambda: chooser(screens).list.rows == [])
         await screens.shows("no matching recipes", "Enter done")
         await screens.press("enter", "enter")
         assert isinstance(screens.app.screen, RecipeDialog), "there is nothing to take"

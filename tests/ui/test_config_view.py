@@ -18,7 +18,7 @@ from tui_trainer.launching.drafts import Draft
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.tasks import find_task, task_names
 from tui_trainer.ui.keymap import Keymap
-from tui_trainer.ui.screens import config_dialogs as config_files
+from tui_trainer.ui.screens import config_files
 from tui_trainer.ui.spans import UNICODE
 
 RATE, HEADS = "training.learning_rate", "model.scratch.num_attention_heads"

@@ -130,9 +130,9 @@ async def test_an_own_process_is_asked_to_end_and_then_may_be_killed(monkeypatch
     monkeypatch.setattr(room, "descendants", lambda processes, pid: {pid})
     async with opened(monkeypatch, size=(120, 50)) as screens:
         table = screens.app.dialog.table
-        pids = lambda: [table.shown[key].pid for key in table._order]  # noqa: E731
+        pids = lambda: [one.pid for one in table.rows]  # noqa: E731
         await screens.until(lambda: stubborn.pid in pids())
-        table.move_cursor(row=pids().index(stubborn.pid))
+        table.place = pids().index(stubborn.pid)
         await screens.press("k")
         text = await screens.shows("End this process?", f"process {stubborn.pid} of", "k end it (SIGTERM)")
         assert "SIGKILL" not in text and "time.sleep(600)" in text

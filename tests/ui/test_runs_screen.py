@@ -135,7 +135,7 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.press("r")
         await screens.shows("31 here", "Dcyan")
         await screens.pilot._post_mouse_events([MouseScrollDown], offset=(5, 5))
-        await screens.until(lambda: names(screens)[0] == "run-28")
+        await screens.until(lambda: names(screens)[0] == "run-27")
         await screens.press("down")
         await screens.shows("\u25b8 run-29")
         await screens.press("end")

@@ -40,7 +40,6 @@ from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui import app as app_module
 from tui_trainer.ui import processes
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.export_dialogs import ExportMarkedDialog
 from tui_trainer.ui.keymap import ACTIONS, PLACES
 from tui_trainer.ui.run_dialogs import TryDialog
 from tui_trainer.worker import asking
@@ -286,7 +285,8 @@ async def test_no_key_of_any_screen_or_dialog_waits_for_a_process_a_lock_or_a_wr
             if one.name == wanted or (not wanted and one.status == "finished")
         ]
         model.choose(places[0])
-        if action == "compare" or (action == "export" and ExportMarkedDialog not in presser.met):
+        headings = {heading for _, heading in presser.pressed}
+        if action == "compare" or (action == "export" and "Export 2 runs" not in headings):
             model.marked = [one.path for one in model.shown if one.is_run][:2]
         elif action == "export":
             model.marked = []

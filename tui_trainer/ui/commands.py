@@ -122,34 +122,45 @@ def report(bench: Workbench, folder: RunFolder) -> None:
     bench.background.do("report", write, written)
 
 
-def publish(bench: Workbench, folder: RunFolder) -> None:
-    def begin(text: str) -> str | None:
+def _ask_name(
+    bench: Workbench, heading: str, words: str, wanted: str, use: Callable[[str], None], text: str = ""
+) -> None:
+    def take(text: str) -> str | None:
         if not (name := text.strip()):
-            return "enter OWNER/NAME"
-        arguments = ["publish", str(folder.root), "--to", name]
-        done = f"{one_line(folder.name, _NAME)} is published as {one_line(name, 80)}"
-        tool = Tool(bench, f"publishing to {one_line(name, 60)}", arguments, yes=["--yes"], done=lambda _: done)
-        open_tool(bench, tool, f"Publish {one_line(folder.name, _NAME)}", show=lambda found, _: found["words"])
+            return f"enter {wanted}"
+        use(name)
         return ""
 
-    rows: list[Row] = [("You first see what would be uploaded. A new repository is private.", "dim"), ""]
-    bench.app.open_next(TextDialog("Publish to the hub as", rows, "", begin))
+    rows: list[Row] = [(words, "dim"), ""]
+    bench.app.open_next(TextDialog(heading, rows, text, take))
+
+
+def _agreed_tool(bench: Workbench, what: str, heading: str, arguments: Sequence[str], done: str) -> None:
+    """Open the box of a command that says what it would do, and does it after the user has confirmed."""
+    tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: done)
+    open_tool(bench, tool, heading, show=lambda result, _: result["words"])
+
+
+def publish(bench: Workbench, folder: RunFolder) -> None:
+    run = one_line(folder.name, _NAME)
+
+    def use(name: str) -> None:
+        arguments, done = ["publish", str(folder.root), "--to", name], f"{run} is published as {one_line(name, 80)}"
+        _agreed_tool(bench, f"publishing to {one_line(name, 60)}", f"Publish {run}", arguments, done)
+
+    words = "You first see what would be uploaded. A new repository is private."
+    _ask_name(bench, "Publish to the hub as", words, "OWNER/NAME", use)
 
 
 def download(bench: Workbench, kind: str, name: str = "") -> None:
     """A `kind` of `model` or `data set`: its size and the room on the disk are shown before anything is fetched."""
 
-    def begin(text: str) -> str | None:
-        if not (name := text.strip()):
-            return "enter OWNER/NAME"
-        arguments = ["download", *(["--data"] if kind == "data set" else []), name]
-        what = f"downloading {one_line(name, 60)}"
-        tool = Tool(bench, what, arguments, yes=["--yes"], done=lambda _: f"downloaded {one_line(name, 60)}")
-        open_tool(bench, tool, f"Download the {kind} {one_line(name, 60)}", show=lambda found, _: found["words"])
-        return ""
+    def use(name: str) -> None:
+        arguments, shown = ["download", *(["--data"] if kind == "data set" else []), name], one_line(name, 60)
+        _agreed_tool(bench, f"downloading {shown}", f"Download the {kind} {shown}", arguments, f"downloaded {shown}")
 
-    rows: list[Row] = [("A name on the hub, such as owner/name. Its size is shown before the download.", "dim")]
-    bench.app.open_next(TextDialog(f"Download a {kind}", [*rows, ""], name, begin))
+    words = "A name on the hub, such as owner/name. Its size is shown before the download."
+    _ask_name(bench, f"Download a {kind}", words, "OWNER/NAME", use, name)
 
 
 def offer_download(bench: Workbench) -> None:
@@ -160,24 +171,15 @@ def offer_download(bench: Workbench) -> None:
 
 def install(bench: Workbench, names: Sequence[str]) -> None:
     words = one_line(" ".join(names), 60)
-    tool = Tool(
-        bench, f"installing {words}", ["install", *names], yes=["--yes"],
-        done=lambda _: f"installed {words}: restart tui-trainer to use it",
-    )  # fmt: skip
-    open_tool(bench, tool, f"Install {words}", show=lambda found, _: found["words"])
+    done = f"installed {words}: restart tui-trainer to use it"
+    _agreed_tool(bench, f"installing {words}", f"Install {words}", ["install", *names], done)
 
 
 def offer_install(bench: Workbench) -> None:
-    def begin(text: str) -> str | None:
-        if not (names := text.split()):
-            return "enter the name of an extra or a library"
-        install(bench, names)
-        return ""
-
     from tui_trainer.downloading.environment import extras
 
-    rows: list[Row] = [(f"Enter an extra ({', '.join(extras())}) or the name of a library.", "dim"), ""]
-    bench.app.open(TextDialog("Install", rows, "", begin))
+    words = f"Enter an extra ({', '.join(extras())}) or the name of a library."
+    _ask_name(bench, "Install", words, "the name of an extra or a library", lambda text: install(bench, text.split()))
 
 
 def more_answers(bench: Workbench, folder: RunFolder, *, has_model: bool) -> list[Answer]:
@@ -246,8 +248,7 @@ class ImportedDialog(Dialog):
 
         def answered(result: tuple[Imported | None, list[str], tuple[Problem, ...]]) -> None:
             self._found, self._refused, self._problems = result
-            if self.is_attached:
-                self.redraw()
+            self.redraw()
 
         self._bench.background.do("import", read, answered, "import")
 
@@ -309,7 +310,7 @@ class ConfigFileDialog(ChoiceOfPath):
         except OSError as error:
             return [system_reason(error)]
 
-    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
         rows = known if isinstance(known, list) else ["reading ..."]
         return [[(one_line(str(row), width), "dim")] for row in rows[: max(height, 0)]]
 

@@ -4,6 +4,7 @@ of keys at the end of every screen."""
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Generic, TypeVar
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
@@ -16,14 +17,15 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import Action, key_sign
 from tui_trainer.ui.spans import Glyphs, Line, Span, beside, folded, paragraph, width_of
 from tui_trainer.ui.theme import HasGlyphs
-from tui_trainer.ui.widgets.lists import LineInput
+from tui_trainer.ui.widgets.fields import LineInput
+from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 
 _WIDE = 120
 _KEYS_NARROW, _KEYS_WIDE = 6, 10
 _BREAKPOINTS = [(0, "-narrow"), (100, "-wide")]
 _FRAME_LINES, _FRAME_CELLS = 3, 4
-_VI_KEYS = {"k": "up", "j": "down", "g": "home", "G": "end"}
+T = TypeVar("T")
 Answer = tuple[str, str, Callable[[], object]]
 """A key, what it does, and the doing."""
 Row = str | Span | Line
@@ -149,8 +151,10 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         return ()
 
     def redraw(self) -> None:
-        for pane in self.query(Pane):
-            pane.redraw()
+        """Draw what has changed; nothing is drawn before it is shown, and after it was closed."""
+        if self.is_attached:
+            for pane in self.query(Pane):
+                pane.redraw()
 
     def take_key(self, event: Key) -> bool:
         """Do what the key means; whether it is done with."""
@@ -177,7 +181,7 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
         for inside in self.query(VerticalScroll):
             page, whole = inside.size.height, inside.virtual_size.height
             steps = {"up": -1, "down": 1, "pageup": -page, "pagedown": page, "home": -whole, "end": whole}
-            if lines := steps.get(_VI_KEYS.get(key, key)):
+            if lines := steps.get(VI_KEYS.get(key, key)):
                 inside.scroll_relative(y=lines, animate=False)
                 return True
         return False
@@ -258,6 +262,59 @@ class FieldDialog(Dialog):
         return True
 
 
+class SearchDialog(FieldDialog, Generic[T]):
+    """A line of text that narrows a list, the list, and what is known about its chosen row."""
+
+    def __init__(self, *, is_heading: Callable[[T], bool] = lambda _: False, wraps: bool = False) -> None:
+        super().__init__("")
+        self.list: ChoiceList[T] = ChoiceList(self.row, is_heading=is_heading, wraps=wraps, empty=self.words_for_none)
+
+    def row(self, row: T, width: int) -> Line:
+        """Return what stands in a row, behind the pointer."""
+        raise NotImplementedError
+
+    def about(self, width: int, height: int) -> list[Line]:
+        raise NotImplementedError
+
+    def narrow(self) -> None:
+        """Put the rows into the list that go with the text."""
+        raise NotImplementedError
+
+    def words_for_none(self) -> str:
+        return "No matches"
+
+    def on_choice(self) -> None:
+        """Do what follows from the choice, which may be another row than before."""
+
+    def inside(self) -> Iterable[Widget]:
+        yield self.field
+        yield self.list
+        yield Pane(self.about, classes="about")
+
+    def on_input_changed(self) -> None:
+        self.list.place = 0
+        self.narrow()
+        self.choose(self.list.place)
+
+    def choose(self, place: int) -> None:
+        self.list.show(self.list.rows, place)
+        self.on_choice()
+        self.redraw()
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        self.choose(message.place)
+        if message.opens:
+            self.take()
+
+    def take_key(self, event: Key) -> bool:
+        # Home and End are for the text.
+        if event.key in ("up", "down", "pageup", "pagedown"):
+            self.list.takes_key(event.key)
+            self.choose(self.list.place)
+            return True
+        return super().take_key(event)
+
+
 class TextDialog(FieldDialog):
     """Asks for one line of text. `accept` gives a sentence when the text will not do; None where that is not known yet,
     and then it comes to `answered`.
@@ -287,5 +344,5 @@ class TextDialog(FieldDialog):
         self._refusal, self._waits = refusal, False
         if not refusal:
             self.close()
-        elif self.is_attached:
+        else:
             self.redraw()

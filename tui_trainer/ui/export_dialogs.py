@@ -1,18 +1,17 @@
-"""Models of runs exported to another form: of one run, or of several one after another."""
+"""The models of runs exported to another form: of one run, or of several one after another."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence, Sized
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from textual.widget import Widget
 
 from tui_trainer.errors import InputError
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog
-from tui_trainer.ui.spans import Glyphs, Line, Role, Span, bar, beside, fit, pad, paragraph
-from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, pad, paragraph, progress_line
+from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes, round_seconds
@@ -21,28 +20,35 @@ if TYPE_CHECKING:
     from tui_trainer.launching.export_process import ExportChoice, ExportProcess
     from tui_trainer.runs.folder import RunFolder
 
-_NAME_CELLS, _BAR_CELLS = 11, 24
+    Form = dict[RunFolder, ExportChoice]
+    """A form, as it is for each run that has a model."""
+
+_NAME_CELLS = 11
 
 
-class FormatsDialog(Dialog):
-    """Forms that models can be written in, and what is known of the chosen one. `_ask` finds them, behind the screens,
-    and `_found` puts them into `_choices`."""
+def _possible(form: Form) -> list[RunFolder]:
+    return [folder for folder, choice in form.items() if not choice.refusal]
 
-    _choices: Sized
 
-    def __init__(self, bench: Workbench) -> None:
+def _choice(form: Form) -> ExportChoice:
+    """Return the form as it is for the first run: its name and its title are the same for all."""
+    return next(iter(form.values()))
+
+
+class ExportDialog(Dialog):
+    """Forms that the models of runs can be written in, and what is known of the chosen one.
+
+    The export of one run is followed here. Several runs are exported one after another, behind the screens.
+    """
+
+    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
         super().__init__()
-        self._bench, self._chosen = bench, 0
-        self._list = LineList(self._row, lambda: (len(self._choices), self._chosen), id="formats")
-
-    @abstractmethod
-    def _ask(self) -> Any: ...
-
-    @abstractmethod
-    def _found(self, result: Any) -> None: ...
-
-    @abstractmethod
-    def _row(self, place: int, width: int) -> Line: ...
+        self._bench, self._folders, self._has_several = bench, folders, len(folders) > 1
+        self.heading = f"Export {f'{len(folders)} runs' if self._has_several else one_line(folders[0].name, 60)}"
+        self._list: ChoiceList[Form] = ChoiceList(self._row, id="formats")
+        self._without: dict[RunFolder, str] = {}
+        """Why runs cannot be exported at all."""
+        self._free_bytes, self._is_ready = 0, False
 
     def inside(self) -> Iterable[Widget]:
         yield self._list
@@ -51,42 +57,40 @@ class FormatsDialog(Dialog):
     def on_mount(self) -> None:
         self._bench.background.do("formats", self._ask, self._found)
 
-    def _move(self, key: str) -> None:
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1}.get(key, 0)
-        self._chosen = min(max(self._chosen + steps, 0), max(len(self._choices) - 1, 0))
-
-
-class ExportDialog(FormatsDialog):
-    def __init__(self, bench: Workbench, folder: RunFolder) -> None:
-        super().__init__(bench)
-        self.heading = f"Export {one_line(folder.name, 60)}"
-        self._folder = folder
-        self._choices: tuple[ExportChoice, ...] = ()
-        self._free_bytes, self._refusal = 0, ""
-
-    def _ask(self) -> tuple[tuple[ExportChoice, ...], int] | str:
+    def _ask(self) -> tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]:
         from tui_trainer.launching.export_process import choices, free_bytes
 
-        try:
-            return choices(self._folder), free_bytes(self._folder)
-        except (InputError, OSError) as error:
-            return one_line(str(error))
+        answers: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
+        free = 0
+        for folder in self._folders:
+            try:
+                answers[folder], free = choices(folder), free_bytes(folder)
+            except (InputError, OSError) as error:
+                answers[folder] = one_line(str(error))
+        return answers, free
 
-    def _found(self, result: tuple[tuple[ExportChoice, ...], int] | str) -> None:
-        if isinstance(result, str):
-            self._refusal = result
-        else:
-            self._choices, self._free_bytes = result
-            name = self._process.name if self._process else next((one.name for one in result[0] if not one.refusal), "")
-            self._chosen = next((at for at, one in enumerate(self._choices) if one.name == name), 0)
+    def _found(self, result: tuple[dict[RunFolder, tuple[ExportChoice, ...] | str], int]) -> None:
+        answers, self._free_bytes = result
+        self._is_ready = True
+        forms: dict[str, Form] = {}
+        for folder, answer in answers.items():
+            if isinstance(answer, str):
+                self._without[folder] = answer
+                continue
+            for choice in answer:
+                forms.setdefault(choice.name, {})[folder] = choice
+        begun = self._process.name if self._process else ""
+        places = [at for at, (name, form) in enumerate(forms.items()) if (name == begun if begun else _possible(form))]
+        self._list.show(list(forms.values()), min(places, default=0))
         if self.is_attached:
-            self._list.styles.height = len(self._choices)
+            self._list.styles.height = max(len(forms), 1)
             self.redraw()
 
     @property
     def _process(self) -> ExportProcess | None:
+        """The export of the run; None if there are several runs, or none of this run's has been started."""
         export = self._bench.exports.process
-        return export if export is not None and export.run == self._folder else None
+        return export if export is not None and [export.run] == list(self._folders) else None
 
     def by_clock(self) -> object:
         process = self._process
@@ -97,49 +101,54 @@ class ExportDialog(FormatsDialog):
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         if self._process is not None and self._process.alive:
             return (("c", "cancel the export"), ("up down", "choose"), ("escape", "close, keep exporting"))
-        if not self._choices:
+        if (form := self._list.chosen) is None:
             return (("escape", "close"),)
-        enter = () if self._choices[self._chosen].refusal else (("enter", "export"),)
-        return (*enter, ("up down", "choose"), ("escape", "close"))
+        return (*[("enter", "export")] * bool(_possible(form)), ("up down", "choose"), ("escape", "close"))
 
-    def _row(self, place: int, width: int) -> Line:
-        one, process = self._choices[place], self._process
-        is_chosen = place == self._chosen
-        state, role = self._state(one, process)
-        line: Line = [(f"{self.glyphs.pointer if is_chosen else ' '} ", "accent")]
-        usual: Role = "dim" if one.refusal else "text"
-        line = beside([*line, (pad(one.name, _NAME_CELLS), usual), (one.title, usual)], [(state, role)], width)
-        return [(text, "cursor") for text, _ in line] if is_chosen else line
+    def _row(self, form: Form, width: int) -> Line:
+        usual: Role = "text" if _possible(form) else "dim"
+        choice = _choice(form)
+        line: Line = [(f" {pad(choice.name, _NAME_CELLS)}", usual), (choice.title, usual)]
+        return beside(line, [self._state(form)], width)
 
-    def _state(self, one: ExportChoice, process: ExportProcess | None) -> tuple[str, Role]:
-        if process is not None and process.name == one.name:
+    def _state(self, form: Form) -> Span:
+        process, choice, possible = self._process, _choice(form), _possible(form)
+        size = f"~{format_bytes(sum(form[folder].needed_bytes for folder in possible))}"
+        if self._has_several:
+            return (f"{len(possible)} of {len(self._folders)} runs{f', {size}' if possible else ''}", "dim")
+        if process is not None and process.name == choice.name:
             if process.alive:
                 return "exporting", "accent"
             if process.is_good:
                 return "exported", "good"
             return "cancelled" if process.is_cancelled else "failed", "bad"
-        if one.is_there:
+        if choice.is_there:
             return "exported", "good"
-        return ("not possible", "dim") if one.refusal else (f"~{format_bytes(one.needed_bytes)}", "dim")
+        return (size if possible else "not possible", "dim")
 
     def lines(self, width: int) -> list[Line]:
-        if not self._choices:
-            return paragraph(self._refusal or "checking the formats ...", width)
-        one, process = self._choices[self._chosen], self._process
-        if process is not None and process.name == one.name:
+        form, process = self._list.chosen, self._process
+        if not self._is_ready:
+            return paragraph("checking the formats ...", width)
+        if self._has_several:
+            return self._about_several(form or {}, width)
+        if form is None:
+            return [line for refusal in self._without.values() for line in paragraph(refusal, width)]
+        choice = _choice(form)
+        if process is not None and process.name == choice.name:
             return progress_lines(process, width, self.glyphs)
-        if one.refusal:
-            return paragraph(one.refusal, width, "warn")
+        if choice.refusal:
+            return paragraph(choice.refusal, width, "warn")
         words = [
-            f"Writes about {format_bytes(one.needed_bytes)} to export/{one.name} in the run's folder; "
+            f"Writes about {format_bytes(choice.needed_bytes)} to export/{choice.name} in the run's folder; "
             f"{format_bytes(self._free_bytes)} free.",
             "Then loads the export in a fresh process and compares it with the trained model.",
         ]
-        if one.expected_seconds:
+        if choice.expected_seconds:
             words.append(
-                f"Takes about {round_seconds(one.expected_seconds)}, estimated from earlier exports on this machine."
+                f"Takes about {round_seconds(choice.expected_seconds)}, estimated from earlier exports on this machine."
             )
-        if one.is_there:
+        if choice.is_there:
             words.append("Replaces the existing export.")
         lines = [line for text in words for line in paragraph(text, width)]
         if self._bench.run_is_alive:
@@ -149,24 +158,38 @@ class ExportDialog(FormatsDialog):
             lines += paragraph(text, width, "warn")
         return lines
 
+    def _about_several(self, form: Form, width: int) -> list[Line]:
+        lines = paragraph("Exports run in the background, one by one. Each is compared with its trained model.", width)
+        refused = {folder: why.removeprefix(f"{one_line(folder.name)}: ") for folder, why in self._without.items()}
+        refused |= {folder: choice.refusal for folder, choice in form.items() if choice.refusal}
+        for folder, why in refused.items():
+            lines += paragraph(f"{one_line(folder.name)} is skipped: {why}", width, "warn")
+        return lines
+
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chosen = message.place
-        if message.opens:
-            self._start()
+        if message.opens and not self._start():
+            self.close()
         self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:
         if character == "c" and self._process is not None and self._process.alive:
             self._process.cancel()
         elif key == "enter":
-            self._start()
-        else:
-            self._move(key)
+            return self._start()
+        self._list.takes_key(VI_KEYS.get(key, key))
         return True
 
-    def _start(self) -> None:
-        if self._choices and not self._choices[self._chosen].refusal:
-            self._bench.exports.start(self._folder, self._choices[self._chosen].name)
+    def _start(self) -> bool:
+        """Export the chosen form, where it is possible; whether the dialog stays."""
+        form = self._list.chosen
+        if form is None or not (folders := _possible(form)):
+            return True
+        name = _choice(form).name
+        if not self._has_several:
+            self._bench.exports.start(folders[0], name)
+            return True
+        self._bench.exports.start_all([(folder, name) for folder in folders])
+        return False
 
 
 def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[Line]:
@@ -181,99 +204,8 @@ def progress_lines(process: ExportProcess, width: int, glyphs: Glyphs) -> list[L
         return [[verdict], *lines, *paragraph(process.result["folder"], width, "dim")]
     if process.is_cancelled:
         return [[("cancelling ...", "warn")]]
-    done, total, unit = process.progress
+    what, (done, total, unit) = process.part, process.progress
     so_far: Line = [(f"{round_seconds(process.seconds)} elapsed", "dim")]
     if not total:
-        return [[(f"{one_line(process.part)} ...", "text")], so_far]
-    words = f" {one_line(process.part)}, {done:,.0f} of {total:,.0f} {one_line(unit)}"
-    return [fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (words, "text")], width), so_far]
-
-
-class ExportMarkedDialog(FormatsDialog):
-    """One form for several runs: they are exported one after another, behind the screens."""
-
-    def __init__(self, bench: Workbench, folders: Sequence[RunFolder]) -> None:
-        super().__init__(bench)
-        self.heading = f"Export {len(folders)} runs"
-        self._folders = folders
-        self._choices: dict[str, dict[RunFolder, ExportChoice]] = {}
-        """By the name of a form, what it is for each run that has a model."""
-        self._without: dict[RunFolder, str] = {}
-        """Why the other runs cannot be exported."""
-        self._is_ready = False
-
-    def _ask(self) -> dict[RunFolder, tuple[ExportChoice, ...] | str]:
-        from tui_trainer.launching.export_process import choices
-
-        found: dict[RunFolder, tuple[ExportChoice, ...] | str] = {}
-        for folder in self._folders:
-            try:
-                found[folder] = choices(folder)
-            except (InputError, OSError) as error:
-                found[folder] = one_line(str(error)).removeprefix(f"{one_line(folder.name)}: ")
-        return found
-
-    def _found(self, answer: dict[RunFolder, tuple[ExportChoice, ...] | str]) -> None:
-        self._is_ready = True
-        for folder, found in answer.items():
-            if isinstance(found, str):
-                self._without[folder] = found
-                continue
-            for one in found:
-                self._choices.setdefault(one.name, {})[folder] = one
-        names = list(self._choices)
-        self._chosen = next((at for at, name in enumerate(names) if self._possible(name)), 0)
-        if self.is_attached:
-            self._list.styles.height = max(len(names), 1)
-            self.redraw()
-
-    def _possible(self, name: str) -> list[RunFolder]:
-        return [folder for folder, one in self._choices[name].items() if not one.refusal]
-
-    @property
-    def _form(self) -> str:
-        return list(self._choices)[self._chosen] if self._choices else ""
-
-    @property
-    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
-        enter = [("enter", "export")] * bool(self._form and self._possible(self._form))
-        return (*enter, ("up down", "choose"), ("escape", "close"))
-
-    def _row(self, place: int, width: int) -> Line:
-        name, found = list(self._choices.items())[place]
-        is_chosen, possible = place == self._chosen, self._possible(name)
-        usual: Role = "text" if possible else "dim"
-        line: Line = [(f"{self.glyphs.pointer if is_chosen else ' '} ", "accent"), (pad(name, _NAME_CELLS), usual)]
-        line.append((next(iter(found.values())).title, usual))
-        needed = sum(found[folder].needed_bytes for folder in possible)
-        state = f"{len(possible)} of {len(self._folders)} runs" + (f", ~{format_bytes(needed)}" if possible else "")
-        line = beside(line, [(state, "dim")], width)
-        return [(text, "cursor") for text, _ in line] if is_chosen else line
-
-    def lines(self, width: int) -> list[Line]:
-        if not self._is_ready:
-            return paragraph("checking the formats ...", width)
-        refused = dict(self._without)
-        if self._form:
-            refused |= {folder: one.refusal for folder, one in self._choices[self._form].items() if one.refusal}
-        lines = paragraph("Exports run in the background, one by one. Each is compared with its trained model.", width)
-        for folder, why in refused.items():
-            lines += paragraph(f"{one_line(folder.name)} is skipped: {why}", width, "warn")
-        return lines
-
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chosen = message.place
-        if message.opens and self._start():
-            self.close()
-        self.redraw()
-
-    def press(self, key: str, character: str | None) -> bool:
-        if key == "enter":
-            return not self._start()
-        self._move(key)
-        return True
-
-    def _start(self) -> bool:
-        wanted = self._possible(self._form) if self._form else []
-        self._bench.exports.start_all([(folder, self._form) for folder in wanted])
-        return bool(wanted)
+        return [[(f"{one_line(what)} ...", "text")], so_far]
+    return [progress_line(what, done, total, unit, width, glyphs), so_far]

@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 from textual.events import Click, Key
 from textual.screen import Screen
 from textual.widget import Widget
-from textual.widgets import DataTable, Input, Static
+from textual.widgets import Input, Static
 
 from tui_trainer.ui.dialogs import Dialog
 
@@ -34,7 +34,7 @@ class Spot(NamedTuple):
 
 
 def spots_on(screen: Screen[Any]) -> list[Spot]:
-    """Keys, screens, rows, headings of columns and fields that are in sight, line by line."""
+    """Return the keys, screens, rows, titles of columns and fields that are in sight, line by line."""
     found: dict[tuple[int, int], Spot] = {}
     for widget in screen.query("*"):
         seen = widget.region.intersection(widget.parent.region) if isinstance(widget.parent, Widget) else widget.region
@@ -53,20 +53,6 @@ def _spots_of(widget: Widget) -> Iterator[Spot]:
             yield Spot(begin_x + x, begin_y + y, partial(_click, widget, begin_x + x, begin_y + y))
     elif isinstance(widget, Input):
         yield Spot(begin_x, begin_y, widget.focus)
-    elif isinstance(widget, DataTable):
-        yield from _rows_of(widget)
-
-
-def _rows_of(widget: Widget) -> Iterator[Spot]:
-    """The first cell of each row, and of each heading."""
-    region, seen = widget.content_region, set()
-    for y, x in product(range(region.y, region.bottom), range(region.x, region.right)):
-        meta = widget.screen.get_style_at(x, y).meta
-        row = meta.get("row")
-        place = (row, meta.get("column")) if row == -1 else row
-        if place is not None and place not in seen:
-            seen.add(place)
-            yield Spot(x, y, partial(_click, widget, x, y))
 
 
 def _click(widget: Widget, x: int, y: int) -> None:

@@ -27,10 +27,10 @@ from tui_trainer.launching.fitted_presets import COLUMN_ROLES, TEXT, columns_wor
 from tui_trainer.tasks import find_task
 from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import Dialog, FieldDialog
-from tui_trainer.ui.spans import Line, Role, fit, pad, paragraph, title_rule
+from tui_trainer.ui.dialogs import Dialog, SearchDialog
+from tui_trainer.ui.spans import Line, pad, paragraph, title_rule
 from tui_trainer.ui.starting import offer_lines
-from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.lists import VI_KEYS, ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
@@ -48,130 +48,107 @@ _WIDEST_COLUMN, _NAME_CELLS = 40, 44
 _OF_A_RUN = ("profile", "task.", "data.", "model.", "tuning.", "training.", "evaluation.", "output.name")
 
 
-class ChoiceOfPath(FieldDialog):
+class ChoiceOfPath(SearchDialog[Choice]):
     """A line of text that filters what there is, a list of that, and about the chosen one what is known. `here` lists
     it and `look` finds out more: both behind the keys."""
 
     keys = (("enter", "select"), ("up down", "choose"), ("tab", "complete"), ("escape", "back"))
 
     def __init__(self, bench: Workbench, key: str, words: str, here: Callable[[], list[Choice]]) -> None:
-        super().__init__("")
+        super().__init__()
         self._bench, self._key, self._words, self._here = bench, key, words, here
         self._all: list[Choice] | None = None
         self._completed: tuple[str, list[Choice]] = ("", [])
-        self._chosen = 0
         self._known: dict[str, object] = {}
-        self._refusal = ""
 
     def look(self, value: str) -> object:
-        """What is to be known of a value; in another thread."""
+        """Return what is to be known of a value. It is called in another thread."""
         raise NotImplementedError
 
-    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
-        """`known` is what `look` has found; None: not yet."""
+    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
+        """Return what is known of a value: the result of `look`, or None while that is awaited."""
         raise NotImplementedError
 
     def use(self, value: str) -> None:
         raise NotImplementedError
 
     def on_mount(self) -> None:
-        def listed(found: list[Choice]) -> None:
-            self._all = found
-            self._changed()
+        def listed(choices: list[Choice]) -> None:
+            self._all = choices
+            self._look_again()
 
         self._bench.background.do(LOOKING, self._here, listed, LOOKING)
 
     def inside(self) -> Iterable[Widget]:
         yield Pane(lambda width, _: paragraph(self._words, width, "dim"), classes="above")
-        yield self.field
-        yield LineList(self._row, lambda: (len(self.options), self._chosen), empty=self._empty)
-        yield Pane(self._about, classes="about")
+        yield from super().inside()
 
-    @property
-    def options(self) -> list[Choice]:
-        """What goes with the text: what there is that has it in its name or its note, and paths that go on from it."""
+    def narrow(self) -> None:
+        """Show what has the text in its name or its note, and paths that go on from it."""
         text = self.field.value.strip()
-        found = [one for one in self._all or () if text.lower() in f"{one.value} {one.note}".lower()]
+        rows = [one for one in self._all or () if text.lower() in f"{one.value} {one.note}".lower()]
         of_text, paths = self._completed
-        known = {Path(one.value).absolute() for one in found}
-        return [*found, *(one for one in paths if of_text == text and Path(one.value).absolute() not in known)]
+        known = {Path(one.value).absolute() for one in rows}
+        rows += [one for one in paths if of_text == text and Path(one.value).absolute() not in known]
+        self.list.show(rows, self.list.place)
+
+    def _look_again(self) -> None:
+        self.narrow()
+        self.choose(self.list.place)
 
     @property
     def value(self) -> str:
-        """The chosen one, or what was typed where nothing goes with it."""
-        options = self.options
-        return options[min(self._chosen, len(options) - 1)].value if options else self.field.value.strip()
+        """The chosen value, or the typed text if nothing goes with it."""
+        return self.list.chosen.value if self.list.chosen else self.field.value.strip()
 
-    def _empty(self) -> str:
+    def words_for_none(self) -> str:
         if self._all is None:
             return "searching ..."
         return "No matches; press Enter to use the text as typed" if self.value else "Nothing found here: type a path"
 
-    def _row(self, place: int, width: int) -> Line:
-        one, is_chosen = self.options[place], place == self._chosen
-        name, note = one_line(one.value), one_line(one.note)
-        gap = " " * max(min(_NAME_CELLS, width // 2) - cell_len(name), 2)
-        pointer = self.glyphs.pointer if is_chosen else " "
-        line: Line = [(f"{pointer} {name}", "text"), (f"{gap}{note}" if note else "", "dim")]
-        line = fit(line, width, self.glyphs.ellipsis)
-        return [(text, "cursor") for text, _ in line] if is_chosen else line
+    def row(self, row: Choice, width: int) -> Line:
+        name, note = one_line(row.value), one_line(row.note)
+        gap = " " * max(min(_NAME_CELLS, (width + 1) // 2) - cell_len(name), 2)
+        return [(f" {name}", "text"), (f"{gap}{note}" if note else "", "dim")]
 
-    def _about(self, width: int, height: int) -> list[Line]:
+    def about(self, width: int, height: int) -> list[Line]:
         value = self.value
-        lines = paragraph(self._refusal, width, "bad") if self._refusal else []
-        if value:
-            lines = [*lines, *self.about(value, self._known.get(value), width, height - len(lines))]
+        lines = self.facts(value, self._known.get(value), width, height) if value else []
         return [title_rule(one_line(value, width), width, self.glyphs), *lines]
 
-    def _changed(self) -> None:
-        """The chosen one may be another."""
+    def on_choice(self) -> None:
         value, text = self.value, self.field.value.strip()
         if value and value not in self._known:
 
-            def looked(found: object) -> None:
-                self._known[value] = found
-                if self.is_attached:
-                    self.redraw()
+            def looked(known: object) -> None:
+                self._known[value] = known
+                self.redraw()
 
             self._bench.background.do(_PREVIEW, lambda: self.look(value), looked, _PREVIEW)
         if text and self._completed[0] != text:
 
-            def completed(found: list[str]) -> None:
-                self._completed = text, [Choice(value=path, note="") for path in found]
+            def completed(paths: list[str]) -> None:
+                self._completed = text, [Choice(value=path, note="") for path in paths]
                 if self.is_attached and self.field.value.strip() == text:
-                    self._changed()
+                    self._look_again()
 
             setting = all_settings()[self._key]
             self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
-        if self.is_attached:
-            self.redraw()
-
-    def on_input_changed(self) -> None:
-        self._chosen, self._refusal = 0, ""
-        self._changed()
-
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chosen = message.place
-        if message.opens:
-            self.take()
-        self._changed()
 
     def take(self) -> None:
+        # Letters typed last have not been looked for yet.
+        self.narrow()
         if value := self.value:
             self.close()
             self.use(value)
 
     def take_key(self, event: Key) -> bool:
-        steps = {"up": -1, "down": 1, "pageup": -5, "pagedown": 5}
-        if event.key in steps and (options := self.options):
-            self._chosen = min(max(self._chosen + steps[event.key], 0), len(options) - 1)
-            self._changed()
-            return True
-        if event.key == "tab":
-            if self.options:
-                self.field.put(self.value)
-            return True
-        return super().take_key(event)
+        if event.key != "tab":
+            return super().take_key(event)
+        self.narrow()
+        if self.list.rows:
+            self.field.put(self.value)
+        return True
 
 
 class DataDialog(ChoiceOfPath):
@@ -186,7 +163,7 @@ class DataDialog(ChoiceOfPath):
     def look(self, value: str) -> FirstRows:
         return first_rows(value)
 
-    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
         if not isinstance(known, FirstRows):
             return [[("reading the first rows ...", "dim")]]
         if known.refusal:
@@ -228,12 +205,12 @@ class ModelDialog(ChoiceOfPath):
     def _name_columns(self, columns: dict[str, str]) -> None:
         self._columns |= columns
         self._known.clear()
-        self._changed()
+        self.choose(self.list.place)
 
     def look(self, value: str) -> object:
         return what_follows(self._data, model_of(value), self._columns, gpu=self._bench.chosen_gpu)
 
-    def about(self, value: str, known: object, width: int, height: int) -> list[Line]:
+    def facts(self, value: str, known: object, width: int, height: int) -> list[Line]:
         if not isinstance(known, WhatFollows):
             return [[("planning ...", "dim")]]
         lines = [line for problem in known.problems for line in paragraph(one_line(str(problem)), width, "bad")]
@@ -283,33 +260,31 @@ class ColumnsDialog(Dialog):
         super().__init__()
         roles = [f"data.{name}" for name in find_task(loaded.config.task.type).reads_columns]
         self._found = {role: loaded.columns.get(role, "") for role in roles}
-        self._columns, self._first, self._take, self._chosen = dict(self._found), first, take, 0
+        self._columns, self._first, self._take = dict(self._found), first, take
+        self._list: ChoiceList[str] = ChoiceList(self._row, wraps=True)
+        self._list.show(roles)
 
     def inside(self) -> Iterable[Widget]:
-        yield LineList(self._row, lambda: (len(self._columns), self._chosen))
+        yield self._list
         yield Pane(lambda width, _: table_lines(self._first, width, tuple(filter(None, self._columns.values()))))
 
-    def _row(self, place: int, width: int) -> Line:
-        role, column = list(self._columns.items())[place]
-        pointer = self.glyphs.pointer if place == self._chosen else " "
-        words = f"{pointer} {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
-        other: Role = "text" if column == self._found[role] else "bold"
-        return fit([(words, "cursor" if place == self._chosen else other)], width, self.glyphs.ellipsis)
+    def _row(self, role: str, _: int) -> Line:
+        column = self._columns[role]
+        words = f" {COLUMN_ROLES[role]:<12} {one_line(column, _NAME_CELLS) or 'none'}"
+        return [(words, "text" if column == self._found[role] else "bold")]
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._chosen = message.place
         if message.opens:
             self._turn(1)
         self.redraw()
 
     def _turn(self, steps: int) -> None:
-        role, columns = list(self._columns)[self._chosen], ["", *self._first.columns]
-        self._columns[role] = columns[(columns.index(self._columns[role]) + steps) % len(columns)]
+        columns = ["", *self._first.columns]
+        if role := self._list.chosen:
+            self._columns[role] = columns[(columns.index(self._columns[role]) + steps) % len(columns)]
 
     def press(self, key: str, character: str | None) -> bool:
-        if key in ("up", "down", "k", "j"):
-            self._chosen = (self._chosen + (1 if key in ("down", "j") else -1)) % len(self._columns)
-        elif key in ("left", "right", "h", "l", "space"):
+        if key in ("left", "right", "h", "l", "space"):
             self._turn(-1 if key in ("left", "h") else 1)
         elif key == "enter":
             named = {role: column for role, column in self._columns.items() if column != self._found[role]}
@@ -318,6 +293,7 @@ class ColumnsDialog(Dialog):
                 named[TEXT] = self._columns[TEXT]
             self._take({role: column or all_settings()[role].default for role, column in named.items()})
             return False
+        self._list.takes_key(VI_KEYS.get(key, key))
         return True
 
 

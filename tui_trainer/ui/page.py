@@ -23,7 +23,7 @@ from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
 from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
-from tui_trainer.ui.widgets.lists import LineField
+from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Leaving, Workbench
 from tui_trainer.units import GIB

@@ -14,22 +14,20 @@ from typing import TYPE_CHECKING, Any
 from rich.cells import cell_len
 from textual.events import Key
 from textual.fuzzy import FuzzySearch
-from textual.widget import Widget
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.lines.guides import guides, sections
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import FieldDialog
+from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
 from tui_trainer.ui.spans import Line, beside, fit, paragraph
 from tui_trainer.ui.widgets.lists import LineList
-from tui_trainer.ui.widgets.pane import Pane
 
 if TYPE_CHECKING:
     from tui_trainer.config.toml_files import Profile
     from tui_trainer.runs.folder import RunFolder
 
-_NAME_CELLS, _PAGE_LINES = 44, 10
+_NAME_CELLS = 44
 # What is done here comes before what has as good a name elsewhere.
 _ELSEWHERE = 0.9
 # They need something chosen by eye on their screen.
@@ -54,13 +52,17 @@ class Command:
     text: str = ""
 
 
-def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> list[tuple[Command, Sequence[int]]]:
+Hit = tuple[Command, Sequence[int]]
+"""A command, and the places of the letters in its name."""
+
+
+def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> list[Hit]:
     """Those whose name has the letters in their order, the best first, with the places of the letters; then those
     whose help has the words. Without letters all of them, as they come."""
     letters = letters.strip()
     if not letters:
         return [(one, ()) for one in commands if not one.elsewhere]
-    named, helping = list[tuple[float, Command, Sequence[int]]](), list[tuple[Command, Sequence[int]]]()
+    named, helping = list[tuple[float, Command, Sequence[int]]](), list[Hit]()
     for one in commands:
         # Every way to find letters is tried: a long name is not looked through for a sentence.
         score, places = search.match(letters, one.name) if len(letters) <= len(one.name) else (0.0, ())
@@ -72,72 +74,53 @@ def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> lis
     return [(one, places) for _, one, places in named] + helping
 
 
-class Palette(FieldDialog):
+class Palette(SearchDialog[Hit]):
     keys: Sequence[tuple[str, str]] = (("enter", "select"), ("up down", "choose"), ("escape", "close"))
 
     def __init__(self, heading: str, commands: Sequence[Command], back: Callable[[], object] | None = None) -> None:
-        """`back` is done where none is taken."""
-        super().__init__("")
+        """Show the commands. `back` is called if the palette is closed without one."""
+        super().__init__()
         self.heading, self._commands, self._back = heading, commands, back
-        self._search, self._chosen = FuzzySearch(), 0
-        self._hits = found(commands, "", self._search)
+        self._search = FuzzySearch()
+        self.list.show(found(commands, "", self._search))
 
-    def _look(self) -> None:
-        self._hits = found(self._commands, self.field.value, self._search)
-        self._chosen = max(min(self._chosen, len(self._hits) - 1), 0)
+    def narrow(self) -> None:
+        self.list.show(found(self._commands, self.field.value, self._search), self.list.place)
 
     @property
     def chosen(self) -> Command | None:
-        """None where nothing has the letters."""
-        return self._hits[self._chosen][0] if self._hits else None
+        """The chosen command; None if nothing has the letters."""
+        return self.list.chosen[0] if self.list.chosen else None
 
     def add(self, commands: Sequence[Command]) -> None:
-        """What is known later."""
+        """Add commands that are known later, such as the runs on a slow disk."""
         self._commands = [*self._commands, *commands]
         if self.field.value and not self.is_closed:
-            self._look()
-            self._choose(self._chosen)
+            self.narrow()
+            self.choose(self.list.place)
 
-    def inside(self) -> Iterable[Widget]:
-        yield self.field
-        yield LineList(self._row, lambda: (len(self._hits), self._chosen), empty=lambda: "No matches")
-        yield Pane(self._about, classes="about")
-
-    def _row(self, place: int, width: int) -> Line:
-        (command, letters), is_chosen = self._hits[place], place == self._chosen
-        pointer = f"{self.glyphs.pointer if is_chosen else ' '}{self._mark_of(command)}"
+    def row(self, row: Hit, width: int) -> Line:
+        command, letters = row
         name: Line = [(letter, "accent" if at in letters else "text") for at, letter in enumerate(command.name)]
-        gap = " " * max(min(_NAME_CELLS, width // 2) - cell_len(command.name), 2)
-        note: Line = [(f" {command.note} ", "key")]
-        line = beside(fit([(f"{pointer} ", "text"), *name, (gap, "text"), (command.help, "dim")],
-                          width - cell_len(command.note) - 2, self.glyphs.ellipsis), note, width)  # fmt: skip
-        return [(text, "cursor") for text, _ in line] if is_chosen else line
+        gap = " " * max(min(_NAME_CELLS, (width + 1) // 2) - cell_len(command.name), 2)
+        line: Line = [(f"{self._mark_of(command)} ", "text"), *name, (gap, "text"), (command.help, "dim")]
+        room = width - cell_len(command.note) - 2
+        return beside(fit(line, room, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
 
     def _mark_of(self, command: Command) -> str:
         """What stands before the name, beside the pointer."""
         return ""
 
-    def _about(self, width: int, _: int) -> list[Line]:
+    def about(self, width: int, _: int) -> list[Line]:
         return paragraph(self.chosen.help, width) if self.chosen else []
 
-    def on_input_changed(self) -> None:
-        self._look()
-        self._choose(0)
-
-    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
-        self._choose(message.place)
-        self.take()
-
-    def _choose(self, place: int) -> None:
-        self._chosen = max(min(place, len(self._hits) - 1), 0)
+    def on_choice(self) -> None:
         if self.chosen and self.chosen.show:
             self.chosen.show()
-        if self.is_attached:
-            self.redraw()
 
     def take(self) -> None:
         # Letters typed before the field was there have not been looked for yet.
-        self._look()
+        self.narrow()
         if command := self.chosen:
             self._back = None
             self.close()
@@ -148,13 +131,6 @@ class Palette(FieldDialog):
         if self._back is not None:
             back, self._back = self._back, None
             back()
-
-    def take_key(self, event: Key) -> bool:
-        steps = {"up": -1, "down": 1, "pageup": -_PAGE_LINES, "pagedown": _PAGE_LINES}
-        if event.key in steps:
-            self._choose(self._chosen + steps[event.key])
-            return True
-        return super().take_key(event)
 
 
 class MarkingPalette(Palette):
@@ -172,7 +148,7 @@ class MarkingPalette(Palette):
         super().__init__(heading, commands)
         self._marked, self._before, self._most, self._take_names = list(marked), list(marked), most, take_names
 
-    def _about(self, width: int, _: int) -> list[Line]:
+    def about(self, width: int, _: int) -> list[Line]:
         # The help of a curve is its newest value, whole in its row.
         words = f"Space marks up to {self._most} curves, Enter draws the marked ones. Type to search by name."
         return paragraph(words, width, "dim")
@@ -183,7 +159,7 @@ class MarkingPalette(Palette):
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         # A click takes nothing here, as it does in the list that this one is made of.
         message.prevent_default()
-        self._choose(message.place)
+        self.choose(message.place)
         if message.opens and self.chosen:
             self._marked = [self.chosen.name]
             self.take()
@@ -205,7 +181,7 @@ class MarkingPalette(Palette):
         self.redraw()
 
     def take(self) -> None:
-        self._look()
+        self.narrow()
         names = self._marked
         if self.chosen and (names == self._before or not names):
             names = [self.chosen.name]

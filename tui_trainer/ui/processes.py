@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from time import monotonic, time
 from typing import TYPE_CHECKING, Final
 
-from rich.text import Text
-from textual.widgets import DataTable
+from rich.cells import cell_len
 
 from tui_trainer.hardware.processes import ProcessLook, ProcessReader, ProcessUse, descendants, end_process, lives
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Answer, Dialog, Row
-from tui_trainer.ui.spans import Line, Role, paragraph
+from tui_trainer.ui.spans import Line, Role, Span, next_of, pad, paragraph
+from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.units import format_bytes, format_seconds
 
 if TYPE_CHECKING:
-    from textual.events import Key, Resize
     from textual.widget import Widget
 
     from tui_trainer.runs.folder import RunFolder
@@ -35,7 +34,6 @@ _SHARE_OF_A_CORE = 0.02
 PATIENCE_SECONDS = 5.0
 _RUNS_LOOKED_AT = 20
 _COMMAND_CHARACTERS = 300
-_LEAST_COMMAND_CELLS = 12
 _NEVER = -1.0
 HEADINGS: Final = {
     "user": "user", "pid": "pid", "cpu": "CPU", "memory": "memory", "card": "GPU", "since": "since",
@@ -81,89 +79,54 @@ def cells(one: ProcessUse, now: float) -> dict[str, str]:
     }
 
 
-class ProcessTable(DataTable[Text]):
-    """The rows by what was looked at last: only cells that differ are changed, and the cursor stays on its process."""
+class ProcessTable(ChoiceList[ProcessUse]):
+    """The processes of the last look, sorted; the pointer stays on its process."""
 
     def __init__(self) -> None:
-        super().__init__(cursor_type="row", zebra_stripes=False, id="processes")
-        # Textual would show the cursor by a colour alone.
-        self.set_class("NO_COLOR" in os.environ, "-no-color")
-        self.shown: dict[str, ProcessUse] = {}
+        super().__init__(self._row, titles=lambda _: self._titled, id="processes")
         self.sorted_by = "cpu"
         self._texts: dict[str, dict[str, str]] = {}
-        self._order: list[str] = []
+        self._widths: dict[str, int] = {}
 
-    @property
-    def chosen(self) -> ProcessUse | None:
-        return self.shown.get(self._key_at_cursor)
+    def show_look(self, look: ProcessLook, now: float) -> None:
+        self._texts = {one.key: cells(one, now) for one in look.processes}
+        names = [name for name in HEADINGS if name != "card" or look.has_cards]
+        self._widths = {
+            name: max([cell_len(self._heading(name)), *(cell_len(texts[name]) for texts in self._texts.values())])
+            for name in names
+        }
+        self._arrange(look.processes)
 
-    @property
-    def _key_at_cursor(self) -> str:
-        return self._order[self.cursor_row] if 0 <= self.cursor_row < len(self._order) else ""
-
-    def show(self, look: ProcessLook, now: float) -> None:
-        at = self._key_at_cursor
-        if not self.columns:
-            for name in HEADINGS:
-                if name != "card" or look.has_cards:
-                    self.add_column(Text(self._heading(name)), key=name)
-        self.shown = {one.key: one for one in look.processes}
-        rows = {key: cells(one, now) for key, one in self.shown.items()}
-        self._cut_commands(rows)
-        for key in self._texts.keys() - rows.keys():
-            self.remove_row(key)
-        for key, texts in rows.items():
-            before = self._texts.get(key)
-            if before is None:
-                self.add_row(*(self._cell(name, texts[name]) for name in self._names), key=key)
-                continue
-            for name in self._names:
-                if texts[name] != before[name]:
-                    self.update_cell(key, name, self._cell(name, texts[name]), update_width=True)
-        self._texts = rows
-        self._sort_rows(at)
-
-    @property
-    def _names(self) -> list[str]:
-        return [str(column.value) for column in self.columns]
-
-    def _cut_commands(self, rows: dict[str, dict[str, str]]) -> None:
-        """To what is left of the width by the other columns: nothing has to be scrolled to the side."""
-        others = [name for name in self._names if name != "command"]
-        taken = sum(max([len(HEADINGS[name]) + 2, *(len(one[name]) for one in rows.values())]) for name in others)
-        room = self.size.width - taken - 2 * (len(others) + 1) - self.scrollbar_size_vertical
-        for one in rows.values():
-            one["command"] = one_line(one["command"], max(room, _LEAST_COMMAND_CELLS))
-
-    def _cell(self, name: str, text: str) -> Text:
-        return Text(text, justify="right" if name in _RIGHT else "left", no_wrap=True)
+    def _arrange(self, processes: Sequence[ProcessUse]) -> None:
+        chosen, measure = self.chosen, SORTS[self.sorted_by]
+        # Of equal ones those with more memory come first, and then always in the same order.
+        rows = sorted(processes, key=lambda one: (-measure(one), -(one.memory_bytes or 0), one.pid))
+        keys = [one.key for one in rows]
+        self.show(rows, keys.index(chosen.key) if chosen and chosen.key in keys else self.place)
 
     def _heading(self, name: str) -> str:
         # With room for the mark: a column does not grow by its title afterwards.
         return HEADINGS[name] + f" {'v' if name == self.sorted_by else ' '}" * (name in SORTS)
 
+    @property
+    def _titled(self) -> list[tuple[str, Span]]:
+        return [(name, (f" {pad(self._heading(name), cells)} ", "bold")) for name, cells in self._widths.items()]
+
+    def _row(self, one: ProcessUse, width: int) -> Line:
+        texts = self._texts[one.key]
+        padded = [
+            " " * (cells - cell_len(texts[name])) * (name in _RIGHT) + texts[name]
+            for name, cells in self._widths.items()
+        ]
+        return [("  ".join(map(pad, padded, self._widths.values())).rstrip(), "text")]
+
     def sort_by(self, name: str) -> None:
-        if name not in SORTS or name not in self._names:
-            return
-        self.sorted_by = name
-        for column in self.columns.values():
-            column.label = Text(self._heading(str(column.key.value)))
-        self._sort_rows(self._key_at_cursor, is_new=True)
+        if name in SORTS and name in self._widths:
+            self.sorted_by = name
+            self._arrange(self.rows)
 
     def sort_by_next(self) -> None:
-        names = [name for name in SORTS if name in self._names]
-        self.sort_by(names[(names.index(self.sorted_by) + 1) % len(names)] if names else "")
-
-    def _sort_rows(self, at: str, *, is_new: bool = False) -> None:
-        measure = SORTS[self.sorted_by]
-        # Of equal ones those with more memory come first, and then always in the same order.
-        place = {key: (-measure(one), -(one.memory_bytes or 0), one.pid) for key, one in self.shown.items()}
-        self._order = sorted(place, key=place.__getitem__)
-        if is_new or self._order != [row.key.value for row in self.ordered_rows]:
-            rank = {self._texts[key]["pid"]: number for number, key in enumerate(self._order)}
-            self.sort("pid", key=lambda pid: rank[pid.plain])
-        if at in place and self._order.index(at) != self.cursor_row:
-            self.move_cursor(row=self._order.index(at), animate=False)
+        self.sort_by(next_of([name for name in SORTS if name in self._widths], self.sorted_by))
 
 
 class ProcessesDialog(Dialog):
@@ -174,13 +137,10 @@ class ProcessesDialog(Dialog):
     CSS = """
     ProcessesDialog {
         #box { width: 100%; height: 100%; }
-        ProcessTable { height: 1fr; scrollbar-size: 0 1; }
-        ProcessTable.-no-color > .datatable--cursor { text-style: reverse; }
         .notes { height: auto; max-height: 6; }
     }
     ProcessesDialog.-wide #box { max-width: 100%; }
     """
-    AUTO_FOCUS = "#processes"
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__()
@@ -205,18 +165,13 @@ class ProcessesDialog(Dialog):
         if not self.is_attached:
             return
         is_first, self._look = self._look is None, look
-        self.table.show(look, time())
+        self.table.show_look(look, time())
         self.redraw()
         seconds = _UNATTENDED_SECONDS if self._bench.is_unattended else _PERIOD_SECONDS
         # What each keeps busy is known from the second look on.
         self.set_timer(
             _SECOND_LOOK_SECONDS if is_first else max(seconds, look.cpu_seconds / _SHARE_OF_A_CORE), self._read
         )
-
-    def on_resize(self, event: Resize) -> None:
-        super().on_resize(event)
-        if self._look is not None:
-            self.call_after_refresh(self.table.show, self._look, time())
 
     def _notes(self, width: int) -> list[Line]:
         if self._look is None:
@@ -229,23 +184,16 @@ class ProcessesDialog(Dialog):
         lines += paragraph(said, width, role) if said else []
         return [*lines, *(line for note in self._look.notes for line in paragraph(one_line(note), width, "warn"))]
 
-    def on_data_table_header_selected(self, event: DataTable.HeaderSelected) -> None:
-        self.table.sort_by(str(event.column_key.value))
-
-    def on_data_table_row_highlighted(self) -> None:
+    def on_line_list_title_clicked(self, message: LineList.TitleClicked) -> None:
+        self.table.sort_by(message.name)
         self.redraw()
 
-    def take_key(self, event: Key) -> bool:
-        if event.key in ("up", "down", "pageup", "pagedown"):
-            return False  # the table's own
-        if event.key in ("home", "end", "enter"):
-            # The table's own go to a column, of which none is chosen here.
-            last = 0 if event.key == "home" else self.table.row_count - 1
-            self.table.move_cursor(row=self.table.cursor_row if event.key == "enter" else last, animate=False)
-            return True
-        return super().take_key(event)
+    def on_line_list_chosen(self) -> None:
+        self.redraw()
 
     def press(self, key: str, character: str | None) -> bool:
+        if self.table.takes_key(key):
+            return True
         if character == "s":
             self.table.sort_by_next()
         elif character == "k" and (chosen := self.table.chosen):

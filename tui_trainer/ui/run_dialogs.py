@@ -134,8 +134,7 @@ class TryDialog(FieldDialog):
         if not self._is_writing and not self._said and not self._transcript:
             more = "; /help lists commands, /system TEXT sets the system prompt" if self._chats else ""
             self._status = f"{self._newest}{place.words}{more}"
-            if self.is_attached:
-                self.redraw()
+            self.redraw()
 
     def lines(self, width: int) -> list[Line]:
         shown = visible("".join(self._transcript) or self._said).replace("\t", "    ")
@@ -255,7 +254,7 @@ class TryDialog(FieldDialog):
         self._is_writing = False
         if self._wants_end:
             self.close()
-        elif self.is_attached:
+        else:
             self.redraw()
 
 

@@ -9,12 +9,13 @@ import math
 import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from rich.cells import cell_len, chop_cells, set_cell_size
 
 from tui_trainer.terminal.safe_text import one_line, visible
 from tui_trainer.ui.keymap import in_keys
+from tui_trainer.units import format_bytes
 
 Role = Literal[
     "text", "dim", "bold", "accent", "good", "warn", "bad", "rule",
@@ -26,6 +27,8 @@ Role = Literal[
 ]  # fmt: skip
 # There is room for an indent and an ellipsis.
 _NARROWEST = 3
+_BAR_CELLS = 24
+T = TypeVar("T")
 Span = tuple[str, Role]
 Line = list[Span]
 
@@ -80,6 +83,13 @@ def bar(share: float | None, width: int, glyphs: Glyphs) -> str:
     return drawn + glyphs.bar_empty * (width - len(drawn))
 
 
+def progress_line(what: str, done: float, total: float, unit: str, width: int, glyphs: Glyphs) -> Line:
+    """`████····  reading, 3 of 10 rows`: how far a piece of work is, with foreign words made safe."""
+    show = format_bytes if unit == "bytes" else "{:,.0f}".format
+    amount = f"{show(done)} of {show(total)}{'' if unit == 'bytes' else f' {one_line(unit)}'}"
+    return fit([(bar(done / total, _BAR_CELLS, glyphs), "accent"), (f" {one_line(what)}, {amount}", "text")], width)
+
+
 def sparkline(
     values: Sequence[float | None], width: int, glyphs: Glyphs, *, low: float | None = None, high: float | None = None
 ) -> str:
@@ -124,6 +134,11 @@ def fit(line: Line, width: int, ellipsis: str = "\u2026") -> Line:
         cut.append((text, role))
         left -= cell_len(text)
     return [*cut, (set_cell_size(ellipsis, min(width, cell_len(ellipsis))), role)]
+
+
+def cursor_line(line: Line) -> Line:
+    """Return the line as it looks while its row is the chosen one."""
+    return [(text, "cursor") for text, _ in line]
 
 
 def pad(text: str, width: int) -> str:
@@ -199,6 +214,11 @@ def harmless(line: Line, width: int) -> Line:
     if all(visible(text) == text and "\n" not in text and "\t" not in text for text, _ in line):
         return line
     return fit([(one_line(text), role) for text, role in line], width)
+
+
+def next_of(choices: Sequence[T], present: T) -> T:
+    """Return the choice behind `present`: the first one behind the last one, and where `present` is no choice."""
+    return choices[(choices.index(present) + 1) % len(choices)] if present in choices else choices[0]
 
 
 def text_of(lines: Iterable[Line]) -> str:

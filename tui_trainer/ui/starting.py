@@ -18,9 +18,8 @@ from tui_trainer.runs.folder import RunFolder, read_plain_file
 from tui_trainer.runs.wording import batch_words
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.background import GivenUp
-from tui_trainer.ui.command_dialogs import offer
 from tui_trainer.ui.dialogs import Answer, Row
-from tui_trainer.ui.screens.config_dialogs import RehearsalDialog
+from tui_trainer.ui.screens.config_dialogs import rehearse
 from tui_trainer.ui.screens.config_view import figures, memory_budget
 from tui_trainer.ui.spans import Line, labelled, pad, wrapped
 from tui_trainer.ui.terminal import ends_with_its_connection
@@ -55,7 +54,7 @@ def offer_start(bench: Workbench) -> None:
     title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
-        answers.append(("d", "rehearse first", lambda: offer(RehearsalDialog(bench), bench)))
+        answers.append(("d", "rehearse first", lambda: rehearse(bench)))
     if bench.checks_mark()[0]:
         answers.append(("l", "checklist", lambda: bench.go(2)))
     bench.app.ask(title, _what_would_happen(bench, plan), answers)

@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Final
 
 from rich.cells import cell_len
@@ -18,9 +17,9 @@ from tui_trainer.ui.dialogs import Dialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.own_processes import BESIDE_A_RUN
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.screens.config_view import settings_count
+from tui_trainer.ui.screens.config_model import settings_count
 from tui_trainer.ui.spans import Glyphs, Line, Role, beside, fit, labelled, pad, paragraph, width_of
-from tui_trainer.ui.widgets.lists import LineList
+from tui_trainer.ui.widgets.lists import ChoiceList, LineList
 from tui_trainer.ui.widgets.pane import Area, Pane, Scroller, Section
 from tui_trainer.ui.workbench import Workbench
 
@@ -32,89 +31,6 @@ _LEAST_EVIDENCE: Final = 12
 _HEADING_CELLS: Final = 16
 # As checks write it.
 _INSTALLS: Final = re.compile(r"uv pip install ([a-z][\w-]*)")
-
-
-@dataclass
-class ChecklistModel:
-    """What is listed, by name of the check. The worst come first, as of `sort`: a fix does not move its line away."""
-
-    findings: list[Finding] = field(default_factory=list)
-    chosen: str = ""
-    open_only: bool = False
-    title_cells: int = 0
-    _order: dict[str, int] = field(default_factory=dict)
-
-    def replace(self, findings: Iterable[Finding]) -> None:
-        self.findings = list(findings)
-        self.title_cells = max((cell_len(finding.title) for finding in self.findings), default=0)
-        if any(finding.name not in self._order for finding in self.findings):
-            self.sort()
-        self.findings.sort(key=lambda finding: self._order[finding.name])
-
-    def sort(self) -> None:
-        """The worst first and chosen, what does not apply last; within a status in the order of the checks."""
-        self.findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
-        self._order = {finding.name: place for place, finding in enumerate(self.findings)}
-        self.chosen = self.findings[0].name if self.findings else ""
-
-    def move(self, lines: int) -> None:
-        if visible := self.visible:
-            self.chosen = visible[min(max(self.cursor + lines, 0), len(visible) - 1)].name
-
-    @property
-    def visible(self) -> list[Finding]:
-        return [finding for finding in self.findings if finding.is_open or not self.open_only]
-
-    @property
-    def selected(self) -> Finding | None:
-        visible = self.visible
-        return visible[self.cursor] if visible else None
-
-    @property
-    def cursor(self) -> int:
-        """The place of the chosen check; of the one that took its place when it is not listed any more."""
-        visible = [finding.name for finding in self.visible]
-        if self.chosen in visible:
-            return visible.index(self.chosen)
-        before = self._order.get(self.chosen, 0)
-        places = [place for place, one in enumerate(self.visible) if self._order[one.name] >= before]
-        return places[0] if places else max(len(self.visible) - 1, 0)
-
-
-def counts_line(
-    model: ChecklistModel, first: int, rows: int, width: int, glyphs: Glyphs, *,
-    all_key: str = "o", waiting: str = "checking ...",
-) -> Line:  # fmt: skip
-    found, listed = counts(model.findings), len(model.visible)
-    line: Line = []
-    for status in _COUNTED:
-        if status == "error" and not found[status]:
-            continue
-        role: Role = _ROLES[status] if found[status] else "dim"
-        line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
-    words = "open only  " if model.open_only else ""
-    if not listed:
-        words = f"no open checks: press {all_key} to show all " if model.findings else f"{waiting} "
-    elif listed > rows:
-        words += f"{first + 1}-{min(first + rows, listed)} of {listed} "
-    return beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)
-
-
-def finding_row(finding: Finding, is_chosen: bool, titles: int, width: int, glyphs: Glyphs) -> Line:
-    faint: Role = "dim" if finding.status == "n/a" else "text"
-    title: Role = "cursor" if is_chosen else faint
-    mark = pad(_mark(finding.status, glyphs), 2)
-    line: Line = [
-        (f"{glyphs.pointer if is_chosen else ' '} ", "accent"),
-        (mark, _ROLES[finding.status]),
-        (f" {finding.title:<{titles}}", title),
-    ]
-    fix: Line = [(" fix ", "accent")] if finding.fix else [("     ", "text")]
-    room = width - width_of(line) - width_of(fix)
-    if room < _LEAST_EVIDENCE:
-        return fit(line, width, glyphs.ellipsis)
-    evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
-    return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
 
 
 def _mark(status: Status, glyphs: Glyphs) -> str:
@@ -173,11 +89,13 @@ class ChecklistPage(ListPage):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.model: ChecklistModel = ChecklistModel()
-        self.model.replace(bench.findings)
-        self._listed: list[Finding] = []
-        self._list = LineList(self._row, lambda: (len(self._listed), self.model.cursor))
+        self._findings: list[Finding] = []
+        self._order: dict[str, int] = {}
+        """The places of the checks, as of the last sort: a fix does not move its line away."""
+        self._open_only, self._chosen_name = False, ""
+        self._list: ChoiceList[Finding] = ChoiceList(self._row)
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
+        self.found(bench.findings)
 
     def body(self) -> ComposeResult:
         yield Pane(self._counts, id="counts")
@@ -197,28 +115,44 @@ class ChecklistPage(ListPage):
     def on_line_list_scrolled(self) -> None:
         self.query_one("#counts", Pane).redraw()
 
-    def redraw(self) -> None:
-        if self.is_shown and self.is_attached:
-            self._listed = self.model.visible
-            super().redraw()
-
     def _counts(self, width: int, _: int) -> list[Line]:
-        bench, first, rows = self.bench, self._list.seen_places.start, self._list.size.height
-        all_key, waiting = bench.app.key_of("checklist.open_only"), "checking ..."
-        if bench.document is not None and bench.document.loaded is None:
-            waiting = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it"
-        return [counts_line(self.model, first, rows, width, bench.glyphs, all_key=all_key, waiting=waiting)]
+        bench, found, glyphs = self.bench, counts(self._findings), self.bench.glyphs
+        seen, listed = self._list.seen_places, len(self._list.rows)
+        line: Line = []
+        for status in _COUNTED:
+            if status != "error" or found[status]:
+                role: Role = _ROLES[status] if found[status] else "dim"
+                line += [(f" {found[status]:>2}", role), (f" {status} ", "dim" if status == "n/a" else "text")]
+        words = "open only  " if self._open_only else ""
+        if not self._findings:
+            words = "checking ... "
+            if bench.document is not None and bench.document.loaded is None:
+                words = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it "
+        elif not listed:
+            words = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
+        elif listed > self._list.size.height:
+            words += f"{seen.start + 1}-{seen.stop} of {listed} "
+        return [beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)]
 
-    def _row(self, place: int, width: int) -> Line:
-        is_chosen, cells = place == self.model.cursor, self.model.title_cells
-        return finding_row(self._listed[place], is_chosen, cells, width, self.bench.glyphs)
+    def _row(self, finding: Finding, width: int) -> Line:
+        glyphs, titles = self.bench.glyphs, max(cell_len(one.title) for one in self._findings)
+        line: Line = [
+            (f" {pad(_mark(finding.status, glyphs), 2)}", _ROLES[finding.status]),
+            (f" {finding.title:<{titles}}", "dim" if finding.status == "n/a" else "text"),
+        ]
+        fix: Line = [(" fix ", "accent")] if finding.fix else [("     ", "text")]
+        room = width - width_of(line) - width_of(fix)
+        if room < _LEAST_EVIDENCE:
+            return line
+        evidence: Line = [(f"  {one_line(finding.verdict.evidence)}", "dim")]
+        return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
-        chosen = self.model.selected
+        chosen = self._list.chosen
         return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
-        self.move(event.place - self.model.cursor)
+        self.move(0)
         if event.opens:
             self.action_show()
         elif chosen := self._chosen_fix:
@@ -227,7 +161,9 @@ class ChecklistPage(ListPage):
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
-        self.model.move(lines)
+        self._list.move(lines)
+        if chosen := self._list.chosen:
+            self._chosen_name = chosen.name
         self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
     @property
@@ -235,20 +171,35 @@ class ChecklistPage(ListPage):
         return self._list.size.height
 
     def found(self, findings: list[Finding]) -> None:
-        self.model.replace(findings)
-        if not self.is_shown:
-            # Nobody looks at the list: the worst may come first again.
-            self.model.sort()
+        self._findings = list(findings)
+        # Where nobody looks at the list the worst may come first again.
+        if not self.is_shown or any(finding.name not in self._order for finding in findings):
+            self._sort()
+        self._findings.sort(key=lambda finding: self._order[finding.name])
+        self._show_list()
+
+    def _sort(self) -> None:
+        """Put the worst first and choose it, what does not apply last; a status has the order of the checks."""
+        self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
+        self._order = {finding.name: place for place, finding in enumerate(self._findings)}
+        self._chosen_name = self._findings[0].name if self._findings else ""
+
+    def _show_list(self) -> None:
+        """List what is wanted. The pointer stays on its check, or points to another one while that is not listed."""
+        rows = [finding for finding in self._findings if finding.is_open or not self._open_only]
+        before = self._order.get(self._chosen_name, 0)
+        places = (place for place, one in enumerate(rows) if self._order[one.name] >= before)
+        self._list.show(rows, next(places, len(rows) - 1))
 
     def refusal(self, action: Action) -> str:
         if action.name == "show":
-            return "" if self.model.selected else NOTHING_TO_DO
+            return "" if self._list.chosen else NOTHING_TO_DO
         if action.name == "apply":
             return "" if self._chosen_fix else "this check has no fix to apply"
         if action.name == "apply_all":
-            return "" if any(one.fix and one.is_open for one in self.model.findings) else NOTHING_TO_DO
+            return "" if any(one.fix and one.is_open for one in self._findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
-            return self._why_not_measured([self.model.selected] if action.name == "measure" else self.model.findings)
+            return self._why_not_measured([self._list.chosen] if action.name == "measure" else self._findings)
         if action.name == "install":
             return "" if self._named_libraries else "this check has nothing to install"
         if action.name == "cancel":
@@ -271,11 +222,11 @@ class ChecklistPage(ListPage):
 
     @property
     def _chosen_fix(self) -> Finding | None:
-        chosen = self.model.selected
+        chosen = self._list.chosen
         return chosen if chosen and chosen.fix and chosen.is_open else None
 
     def action_show(self) -> None:
-        if chosen := self.model.selected:
+        if chosen := self._list.chosen:
             apply = self.action_apply if self._chosen_fix else None
             self.bench.app.open(FindingDialog(chosen, apply))
 
@@ -321,7 +272,7 @@ class ChecklistPage(ListPage):
     @property
     def _named_libraries(self) -> list[str]:
         """What the chosen check says to install."""
-        verdict = self.model.selected.verdict if self.model.selected else None
+        verdict = self._list.chosen.verdict if self._list.chosen else None
         found = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
         return found[1].split() if found else []
 
@@ -337,7 +288,7 @@ class ChecklistPage(ListPage):
             self.bench.note_change(document.undo())
 
     def action_measure(self) -> None:
-        if chosen := self.model.selected:
+        if chosen := self._list.chosen:
             self.measure(chosen.name)
 
     def measure(self, name: str) -> None:
@@ -345,9 +296,11 @@ class ChecklistPage(ListPage):
             self.bench.tell(reason, "bad")
 
     def action_open_only(self) -> None:
-        self.model.open_only = not self.model.open_only
+        self._open_only = not self._open_only
+        self._show_list()
 
     def action_again(self) -> None:
-        self.model.sort()
+        self._sort()
+        self._show_list()
         self.bench.tell("checking ...", "dim")
         self.bench.config_changed()

@@ -18,26 +18,11 @@ from tui_trainer.runs.comparison import CURVE_POINTS, Comparison, CurvePoint, co
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import RunState, means
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.chart import (
-    GUTTER,
-    HELD_OUT_LOSS,
-    LOSS,
-    METRICS,
-    Bounds,
-    Metric,
-    Raster,
-    column_of,
-    metric_of,
-    metrics_of,
-    next_of,
-    row_of,
-    settle,
-    with_y_axis,
-    x_axis,
-)
+from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, Metric, metric_of, metrics_of
 from tui_trainer.ui.dialogs import Dialog
+from tui_trainer.ui.plot import GUTTER, Bounds, Raster, column_of, row_of, stable_bounds, with_y_axis, x_axis
 from tui_trainer.ui.screens.runs_view import SIGNS
-from tui_trainer.ui.spans import Glyphs, Line, Role, title_rule
+from tui_trainer.ui.spans import Glyphs, Line, Role, next_of, title_rule
 from tui_trainer.ui.widgets.pane import Pane
 from tui_trainer.ui.workbench import Workbench
 
@@ -73,7 +58,7 @@ def curves_lines(
         return [[("no values to draw", "dim")]]
     raster = Raster(width - GUTTER, height - 2, glyphs)
     window = Bounds(0, max(x for x, _ in every) or 1)
-    bounds = settle(None, min(y for _, y in every), max(y for _, y in every))
+    bounds = stable_bounds(None, min(y for _, y in every), max(y for _, y in every))
 
     def mark(points: _Points, sign: str, role: Role) -> None:
         for x, y in points:

@@ -15,24 +15,18 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.files.hub_layout import SAMPLE_PREFIX, is_hub_name
 from tui_trainer.tasks import task_names
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.command_dialogs import offer
 from tui_trainer.ui.commands import download, offer_import
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NOTHING_TO_DO, ListPage, bindings
-from tui_trainer.ui.screens import config_dialogs as files
-from tui_trainer.ui.screens.config_dialogs import (
-    PreviewDialog,
-    RecipeChooser,
-    RecipeDialog,
-    RehearsalDialog,
-    SizesDialog,
-    SwitchesDialog,
-    TuneDialog,
-)
-from tui_trainer.ui.screens.config_view import ConfigModel, ConfigPanes, Editor, name_cells
+from tui_trainer.ui.screens import config_dialogs as dialogs
+from tui_trainer.ui.screens import config_files as files
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells
+from tui_trainer.ui.screens.config_view import ConfigPanes
+from tui_trainer.ui.screens.recipe_dialog import RecipeDialog
 from tui_trainer.ui.spans import Line, pad
-from tui_trainer.ui.widgets.lists import ChoiceField, LineField, SettingsTable
+from tui_trainer.ui.widgets.fields import ChoiceField, LineField
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
+from tui_trainer.ui.widgets.settings_table import SettingsTable
 from tui_trainer.ui.workbench import Workbench
 
 _OF_A_SETTING = ("edit", "toggle", "less", "more", "reset", "copy")
@@ -68,10 +62,10 @@ class ConfigPage(ListPage):
         "undo": lambda page: page.bench.note_change(page.model.document.undo()),
         "redo": lambda page: page.bench.note_change(page.model.document.redo()),
         "reset_all": lambda page: page.bench.note_change(page.model.reset_all()),
-        "rehearse": lambda page: offer(RehearsalDialog(page.bench), page.bench),
-        "tune": lambda page: offer(TuneDialog(page.bench), page.bench),
-        "sizes": lambda page: offer(SizesDialog(page.bench), page.bench),
-        "switches": lambda page: offer(SwitchesDialog(page.bench), page.bench),
+        "rehearse": lambda page: dialogs.rehearse(page.bench),
+        "tune": lambda page: dialogs.tune(page.bench),
+        "sizes": lambda page: dialogs.sizes(page.bench),
+        "switches": lambda page: dialogs.switches(page.bench),
         "import": lambda page: offer_import(page.bench),
         "save": lambda page: files.save(page.bench, page.model.document),
         "save_as": lambda page: files.save_as(page.bench, page.model.document),
@@ -309,15 +303,8 @@ class ConfigPage(ListPage):
 
     def show_recipe(self, name: str) -> None:
         """The list of recipes, this one chosen, with what it would change."""
-
-        def take(chooser: RecipeChooser) -> None:
-            problem = chooser.document.choose_recipe(chooser.recipe.name, keep_own=chooser.keep_own)
-            self.bench.note_change(str(problem) if problem else f"recipe {chooser.recipe.name}")
-
         try:
-            chooser = RecipeChooser(self.bench, self.model.document)
-            chooser.choose_name(name)
-            self.bench.app.open(RecipeDialog(chooser, take))
+            self.bench.app.open(RecipeDialog(self.bench, self.model.document, name))
         except ConfigError as error:
             self.bench.tell(str(error.problems[0]), "bad")
 
@@ -357,7 +344,7 @@ class ConfigPage(ListPage):
 
     def action_preview(self) -> None:
         if plain := self.model.document.plain:
-            self.bench.app.open(PreviewDialog(self.bench, plain))
+            self.bench.app.open(dialogs.PreviewDialog(self.bench, plain))
 
     def action_copy(self) -> None:
         if self.key:

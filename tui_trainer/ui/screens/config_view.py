@@ -4,353 +4,38 @@ The memory is one bar by part against that of the card, or of the machine. `~` s
 parts have a sign and a colour each, so that the bar is read without colours as well.
 """
 
-import os
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import accumulate, groupby
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.cells import cell_len
 
 from tui_trainer.config.document import EDITED_HERE, ConfigDocument
-from tui_trainer.config.editing import (
-    EMPTY,
-    Direction,
-    bump,
-    choices,
-    completions,
-    display_text,
-    edit_text,
-    parse,
-    toml_text,
-    unit_text,
-)
+from tui_trainer.config.editing import display_text
 from tui_trainer.config.explain import groups
 from tui_trainer.config.fields import Setting
 from tui_trainer.config.load import all_settings
 from tui_trainer.config.mixture import last_path
 from tui_trainer.config.save import document_text
-from tui_trainer.errors import Problem
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.planning.automatic_values import TrainingDevice
 from tui_trainer.planning.fit import MemoryBudget
 from tui_trainer.planning.plan import Plan
-from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.wording import UNDER_A_MINUTE, planned_time
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.screens.config_model import ConfigModel, Editor, name_cells, reason, value_text
 from tui_trainer.ui.spans import Glyphs, Line, Role, Span, beside, labelled, pad, paragraph, title_rule, width_of
-from tui_trainer.ui.widgets.lists import MARK_CELLS, ListRow, preset_cells, shortened, value_cells
+from tui_trainer.ui.widgets.lists import MARK_CELLS
+from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import GIB, figure_text, format_bytes, format_count, format_seconds
-
-# The config screen without a screen: which rows its table has, what is typed into one of them, and what is changed in
-# the document.
-#
-# Methods that change something return a sentence for the message line where there is something to say.
-
-# Letters in order, anywhere: shown only where nothing fits better.
-LOOSE = 1000
-# Nothing that belongs to a word stands before it.
-_WORD = r"(?<![^\W_])"
-
-
-@cache
-def name_cells() -> int:
-    return max(len(setting.name) for _, _, settings in groups() for setting in settings)
-
-
-def settings_count(count: int) -> str:
-    return f"{count} setting{'' if count == 1 else 's'}"
-
-
-@dataclass(kw_only=True, slots=True)
-class Editor:
-    """`options` are what `text` can be completed to, when it is `closed` all that the setting takes.
-
-    `chosen` is the place of one of them, or -1; `begun` is what was typed to choose in a closed editor. Files and
-    folders are looked for by whoever has time for it (`look`): their disk may be slow, and hold thousands of them.
-    """
-
-    setting: Setting
-    text: str
-    original: str
-    names: Iterable[str] = ()
-    closed: bool = False
-    options: tuple[str, ...] = ()
-    chosen: int = -1
-    error: str = ""
-    begun: str = ""
-    looked_for: str | None = None
-    """Which text the options are of; None: nobody has looked for any."""
-    completes_soon: bool = False
-
-    @classmethod
-    def open(cls, setting: Setting, value: Any, names: Iterable[str] = ()) -> "Editor":
-        """Begins with the text of the value, never with a placeholder."""
-        text = edit_text(setting, value)
-        editor = cls(setting=setting, text=text, original=text, names=names)
-        # A switch that may also be "auto" takes that as well.
-        if closed := tuple(dict.fromkeys((*setting.choices, *choices(setting)))) if choices(setting) else ():
-            editor.closed, editor.options = True, tuple(display_text(setting, choice) for choice in closed)
-            editor.chosen = next((place for place, choice in enumerate(closed) if choice == value), 0)
-            editor.text = editor.options[editor.chosen]
-        else:
-            editor._look_now()
-        return editor
-
-    @property
-    def is_looking(self) -> bool:
-        """Whether its options are files or folders that nobody has looked for yet."""
-        return self.setting.completes in ("file", "files", "folder") and self.looked_for is None
-
-    def look(self, text: str) -> tuple[str, ...]:
-        """What a text can be completed to, for `found`."""
-        return tuple(completions(self.setting, text, names=self.names))
-
-    def found(self, text: str, options: tuple[str, ...]) -> None:
-        """Counts for nothing where something else was typed meanwhile."""
-        if self.is_looking and text == self.text:
-            self.looked_for, self.options = text, options
-            if self.completes_soon:
-                self.complete()
-
-    def _look_now(self) -> None:
-        self.looked_for, self.completes_soon, self.options = None, False, ()
-        if not self.is_looking:
-            self.options = self.look(self.text)
-
-    def typed(self, text: str) -> None:
-        self.text, self.chosen = text, -1
-        self._look_now()
-        value = parse(self.setting, text)
-        self.error = reason(value) if isinstance(value, Problem) and not self.options else ""
-
-    def choose(self, steps: int) -> None:
-        if self.options:
-            self.chosen = steps - 1 if self.chosen < 0 and steps > 0 else self.chosen + steps
-            self.chosen %= len(self.options)
-            self.text, self.error = self.options[self.chosen], ""
-
-    def complete(self) -> None:
-        """As far as all options agree; then one option after the other."""
-        if self.is_looking:
-            self.completes_soon = True
-            return
-        common = os.path.commonprefix(self.options)  # noqa: RUF071 - names are cut between any two letters
-        if len(common) <= len(self.text) or not common.startswith(self.text):
-            self.choose(1)
-        else:
-            self.typed(common)
-
-    def jump(self, letters: str) -> None:
-        """To the option that begins with all that was typed; a first letter again goes to the next one with it."""
-        for begun in (self.begun + letters.lower(), letters.lower()):
-            starting = [place for place, option in enumerate(self.options) if option.lower().startswith(begun)]
-            if starting:
-                later = [place for place in starting if place > self.chosen]
-                self.chosen = (starting if len(begun) > 1 else later or starting)[0]
-                self.text, self.begun = self.options[self.chosen], begun
-                return
-
-
-def reason(problem: Problem) -> str:
-    return f"{problem.message}; {problem.hint}" if problem.hint else problem.message
-
-
-class ConfigModel:
-    """`names` are completions by key that config does not know itself (samples, tasks)."""
-
-    def __init__(
-        self, document: ConfigDocument, names: Mapping[str, Sequence[str]] | None = None, *, has_gpu: bool = True
-    ) -> None:
-        self.document, self.names, self._has_gpu = document, names or {}, has_gpu
-        self.only_changed = self.show_all = False
-        self.filter = ""
-        self._rows: tuple[object, list[ListRow]] = (None, [])
-        self._unread: tuple[object, dict[str, str]] = (None, {})
-
-    @property
-    def rows(self) -> list[ListRow]:
-        """Headings and settings that are shown now: the same list while nothing changed."""
-        document = self.document
-        columns = document.loaded.columns if document.loaded else {}
-        state = (document.revision, document.problems, self.only_changed, self.show_all, self.filter, columns)
-        if self._rows[0] != state:
-            rows = table_rows(document, self._wanted(), self.unread, self.filter)
-            if not (self.only_changed or self.show_all or self.filter):
-                rows.append(ListRow(name=self._folded_words({row.key for row in rows})))
-            self._rows = (state, rows)
-        return self._rows[1]
-
-    @property
-    def unread(self) -> dict[str, str]:
-        """Settings that mean nothing to this run, and why; of the last config that could be read."""
-        document = self.document
-        if document.loaded is not None and self._unread[0] != document.revision:
-            self._unread = (document.revision, unread_settings(document.loaded.config, has_gpu=self._has_gpu))
-        return self._unread[1]
-
-    def _folded_words(self, shown: set[str]) -> str:
-        """What is not shown: settings that are rarely changed, and those that mean nothing here."""
-        folded = [setting for _, _, settings in groups() for setting in settings if setting.key not in shown]
-        unread = sum(setting.key in self.unread for setting in folded)
-        rare = len(folded) - unread
-        parts = [f"{rare} rarely changed"] * bool(rare) + [f"{unread} not used by this run"] * bool(unread)
-        return f"{len(folded)} more settings: {', '.join(parts)}; + shows them"
-
-    @property
-    def count(self) -> str:
-        shown, every = sum(bool(row.key) for row in self.rows), sum(len(settings) for _, _, settings in groups())
-        return f"{shown} of {every}"
-
-    def _wanted(self) -> frozenset[str]:
-        """What was changed and what has a problem is always shown; a filter looks at all."""
-        everything = not self.only_changed and (self.show_all or bool(self.filter))
-        troubled = {problem.key for problem in self.document.problems}
-        return frozenset(
-            setting.key
-            for _, _, settings in groups()
-            for setting in settings
-            if everything
-            or self.document.is_changed(setting.key)
-            or (not self.only_changed and self._is_everyday(setting))
-            or (not self.only_changed and setting.key in troubled)
-        )
-
-    def _is_everyday(self, setting: Setting) -> bool:
-        return not setting.advanced and setting.key not in self.unread
-
-    def reveal(self, key: str) -> None:
-        if not any(row.key == key for row in self.rows):
-            self.filter, self.only_changed, self.show_all = "", False, True
-
-    def next_problem(self, key: str) -> tuple[str, str]:
-        """(the next setting with a problem, round the end; a problem that no setting has, where all were seen)."""
-        keys = [setting.key for _, _, settings in groups() for setting in settings]
-        troubled = [one for one in keys if self.document.problems_of(one)]
-        elsewhere = [one_line(str(problem)) for problem in self.document.problems if problem.key not in keys]
-        here = keys.index(key) if key in keys else 0
-        further = [one for one in troubled if keys.index(one) > here]
-        if not troubled:
-            return "", elsewhere[0] if elsewhere else "no problems"
-        return (further or troubled)[0], elsewhere[0] if elsewhere and not further else ""
-
-    def edit(self, key: str) -> Editor:
-        return Editor.open(all_settings()[key], self.document.value(key), self.names.get(key, ()))
-
-    def take(self, editor: Editor) -> bool:
-        """The typed value. What does not fit stays in the editor, with the reason; what nobody changed as it is."""
-        value = parse(editor.setting, editor.text)
-        problem = value if isinstance(value, Problem) else None
-        if problem is None and (editor.closed or editor.text != editor.original):
-            problem = self.document.set(editor.setting.key, value)
-        editor.error = reason(problem) if problem else ""
-        return problem is None
-
-    def bump(self, key: str, direction: Direction) -> str:
-        setting, old = all_settings()[key], self.document.value(key)
-        new = bump(setting, old, direction)
-        if new == old:
-            known = {int, float} & set(setting.kinds)
-            return f"{setting.name} cannot go {'higher' if direction > 0 else 'lower'}" if known else _EDIT_IT
-        problem = self.document.set(key, new)
-        return str(problem) if problem else ""
-
-    def toggle(self, key: str) -> str:
-        return self.bump(key, 1) if choices(all_settings()[key]) else _EDIT_IT
-
-    def reset(self, key: str) -> str:
-        setting, document = all_settings()[key], self.document
-        if not document.is_changed(key) and not document.is_edited(key):
-            return f"{setting.name} already has the recipe's value"
-        document.reset(key)
-        return f"{setting.name} reset to {display_text(setting, document.value(key))}"
-
-    def reset_all(self) -> str:
-        before = len(self.document.changes())
-        self.document.reset_all()
-        count = before - len(self.document.changes())
-        return f"reset {settings_count(count)}; undo restores them" if count else "nothing to reset"
-
-    def copied_text(self, key: str) -> str:
-        return f"{key} = {toml_text(self.document.value(key))}"
-
-
-def table_rows(
-    document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
-) -> list[ListRow]:
-    """The wanted settings under their headings; with a query only those that match, the best group and row first."""
-    matches = {key: match for key in wanted if (match := match_of(query, all_settings()[key]))}
-    best = min((rank for rank, _ in matches.values()), default=0)
-    found: list[tuple[int, list[ListRow]]] = []
-    for _, title, settings in groups():
-        shown = [one for one in settings if one.key in matches and (matches[one.key][0] < LOOSE or best >= LOOSE)]
-        shown.sort(key=lambda one: matches[one.key][0])
-        if shown:
-            rows = [_row(document, one, matches[one.key][1], one.key in unread) for one in shown]
-            found.append((matches[shown[0].key][0], [ListRow(name=title), *rows]))
-    found.sort(key=lambda pair: pair[0])
-    return [row for _, rows in found for row in rows]
-
-
-def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
-    value, changed = document.value(setting.key), document.is_changed(setting.key)
-    found = document.loaded.columns.get(setting.key, value) if document.loaded else value
-    text = value_text(setting, value) if found == value else f"{one_line(found)} (found)"
-    return ListRow(
-        key=setting.key, name=setting.name, value=text, matched=matched, is_changed=changed,
-        preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
-        has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
-        is_placeholder=value in ("", EMPTY, "auto"),
-    )  # fmt: skip
-
-
-def value_text(setting: Setting, value: object) -> str:
-    return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
-
-
-def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None:
-    """How well a query fits (0 is best) and which letters of the name it found; None when it does not fit.
-
-    Best is the beginning of the name, then the beginning of a word in it, any part of it, a part of the whole key, what
-    the help begins with (`lora` finds r, whose help is `LoRA: ...`), beginnings of words (`lr` finds learning_rate),
-    and from LOOSE on letters in order anywhere in the name.
-    """
-    if not query:
-        return 0, ()
-    query = query.lower().replace(" ", "_")
-    name, key = setting.name.lower(), setting.key.lower()
-    place = name.find(query)
-    if place >= 0:
-        word = place == 0 or name[place - 1] == "_"
-        return (0 if place == 0 else 1 if word else 2), tuple(range(place, place + len(query)))
-    if query in key:
-        start = key.index(query) - (len(key) - len(name))
-        return 3, tuple(at for at in range(start, start + len(query)) if at >= 0)
-    if setting.help.lower().startswith(f"{query}:"):
-        return 4, ()
-    if (letters := _in_order(query, name, at_words=True)) is not None:
-        return 10 + letters[-1] - letters[0], letters
-    if (letters := _in_order(query, name, at_words=False)) is not None:
-        return LOOSE + letters[-1] - letters[0], letters
-    return None
-
-
-def _in_order(query: str, text: str, *, at_words: bool) -> tuple[int, ...] | None:
-    """Places of the letters one after the other; `at_words`: each begins a word or follows the one before it."""
-    begin, between = (rf".*?{_WORD}", rf"(?:|.*?{_WORD})") if at_words else (".*?", ".*?")
-    letters = between.join(f"({re.escape(letter)})" for letter in query)
-    found = re.match(begin + letters, text) if len(query) <= len(text) else None
-    return tuple(found.start(place) for place in range(1, len(query) + 1)) if found else None
-
 
 LABEL_CELLS = 8
 # A share of the memory from which a run may meet its end, and one where it surely does not.
 FULL_SHARE = 0.9
 _COLUMN_CELLS = (25, 18, 16, 0)
-_NO_PLAN, _EDIT_IT = "no plan: fix the problems first", "press Enter to edit it"
+_NO_PLAN = "no plan: fix the problems first"
 GROUP_CELLS = 25
 _DETAIL_CELLS = 9
 _PLAN_ROWS = 9

@@ -15,7 +15,6 @@ from typing import ClassVar, Final, TypeVar
 from textual.app import ComposeResult
 from textual.containers import Container
 from textual.events import ScreenResume
-from textual.widgets import DataTable
 
 from tui_trainer.errors import FolderError, InputError, Problem
 from tui_trainer.lines.plan_and_events import age_words
@@ -29,22 +28,24 @@ from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
 from tui_trainer.ui.commands import more_answers, offer_more
 from tui_trainer.ui.dialogs import Answer, Row, TextDialog
-from tui_trainer.ui.export_dialogs import ExportDialog, ExportMarkedDialog
+from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import show_and_try
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
 from tui_trainer.ui.screens.runs_view import (
     RunsModel,
-    RunsTable,
     detail_lines,
     difference_lines,
     empty_words,
     run_before,
+    run_row,
+    run_titles,
     summary,
 )
 from tui_trainer.ui.spans import Line, beside
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
+from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
 from tui_trainer.ui.workbench import Workbench
 from tui_trainer.units import format_bytes
@@ -110,7 +111,7 @@ class RunsPage(FilteredPage, ListPage):
     filter_words = "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
-    table: RunsTable
+    table: LineList
     chart: LossChart
     HORIZONTAL_BREAKPOINTS = _BREAKPOINTS
     ACTS: ClassVar[dict[str, Callable[[RunsPage], object]]] = {
@@ -130,9 +131,12 @@ class RunsPage(FilteredPage, ListPage):
         super().__init__(bench)
         self.model: RunsModel = RunsModel()
         self._overviews = Overviews()
-        self.table = RunsTable(self.model, _now)
-        start_key = partial(bench.app.key_of, "app.start")
-        self._empty = Pane(lambda *_: [[(f"   {empty_words(self.model, start_key())}", "dim")]], id="empty")
+        self.table = LineList(
+            lambda place, width: run_row(self.model, place, _now(), width, bench.glyphs),
+            lambda: (len(self.model.shown), self.model.place),
+            titles=lambda width: run_titles(self.model, width, bench.glyphs),
+            empty=lambda: empty_words(self.model, bench.app.key_of("app.start")),
+        )
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: self._state, id="curve")
         self._ticks = 0
@@ -146,7 +150,6 @@ class RunsPage(FilteredPage, ListPage):
         with Container(id="workspace"):
             with Container(id="list"):
                 yield self.table
-                yield self._empty
                 yield self._filter
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
@@ -154,15 +157,11 @@ class RunsPage(FilteredPage, ListPage):
                 yield Pane(self._differences, id="differences")
         yield self._below
 
-    def on_mount(self) -> None:
-        super().on_mount()
-        self.watch(self.table, "scroll_y", self._below.redraw, init=False)
+    def on_line_list_scrolled(self) -> None:
+        self._below.redraw()
 
     def redraw(self) -> None:
         if self.is_shown and self.is_attached:
-            self._empty.display = not self.model.shown
-            self.table.display = bool(self.model.shown)
-            self.table.redraw()
             self._show_chosen()
             super().redraw()
 
@@ -268,14 +267,14 @@ class RunsPage(FilteredPage, ListPage):
             if monotonic() > until:
                 return
 
-    def on_runs_table_clicked(self, message: RunsTable.Clicked) -> None:
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         self.model.choose(message.place)
         if message.opens:
             self.bench.app.carry_out("runs.open")
         self.bench.app.draw()
 
-    def on_data_table_header_selected(self, message: DataTable.HeaderSelected) -> None:
-        self.model.sort_by(str(message.column_key.value))
+    def on_line_list_title_clicked(self, message: LineList.TitleClicked) -> None:
+        self.model.sort_by(message.name)
         self.bench.app.draw()
 
     def move(self, lines: int) -> None:
@@ -383,67 +382,58 @@ class RunsPage(FilteredPage, ListPage):
 
     def action_export(self) -> None:
         folders = [RunFolder(path) for path in self.model.marked]
-        several = len(folders) > 1
-        one = folders[0] if folders else self.folder
-        dialog = ExportMarkedDialog(self.bench, folders) if several else ExportDialog(self.bench, one)
-        self.bench.app.open(dialog)
+        self.bench.app.open(ExportDialog(self.bench, folders or [self.folder]))
 
     def action_tags(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("Words to filter by (`#word`). Leave empty to remove all tags.", "dim"), ""]
-        self._ask_for_label(f"Tags of {one.name}", rows, " ".join(one.tags), parsed_tags, "tags")
+        words = "Words to filter by (`#word`). Leave empty to remove all tags."
+        tags = " ".join(one.tags)
+        self._ask_for(f"Tags of {one.name}", words, tags, lambda text: partial(label, tags=parsed_tags(text)))
 
     def action_note(self) -> None:
         one = self._chosen
-        rows: list[Row] = [("One line. Leave empty to remove the note.", "dim"), ""]
-        self._ask_for_label(f"Note on {one.name}", rows, one.note, parsed_note, "note")
+        words = "One line. Leave empty to remove the note."
+        self._ask_for(f"Note on {one.name}", words, one.note, lambda text: partial(label, note=parsed_note(text)))
 
-    def _ask_for_label(
-        self, heading: str, rows: Sequence[Row], text: str, parse: Callable[[str], object], name: str
-    ) -> None:
+    def _ask_for(
+        self, heading: str, words: str, text: str, parse: Callable[[str], Callable[[Path], T]],
+        done: Callable[[T], object] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """Ask for a text about the chosen run, and do behind the keys what `parse` makes of it, which may refuse it."""
         path = self._chosen.path
 
         def accept(text: str) -> str | None:
             try:
-                parsed = parse(text)
+                work = parse(text)
             except InputError as error:
                 return one_line(f"{error.problems[0].message}; {error.problems[0].hint}".removesuffix("; "))
-            work = partial(_tried, lambda path: label(path, **{name: parsed}), path)  # type: ignore[arg-type]
-            self.bench.background.do(f"label {path}", work, labelled)
+            self.bench.background.do(f"label {path}", partial(_tried, work, path), answered)
             return None
 
-        def labelled(answer: object) -> None:
+        def answered(answer: T | str) -> None:
             dialog.answered(answer if isinstance(answer, str) else "")
-            if isinstance(answer, str) and dialog.is_closed:
+            if not isinstance(answer, str):
+                done(answer)
+            elif dialog.is_closed:
                 self.bench.tell(answer, "bad")
             self._read()
+            self.bench.app.draw()
 
-        dialog = TextDialog(heading, rows, text, accept)
+        dialog = TextDialog(heading, [(words, "dim"), ""], text, accept)
         self.bench.app.open(dialog)
 
     def action_rename(self) -> None:
-        path = self._chosen.path
-        rows: list[Row] = [("The run folder is renamed as well.", "dim"), ""]
-        dialog = TextDialog(f"Rename {path.name}", rows, path.name, lambda name: self._rename(path, name, dialog))
-        self.bench.app.open(dialog)
-
-    def _rename(self, path: Path, name: str, dialog: TextDialog) -> None:
-        bench, name = self.bench, name.strip()
+        path, bench = self._chosen.path, self.bench
         own = bench.own_run if bench.own_run and bench.own_run.folder.root == path else None
 
-        def work() -> Problem | str | None:
+        def rename(name: str, path: Path) -> tuple[str, Problem | None]:
             if own is not None:
                 # To its end, where its journal still lies: the shell is told how it ended.
                 own.look()
-            return _tried(lambda path: at_rest.rename(path, name), path)
+            return name, at_rest.rename(path, name)
 
-        def renamed(problem: Problem | str | None) -> None:
-            dialog.answered(problem if isinstance(problem, str) else "")
-            if isinstance(problem, str):
-                if dialog.is_closed:
-                    bench.tell(problem, "bad")
-                    bench.app.draw()
-                return
+        def renamed(answer: tuple[str, Problem | None]) -> None:
+            name, problem = answer
             bench.tell(str(problem) if problem else f"renamed to {name}", "warn" if problem else "good")
             self.model.path = path.with_name(name)
             if own is not None:
@@ -451,10 +441,9 @@ class RunsPage(FilteredPage, ListPage):
                 own.folder = RunFolder(self.model.path)
             if bench.run is not None and bench.run.folder.root == path:
                 bench.attach_to(RunFolder(self.model.path), go=False)
-            self._read()
-            bench.app.draw()
 
-        bench.background.do(f"rename {path}", work, renamed)
+        words = "The run folder is renamed as well."
+        self._ask_for(f"Rename {path.name}", words, path.name, lambda name: partial(rename, name.strip()), renamed)
 
     def action_delete(self) -> None:
         runs = self.model.marked_runs or [self._chosen]

@@ -1,4 +1,4 @@
-"""The list of runs: which of them are shown and in which order, their cells in a table, and what is known of one."""
+"""The list of runs: which of them are shown and in which order, the row of each, and what is known of one."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.segment import Segment
-from rich.style import Style
-from rich.text import Text
-from textual.events import Click, MouseMove
-from textual.geometry import Region, Size
-from textual.message import Message
-from textual.strip import Strip
-from textual.widgets import DataTable
-
 from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
 from tui_trainer.runs.comparison import MOST_RUNS, Difference, value_words
 from tui_trainer.runs.labels import tag_words
 from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.chart import next_of
-from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, paragraph, sparkline, title_rule, width_of
-from tui_trainer.ui.theme import HasGlyphs, role_styles
+from tui_trainer.ui.spans import (
+    Glyphs,
+    Line,
+    Role,
+    Span,
+    cursor_line,
+    fit,
+    next_of,
+    pad,
+    paragraph,
+    sparkline,
+    title_rule,
+    width_of,
+)
 from tui_trainer.units import GIB, format_bytes
 
 SIGNS: Final = "ABCDEF"
@@ -224,7 +224,7 @@ class RunsModel:
         shown = [one for one in COLUMNS.values() if width >= one.from_cells and one.title != left_out]
 
         def for_the_name() -> int:
-            return width - _POINTER_CELLS - sum(column.cells + 1 for column in shown)
+            return _name_cells(width, [(column.title, column.cells) for column in shown])
 
         while for_the_name() < _NAME_CELLS and (last := max(shown, key=attrgetter("from_cells"))).from_cells:
             shown.remove(last)
@@ -276,179 +276,34 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
     return f"{name[: max(cells - behind - 1, 0)]}{glyphs.ellipsis}{name[-behind:]}"
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """A text that fills its column exactly."""
-
-    text: str
-    style: Style
-    path: str = ""
-    """In the first column: of the run."""
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        yield Segment(self.text, self.style)
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(len(self.text), len(self.text))
-
-
-class RunsTable(HasGlyphs, DataTable[Cell]):
-    """The runs of a model, a row each by its path. One that the filter hides stays behind them, without a height.
-
-    Keys are for the page, which chooses. A click chooses, a double click opens, one on a title sorts.
-    """
-
-    _is_updating = False
-
-    @dataclass
-    class Clicked(Message):
-        """A row was clicked; `opens` when it was clicked twice."""
-
-        place: int
-        opens: bool
-
-    def __init__(self, model: RunsModel, now: Callable[[], datetime]) -> None:
-        super().__init__(cursor_type="row", cell_padding=0, id="runs")
-        self.can_focus = False
-        self._model, self._now = model, now
-        self._columns: dict[str, int] = {}
-        self._width = self._name_cells = 0
-        self._styles: dict[str, Style] = {}
-        self._rows: dict[Path, tuple[object, ...]] = {}
-        """What each row was made of."""
-        self._order: tuple[object, ...] = ()
-
-    @property
-    def seen_places(self) -> range:
-        top = round(self.scroll_offset.y)
-        return range(top, max(min(top + self.size.height - 1, len(self._model.shown)), top))
-
-    def refresh(self, *regions: Region, **how: bool) -> RunsTable:
-        # A table draws itself whole for each changed cell: the rows that changed are enough.
-        if not self._is_updating or regions or how:
-            super().refresh(*regions, **how)
-        return self
-
-    def redraw(self) -> None:
-        """Show the model as it is now: what has changed of it is written, the rest stays."""
-        if not self.size.width or not self.is_attached:
-            return
-        self._lay_out()
-        self._is_updating = True
-        changed = self._write_rows()
-        self._is_updating = False
-        model = self._model
-        order = (model.order, model.falls, *(one.path for one in model.shown))
-        if order != self._order:
-            self._order = order
-            self._arrange()
-        else:
-            for path in changed:
-                self.refresh_row(self.get_row_index(str(path)))
-        if model.shown and self.cursor_row != model.place:
-            self.move_cursor(row=model.place)
-
-    def _lay_out(self) -> None:
-        width = self.size.width
-        columns = dict(self._model.columns(width))
-        styles = role_styles(self.app)
-        if (columns, width) == (self._columns, self._width) and styles is self._styles:
-            return
-        self._columns, self._width, self._styles = columns, width, styles
-        self._name_cells = width - _POINTER_CELLS - sum(cells + 1 for cells in columns.values())
-        self.clear(columns=True)
-        self._rows, self._order = {}, ()
-        self.add_column("", key="run", width=_POINTER_CELLS + self._name_cells)
-        for title, cells in columns.items():
-            self.add_column("", key=title, width=cells + 1)
-
-    def _write_rows(self) -> list[Path]:
-        """Write what has changed of the runs that are shown; their paths."""
-        model, glyphs, now = self._model, self.glyphs, self._now()
-        changed = []
-        for one in model.shown:
-            made_of = (one, model.sign(one.path, glyphs), age_words(one, now))
-            before = self._rows.get(one.path)
-            if before is not None and before[0] is one and before[1:] == made_of[1:]:
-                continue
-            self._rows[one.path] = made_of
-            cells = self._cells(one, *made_of[1:])
-            key = str(one.path)
-            if before is None:
-                self.add_row(*cells.values(), key=key)
-                continue
-            other = {title: cell for title, cell in cells.items() if self.get_cell(key, title) != cell}
-            for title, cell in other.items():
-                self.update_cell(key, title, cell)
-            changed += [one.path] * bool(other)
-        return changed
-
-    def _cells(self, one: RunOverview, sign: str, age: str) -> dict[str, Cell]:
-        name = f"{sign} {pad(cut_inside(one_line(one.name), self._name_cells, self.glyphs), self._name_cells)}"
-        usual: Role = "text" if one.is_run else "dim"
-        styles = self._styles
-        cells = {"run": Cell(name, styles[usual], str(one.path))}
-        for title, size in self._columns.items():
-            column = COLUMNS[title]
-            text = one_line(column.text(one, age, size, self.glyphs)) if one.is_run or not column.of_runs else ""
-            shown = fit([(text.rjust(size) if column.is_right else text, usual)], size, self.glyphs.ellipsis)
-            cells[title] = Cell(
-                "".join([" ", *(part for part, _ in shown)]), styles[column.role(one) if column.role else usual]
-            )
-        return cells
-
-    def _arrange(self) -> None:
-        """The rows in the order of the model; those of runs that are gone go, those that are not shown are hidden."""
-        model = self._model
-        places = {str(one.path): place for place, one in enumerate(model.shown)}
-        listed = {one.path for one in model.found or ()}
-        for path in set(self._rows) - listed:
-            del self._rows[path]
-            self.remove_row(str(path))
-        for key, row in self.rows.items():
-            row.height = int(key.value in places)
-        for title, column in self.columns.items():
-            column.label = self._title(str(title.value))
-        self.sort("run", key=lambda cell: places.get(cell.path, len(places)))
-        self.virtual_size = Size(self.virtual_size.width, len(places) + 1)
-
-    def _title(self, title: str) -> Text:
-        """The title of a column, with the direction where the runs are sorted by it."""
-        model, glyphs = self._model, self.glyphs
+def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
+    """Return the titles of the columns, with the direction where the runs are sorted by one."""
+    columns, titles = model.columns(width), list[tuple[str, Span]]()
+    for title, cells in [("run", _name_cells(width, columns) + 1), *columns]:
         is_sorted = title == model.order
-        arrow = (glyphs.below if model.falls else glyphs.above) if is_sorted else " "
-        text, cells = arrow + title, self._columns.get(title, self._name_cells) + 1
-        text = " " + text if title == "run" else text.rjust(cells) if COLUMNS[title].is_right else text
-        return Text(text, style=self._styles["bold" if is_sorted else "dim"], no_wrap=True)
+        text = ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
+        text = f" {text}" if title == "run" else text.rjust(cells + 1) if COLUMNS[title].is_right else text
+        titles.append((title, (pad(text, cells + 1), "bold" if is_sorted else "dim")))
+    return titles
 
-    def get_component_rich_style(self, *names: str, **how: Any) -> Style:
-        """The cursor looks as in every other list; nothing follows the mouse."""
-        return role_styles(self.app)["cursor"] if names[0].endswith("cursor") else Style()
 
-    def render_line(self, y: int) -> Strip:
-        """A row is its cells. By way of Rich, which measures, wraps and pads each of them, a sort takes 40 ms more at
-        200x50."""
-        place = y - 1 + round(self.scroll_offset.y)
-        if y == 0 or place >= len(self._model.shown) or not self.is_valid_row_index(place):
-            return super().render_line(y)
-        look = Style.from_meta({"row": place})
-        if not self.app.native_ansi_color:
-            look += Style(bgcolor=self.rich_style.bgcolor)
-        cursor = self.get_component_rich_style("datatable--cursor") if place == self.cursor_row else None
-        segments = [Segment(cell.text, look + (cursor or cell.style)) for cell in self.get_row_at(place)]
-        return Strip(segments).simplify().adjust_cell_length(self.size.width, look)
+def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
+    """Return the row of a run in the columns of the list."""
+    one, columns = model.shown[place], model.columns(width)
+    usual: Role = "text" if one.is_run else "dim"
+    cells, age = _name_cells(width, columns), age_words(one, now)
+    name = pad(cut_inside(one_line(one.name), cells, glyphs), cells)
+    line: Line = [(f"{model.sign(one.path, glyphs)} {name}", usual)]
+    for title, size in columns:
+        column = COLUMNS[title]
+        text = one_line(column.text(one, age, size, glyphs)) if one.is_run or not column.of_runs else ""
+        role = column.role(one) if column.role else usual
+        line += [(" ", "text"), *fit([(text.rjust(size) if column.is_right else text, role)], size, glyphs.ellipsis)]
+    return cursor_line(line) if place == model.place else line
 
-    def on_mouse_move(self, event: MouseMove) -> None:
-        # Each move would be sent to the terminal as two rows.
-        event.prevent_default()
 
-    def on_click(self, event: Click) -> None:
-        if (row := event.style.meta.get("row", -1)) >= 0:
-            event.prevent_default()
-            self.post_message(self.Clicked(row, opens=event.chain > 1))
-
-    def on_resize(self) -> None:
-        self.redraw()
+def _name_cells(width: int, columns: Sequence[tuple[str, int]]) -> int:
+    return width - _POINTER_CELLS - sum(cells + 1 for _, cells in columns)
 
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:

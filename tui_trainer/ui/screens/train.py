@@ -12,17 +12,9 @@ from tui_trainer.hardware.gauges import Gauges
 from tui_trainer.runs.result import memory_words, targets_summary
 from tui_trainer.runs.state import slowest_rank
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.chart import (
-    HELD_OUT_LOSS,
-    LOSS,
-    METRICS,
-    MOST_HALVINGS,
-    ChartView,
-    LossChart,
-    metric_of,
-    metrics_of,
-)
+from tui_trainer.ui.chart import MOST_HALVINGS, ChartView, LossChart
 from tui_trainer.ui.commands import more_answers, offer_more
+from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metrics_of
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, in_keys
@@ -167,7 +159,7 @@ class TrainPage(FilteredPage):
         "stop": lambda page: offer_stop(page.bench),
         "detach": lambda page: offer_detach(page.bench),
         "try_model": lambda page: offer_try(page.bench),
-        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, page.run.folder)),
+        "export": lambda page: page.bench.app.open(ExportDialog(page.bench, [page.run.folder])),
         "report": lambda page: page.copy_path(page.run.folder.report),
         "more": lambda page: page.offer_more(),
         "doctor": lambda page: page.bench.app.open(DoctorDialog(page.bench, page.run)),

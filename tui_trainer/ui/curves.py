@@ -1,0 +1,291 @@
+"""What of a run can be drawn: its metrics, and the points of one, smoothed and reduced to the columns of a chart.
+
+All points are reduced anew at each draw: numpy passes over 100,000 of them in a few milliseconds, at any zoom, and
+there is no pyramid that a resumed run could leave stale. Only the smoothing, which cannot be vectorised, is carried on.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from operator import attrgetter
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.runs.events import GAUGES, EvalDone, GaugesRead
+from tui_trainer.runs.result import baselines_of
+from tui_trainer.runs.state import RunState
+from tui_trainer.ui.plot import Bounds
+from tui_trainer.units import GIB, Figure, Unit, format_count, format_seconds, plotted
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+Points = tuple[Whole, Floats]
+"""Steps and values."""
+
+_TAIL_SHARE: Final = 2.0  # percent
+_MARGIN: Final = 0.5
+# Quantiles of all points would cost more than everything else in a draw.
+_QUANTILE_POINTS: Final = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What falls into each of `n` dot columns; NaN where there is nothing. `bad` where a value is not finite."""
+
+    low: Floats
+    high: Floats
+    smoothed: Floats
+    bad: NDArray[np.bool_]
+
+
+class Series:
+    """Steps that grow strictly, their values, and the values' exponential moving average."""
+
+    def __init__(self, smoothing: float) -> None:
+        self.smoothing = smoothing
+        self.steps: Whole = np.empty(0, np.int64)
+        self.values: Floats = np.empty(0)
+        self.smoothed: Floats = np.empty(0)
+        self._mean = self._weight = 0.0
+
+    def take(self, steps: Whole, values: Floats) -> bool:
+        """Makes these the points. True when points that were there before have changed or are gone."""
+        known = len(self.steps)
+        # Values are compared by their bits: NaN is no other NaN.
+        same_values = np.array_equal(values[:known].view(np.int64), self.values.view(np.int64))
+        same = same_values and np.array_equal(steps[:known], self.steps)
+        if not same:
+            known, self._mean, self._weight = 0, 0.0, 0.0
+        self.smoothed = np.concatenate([self.smoothed[:known], self._smooth(values[known:])])
+        self.steps, self.values = steps, values
+        return not same
+
+    def _smooth(self, values: Floats) -> Floats:
+        """Bias-corrected as in Adam (arXiv:1412.6980); a value that is not finite leaves a gap and is passed over."""
+        if not self.smoothing:
+            return np.where(np.isfinite(values), values, np.nan)
+        beta, mean, weight = self.smoothing, self._mean, self._weight
+        smoothed = []
+        for value, finite in zip(values.tolist(), np.isfinite(values).tolist(), strict=True):
+            if finite:
+                mean, weight = beta * mean + (1 - beta) * value, beta * weight + (1 - beta)
+            smoothed.append(mean / weight if finite else np.nan)
+        self._mean, self._weight = mean, weight
+        return np.array(smoothed, dtype=np.float64)
+
+    def columns(self, window: Bounds, dots: int) -> Columns:
+        """The points of the window in `dots` columns of equal length; between points that are further apart, a line."""
+        begin, end = np.searchsorted(self.steps, [window.low, window.high], side="left")
+        end += end < len(self.steps) and self.steps[end] == window.high
+        place = (self.steps[begin:end] - window.low) * (dots / window.span)
+        column = np.minimum(place.astype(np.int64), dots - 1)
+        starts = np.flatnonzero(np.diff(column, prepend=-1))
+        values, smoothed = self.values[begin:end], self.smoothed[begin:end]
+        finite = np.isfinite(values)
+        plain = np.where(finite, values, np.nan)
+        found = column[starts]
+        low, high, last = np.full((3, dots), np.nan)
+        bad = np.zeros(dots, bool)
+        if len(starts):
+            low[found], high[found] = np.fmin.reduceat(plain, starts), np.fmax.reduceat(plain, starts)
+            last[found] = smoothed[np.append(starts[1:], len(column)) - 1]
+            bad[column[~finite]] = True
+            _join(found, low, high, last)
+        return Columns(low, high, last, bad)
+
+    def core(self, window: Bounds, robust: bool, log: bool) -> Bounds | None:
+        """The range that the window's values ask for; `log`: that of their logarithms, where they have one.
+
+        `robust`: without the few that are far from the rest.
+        """
+        values = self._within(window)
+        values = np.log10(values[values > 0]) if log else values
+        if not len(values):
+            return None
+        low, high = float(values.min()), float(values.max())
+        thinned = values[:: -(-len(values) // _QUANTILE_POINTS)]
+        bottom, top = np.percentile(thinned, [_TAIL_SHARE, 100 - _TAIL_SHARE]).tolist()
+        margin = (top - bottom) * _MARGIN
+        if not robust or not margin:
+            return Bounds(low, high)
+        return Bounds(max(low, bottom - margin), min(high, top + margin))
+
+    def nearest(self, step: float) -> int | None:
+        """The index of the point that is nearest to the step; None without points."""
+        return int(np.abs(self.steps - step).argmin()) if len(self.steps) else None
+
+    def nearest_step(self, step: float) -> int | None:
+        at = self.nearest(step)
+        return None if at is None else int(self.steps[at])
+
+    def outside(self, window: Bounds, bounds: Bounds) -> tuple[int, int]:
+        """How many values of the window are below and above the bounds."""
+        values = self._within(window)
+        return int((values < bounds.low).sum()), int((values > bounds.high).sum())
+
+    def _within(self, window: Bounds) -> Floats:
+        begin, end = np.searchsorted(self.steps, [window.low, window.high + 1])
+        values = self.values[begin:end]
+        return values[np.isfinite(values)]
+
+    def last_bad(self) -> int | None:
+        bad = np.flatnonzero(~np.isfinite(self.values))
+        return int(bad[-1]) if len(bad) else None
+
+
+def _join(found: Whole, *rows: Floats) -> None:
+    """Fills the columns between two that hold points; next to a value that is not finite they stay empty."""
+    between = np.setdiff1d(np.arange(found[0], found[-1] + 1), found, assume_unique=True)
+    if len(between):
+        for row in rows:
+            row[between] = np.interp(between, found, row[found])
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """`points` are the steps at which it was measured, and its values there.
+
+    What is noisy is smoothed, and the few values that are far off may leave the range. `marked` is what an evaluation
+    has of it, if anything, and `to_beat` what simpler models reach, by name.
+    """
+
+    points: Callable[[RunState], Points]
+    show: Callable[[float], str] = "{:.4f}".format
+    is_noisy: bool = True
+    marked: Callable[[EvalDone], float | None] = lambda _: None
+    to_beat: Callable[[RunState], Mapping[str, float]] = lambda _: {}
+
+    def values(self, state: RunState) -> Floats:
+        return self.points(state)[1]
+
+    def newest(self, state: RunState) -> str:
+        values = self.values(state)
+        return self.show(float(values[-1])) if len(values) and math.isfinite(values[-1]) else "--"
+
+
+def _copied(column: array[Any]) -> NDArray[Any]:
+    # A copy made in one call: a view would lock the column against the thread that appends to it.
+    return np.frombuffer(column.tobytes(), column.typecode)
+
+
+def _of_steps(values_of: Callable[[RunState], Floats]) -> Callable[[RunState], Points]:
+    """One value per step of the run."""
+
+    def points(state: RunState) -> Points:
+        steps, values = _copied(state.steps), values_of(state)
+        # A step may be appended between the two copies.
+        length = min(len(steps), len(values))
+        return steps[:length], values[:length]
+
+    return points
+
+
+def _column(name: str, unit: float = 1.0) -> Callable[[RunState], Points]:
+    return _of_steps(lambda state: _copied(getattr(state, name)) / unit)
+
+
+def _quotients(name: str, divisor: str) -> Callable[[RunState], Points]:
+    """Divide two columns of steps; NaN where the divisor is 0."""
+
+    def values_of(state: RunState) -> Floats:
+        values, by = _copied(getattr(state, name)), _copied(getattr(state, divisor))
+        length = min(len(values), len(by))
+        values, by = values[:length], by[:length]
+        quotients: Floats = np.divide(values, by, out=np.full(length, np.nan), where=by > 0)
+        return quotients
+
+    return _of_steps(values_of)
+
+
+def _in_training(score: str) -> Callable[[RunState], Points]:
+    """At the steps that have the score: the others stand as NaN in its column."""
+
+    def points(state: RunState) -> Points:
+        steps, values = _of_steps(lambda state: _copied(state.step_scores[score]))(state)
+        known = ~np.isnan(values)
+        return steps[known], values[known]
+
+    return points
+
+
+def _measured(pairs: Callable[[RunState], Iterable[tuple[int, float | None]]]) -> Callable[[RunState], Points]:
+    """Steps and values of what is measured now and then. Of several at one step, as after a resume or where somebody
+    asked for one, the newest is the point."""
+
+    def points(state: RunState) -> Points:
+        found = sorted({step: value for step, value in pairs(state) if value is not None}.items())
+        return np.array([step for step, _ in found], np.int64), np.array([value for _, value in found], np.float64)
+
+    return points
+
+
+def _losses_to_beat(state: RunState) -> Mapping[str, float]:
+    return state.baselines.losses if state.baselines else {}
+
+
+LOSS: Final = "loss"
+HELD_OUT_LOSS: Final = "held-out loss"
+METRICS: Final[dict[str, Metric]] = {
+    LOSS: Metric(_quotients("loss_sums", "token_counts"), marked=attrgetter("loss"), to_beat=_losses_to_beat),
+    "learning rate": Metric(_column("lrs"), "{:.2e}".format, is_noisy=False),
+    "gradient norm": Metric(_column("grad_norms"), "{:.3g}".format),
+    "tokens/s": Metric(_quotients("input_counts", "step_seconds"), format_count),
+    "step seconds": Metric(_column("step_seconds"), format_seconds),
+}
+_PEAK_MEMORY: Final = Metric(_column("peaks", GIB), "{:.2f}".format, is_noisy=False)
+
+
+def metrics_of(state: RunState) -> dict[str, Metric]:
+    """Everything of a run that can be drawn, by its name: what every run has, and what this one has measured."""
+    found = dict(METRICS)
+    if state.evals:
+        found[HELD_OUT_LOSS] = _held_out(METRICS[LOSS])
+    for name in dict.fromkeys(name for done in state.evals for name in done.scores):
+        found[f"{name}, held out"] = _held_out(_score(name))
+    found |= {f"{name}, training": _score(name) for name in state.step_scores}
+    if state.peak_memory_bytes:
+        found["peak memory, GiB"] = _PEAK_MEMORY
+    last = list(state.gauges)[-1:]
+    return found | {
+        title: metric for title, (name, metric) in _READINGS.items() if last and last[0].figure(name) is not None
+    }
+
+
+def metric_of(state: RunState, name: str) -> Metric | None:
+    """Return a metric by its name. What every run has is found without a look at all evaluations."""
+    return METRICS.get(name) or metrics_of(state).get(name)
+
+
+def _score(name: str) -> Metric:
+    def to_beat(state: RunState) -> Mapping[str, float]:
+        return baselines_of(name, state.baselines.scores) if state.baselines else {}
+
+    return Metric(_in_training(name), marked=lambda done: done.scores.get(name), to_beat=to_beat)
+
+
+def _held_out(metric: Metric) -> Metric:
+    """What evaluations have of the metric."""
+    points = _measured(lambda state: ((done.step, metric.marked(done)) for done in state.evals))
+    return replace(metric, points=points, is_noisy=False)
+
+
+def _of_readings(name: str, figure: Figure) -> Metric:
+    """What the run used of its machine in the last hour."""
+
+    def value_of(reading: GaugesRead) -> float | None:
+        return None if (value := reading.figure(name)) is None else plotted(figure, value)
+
+    points = _measured(lambda state: ((reading.step, value_of(reading)) for reading in list(state.gauges)))
+    formats: dict[Unit, Callable[[float], str]] = {"bytes": "{:.2f}".format, "share": "{:.0%}".format}
+    return Metric(points, formats.get(figure.unit, "{:.0f}".format), is_noisy=False)
+
+
+_READINGS: Final = {
+    figure.title + ", GiB" * (figure.unit == "bytes"): (name, _of_readings(name, figure))
+    for name, figure in GAUGES.items()
+}

@@ -1,0 +1,242 @@
+"""Axes and points in cells: braille with 2 x 4 dots a cell, or ASCII with 1 x 2.
+
+Columns that are drawn do not move while steps are added: the x axis doubles when it is full, and the y axis changes
+only when the values leave it or use little of it.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tui_trainer.ui.spans import Glyphs, Line, Role, Span
+
+FIRST_DOMAIN_STEPS: Final = 32
+LABEL_CELLS: Final = 7
+GUTTER: Final = LABEL_CELLS + 1
+_PADDING: Final = 0.08
+# A range is drawn closer once the values fill less than this share of it.
+_KEPT_FILL: Final = 0.6
+_NEARLY: Final = 1e-9
+_CELLS_PER_LABEL: Final = 13
+# The bits of U+2800 by row and column of the cell.
+_BRAILLE_BITS: Final = np.array([[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]])
+_BRAILLE: Final = np.array([chr(0x2800 + bits) for bits in range(256)])
+_ASCII_BITS: Final = np.array([[1], [2]])
+_ASCII_THIN: Final = np.array([" ", "'", ".", ":"])
+_ASCII_THICK: Final = np.array([" ", "*", "*", "*"])
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The range of an axis, in the axis' own unit: powers of ten where it is logarithmic."""
+
+    low: float
+    high: float
+
+    @property
+    def span(self) -> float:
+        return self.high - self.low
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A place on an axis, in the axis' own unit, and what is written there."""
+
+    at: float
+    label: str
+
+
+def stable_bounds(present: Bounds | None, low: float, high: float) -> Bounds:
+    """Return the range to draw `low` to `high` in: the present one while they fit into it and fill most of it."""
+    fits = present is not None and present.low <= low and high <= present.high
+    if present is not None and fits and high - low >= _KEPT_FILL * present.span:
+        return present
+    # A span that drowns in the rounding of its ends cannot be divided into rows.
+    padding = (high - low) * _PADDING if high - low > 1e-12 * max(abs(low), abs(high)) else abs(low) * 0.1 or 1.0
+    return Bounds(low - padding, high + padding)
+
+
+def domain_steps(last_step: int, total_steps: int) -> int:
+    """Steps that the x axis holds: it doubles when it is full, and ends with the run, so that columns stay put."""
+    # The next power of two.
+    steps = max(1 << (last_step - 1).bit_length(), FIRST_DOMAIN_STEPS)
+    return total_steps if last_step <= total_steps < steps else steps
+
+
+def window(domain: int, last_step: int, halvings: int, around: int | None) -> Bounds:
+    """The steps that are shown: all of them, or a part that holds `around`, else the tail.
+
+    A part begins at a multiple of half its length, so that it jumps now and then instead of sliding at each step.
+    """
+    length = domain / 2**halvings
+    if not halvings:
+        return Bounds(0, domain)
+    half = length / 2
+    wanted = last_step if around is None else around
+    begin = max(math.floor(wanted / half) - (around is None), 0) * half
+    if around is not None and begin > 0 and wanted - begin < half / 2:
+        begin -= half / 2
+    return Bounds(begin, begin + length)
+
+
+def ticks(bounds: Bounds, most: int) -> list[Tick]:
+    """At most `most` nice values within the bounds, from low to high."""
+    for parts in range(most + 1, 0, -1):
+        least = bounds.span / parts
+        base = 10.0 ** math.floor(math.log10(least))
+        step = next(factor * base for factor in (1, 2, 5, 10) if least <= factor * base * (1 + _NEARLY))
+        first = math.ceil(bounds.low / step - _NEARLY)
+        last = math.floor(bounds.high / step + _NEARLY)
+        values = [number * step for number in range(first, last + 1)]
+        if len(values) <= most:
+            return [Tick(value, label) for value, label in zip(values, labels(values, step), strict=True)]
+    return []
+
+
+def log_ticks(bounds: Bounds, most: int) -> list[Tick]:
+    """1-2-5 of each power of ten, or only powers of ten where those are too many; nice values on a short range."""
+
+    def short(value: float) -> str:
+        return labels([value], 10.0 ** math.floor(math.log10(value)))[0]
+
+    low, high = 10.0**bounds.low, 10.0**bounds.high
+    powers = range(math.floor(bounds.low), math.ceil(bounds.high) + 1)
+    for factors in ((1, 2, 5), (1,)):
+        values = [factor * 10.0**power for power in powers for factor in factors if low <= factor * 10.0**power <= high]
+        if 2 <= len(values) <= most:
+            return [Tick(math.log10(value), short(value)) for value in values]
+    if high / low > 100:
+        every = math.ceil(len(powers) / most)
+        return [Tick(power, short(10.0**power)) for power in powers[::every] if bounds.low <= power <= bounds.high]
+    return [Tick(math.log10(tick.at), tick.label) for tick in ticks(Bounds(low, high), most) if tick.at > 0]
+
+
+def labels(values: Sequence[float], step: float) -> list[str]:
+    """The values with one unit and as many digits as the step between them needs; at most 7 signs each."""
+    largest = max(map(abs, values), default=0.0)
+    if largest and (largest < 1e-2 or largest >= 1e12):
+        digits = 1 if all(len(f"{value:.1e}") <= LABEL_CELLS for value in values) else 0
+        return [f"{value:.{digits}e}" if value else "0" for value in values]
+    units = (("G", 1e9), ("M", 1e6), ("k", 1e3))
+    unit, size = next((pair for pair in units if largest >= 10 * pair[1]), ("", 1.0))
+    decimals = min(max(0, -math.floor(math.log10(step / size) + _NEARLY)), 5)
+    return [f"{value / size:.{decimals}f}{unit}" for value in values]
+
+
+def row_of(value: float, bounds: Bounds, rows: int) -> int:
+    """The row of cells of a value, counted from the top; the first or the last one when it is out of bounds."""
+    return min(max(int((bounds.high - value) / bounds.span * rows), 0), rows - 1)
+
+
+def column_of(step: float, window: Bounds, columns: int) -> int:
+    """The column of cells of a step; the first or the last one when it is not in the window."""
+    return min(max(int((step - window.low) / window.span * columns), 0), columns - 1)
+
+
+def with_y_axis(plot: Sequence[Line], bounds: Bounds, most: int, glyphs: Glyphs, *, log: bool) -> list[Line]:
+    """The rows of a plot behind `GUTTER` cells each: the label of the tick that falls into it, and the axis."""
+    names = {row_of(tick.at, bounds, len(plot)): tick.label for tick in (log_ticks if log else ticks)(bounds, most)}
+    return [
+        [
+            (names.get(row, "").rjust(LABEL_CELLS), "dim"),
+            (glyphs.tick_left if row in names else glyphs.vertical, "rule"),
+            *line,
+        ]
+        for row, line in enumerate(plot)
+    ]
+
+
+def x_axis(
+    columns: int, window: Bounds, unit: str, glyphs: Glyphs, *,
+    keeps_unit: bool = True, bad_columns: Sequence[int] = (), inline: bool = False,
+) -> list[Line]:  # fmt: skip
+    """The axis below a plot of so many columns, with red marks; its labels in a line of their own unless `inline`.
+
+    The unit stands at the end; unless it `keeps_unit`, only where no label is.
+    """
+    marks = [tick for tick in ticks(window, max(columns // _CELLS_PER_LABEL, 2)) if tick.at == int(tick.at)]
+    places = {column_of(tick.at, window, columns): tick.label for tick in marks}
+    words = _placed(places, bad_columns if inline else (), columns, unit, keeps_unit)
+    axis: list[Span] = [(glyphs.tick_down if place in places else glyphs.rule, "rule") for place in range(columns)]
+    if inline:
+        axis = [(word, "dim") if word != " " else (glyphs.rule, "rule") for word in words]
+    for column in bad_columns:
+        axis[column] = (glyphs.bad[0], "bad")
+    line: Line = [(" " * LABEL_CELLS, "text"), (glyphs.corner, "rule"), *_merged(axis)]
+    return [line] if inline else [line, [(" " * GUTTER, "text"), (words, "dim")]]
+
+
+def _merged(cells: Iterable[Span]) -> Line:
+    """Join neighbours of one role into one span."""
+    return [("".join(sign for sign, _ in same), role) for role, same in groupby(cells, key=itemgetter(1))]
+
+
+def _placed(places: dict[int, str], kept_free: Sequence[int], columns: int, unit: str, keeps_unit: bool) -> str:
+    """The labels around their columns, but none over `kept_free` or over another one, and the unit."""
+    row, end = [" "] * columns, columns - (len(unit) + 1) * keeps_unit
+    for column, label in places.items():
+        begin = max(min(column - (len(label) - 1) // 2, end - len(label)), 0)
+        behind = begin + len(label)
+        if "".join(row[max(begin - 1, 0) : behind]).isspace() and not any(begin <= at < behind for at in kept_free):
+            row[begin:behind] = label
+    beginning = columns - len(unit)
+    is_free = "".join(row[beginning - 2 :]).isspace() and not any(at >= beginning - 1 for at in kept_free)
+    if keeps_unit or is_free:
+        row[beginning:] = unit
+    return "".join(row)
+
+
+class Raster:
+    """`width` x `height` cells. Dot rows are counted from the top, dot columns from the left."""
+
+    def __init__(self, width: int, height: int, glyphs: Glyphs) -> None:
+        self.width, self.height, self.glyphs = width, height, glyphs
+        self._bits = _ASCII_BITS if glyphs.ascii else _BRAILLE_BITS
+        self.cell_rows, self.cell_columns = self._bits.shape
+        self.dots_across, self.dots_down = width * self.cell_columns, height * self.cell_rows
+        self._signs = np.full((height, width), " ")
+        self._roles = np.full((height, width), "text", object)
+
+    def curve(self, low: NDArray[np.float64], high: NDArray[np.float64], bounds: Bounds, role: Role) -> None:
+        """In each dot column all dots from `low` to `high`, and those that connect it with the column before."""
+        top, bottom = (np.rint((bounds.high - values) / bounds.span * (self.dots_down - 1)) for values in (high, low))
+        before_top, before_bottom = np.roll(top, 1), np.roll(bottom, 1)
+        before_top[0] = before_bottom[0] = np.nan
+        top = np.fmin(top, before_bottom + 1, where=~np.isnan(top), out=top.copy())
+        bottom = np.fmax(bottom, before_top - 1, where=~np.isnan(bottom), out=bottom.copy())
+        rows = np.arange(self.dots_down)[:, None]
+        self.dots((rows >= top) & (rows <= bottom), role)
+
+    def dots(self, mask: NDArray[np.bool_], role: Role) -> None:
+        """Sets the dots of a mask of dot rows x dot columns; cells without one stay as they are."""
+        cells = mask.reshape(self.height, self.cell_rows, self.width, self.cell_columns)
+        bits = np.einsum("hrwc,rc->hw", cells.astype(np.int64), self._bits)
+        table = _BRAILLE if not self.glyphs.ascii else _ASCII_THICK if role == "chart_smooth" else _ASCII_THIN
+        painted = bits > 0
+        self._signs[painted] = table[bits[painted]]
+        self._roles[painted] = role
+
+    def mark(self, column: int, row: int, sign: str, role: Role) -> None:
+        self._signs[row, column], self._roles[row, column] = sign, role
+
+    def cross(self, column: int, sign: str) -> None:
+        """A line from top to bottom through a column of cells; what is drawn there keeps its sign."""
+        empty = self._signs[:, column] == " "
+        self._signs[empty, column] = sign
+        self._roles[:, column] = "chart_cross"
+
+    def label(self, row: int, text: str, role: Role) -> None:
+        """A text at the right end of a row of cells, where there is room and nothing stands."""
+        begin = self.width - len(text)
+        if begin >= 0 and (self._signs[row, max(begin - 1, 0) :] == " ").all():
+            self._signs[row, begin:], self._roles[row, begin:] = list(text), role
+
+    def lines(self) -> list[Line]:
+        rows = zip(self._signs.tolist(), self._roles.tolist(), strict=True)
+        return [_merged(zip(signs, roles, strict=True)) for signs, roles in rows]

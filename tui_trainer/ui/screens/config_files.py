@@ -1,0 +1,205 @@
+"""What the Config screen does with files: save, save as, the user's own editor, and edits that were never saved."""
+
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+from textual.app import App
+
+from tui_trainer.config.document import ConfigDocument
+from tui_trainer.config.save import (
+    OverwriteError,
+    document_text,
+    line_of,
+    marked_text,
+    without_marks,
+    writing,
+)
+from tui_trainer.errors import ConfigError, Problem
+from tui_trainer.files.local_paths import at_home, from_the_root
+from tui_trainer.launching.drafts import Draft
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.dialogs import Answer, ChoiceDialog, Row, TextDialog
+from tui_trainer.ui.spans import paragraph, wrapped
+from tui_trainer.ui.workbench import Workbench
+
+_DEFAULT_FILE = "tui-trainer.toml"
+
+
+def save(bench: Workbench, document: ConfigDocument) -> None:
+    """To the file it came from; without one a name is asked for."""
+    if document.file is None:
+        save_as(bench, document)
+    else:
+        _write(bench, document, document.file, lambda refusal: None)
+
+
+def save_as(bench: Workbench, document: ConfigDocument) -> None:
+    rows: list[Row] = [("Saves the name of the recipe and your changes to it.", "dim"), ""]
+    start = str(document.file or from_the_root(_DEFAULT_FILE))
+
+    def write(text: str) -> str | None:
+        if not (name := text.strip()):
+            return "enter a file name"
+        _write(bench, document, at_home(name), dialog.answered)
+        return None
+
+    dialog = TextDialog("Save as", rows, start, write)
+    bench.app.open(dialog)
+
+
+def _write(
+    bench: Workbench, document: ConfigDocument, path: Path, answer: Callable[[str], None], *, force: bool = False
+) -> None:
+    """`answer` hears why it was not written; nothing when it was, or a question is on the screen."""
+
+    def work() -> tuple[str, dict[str, Any]] | ConfigError:
+        try:
+            return write()
+        except ConfigError as error:
+            return error
+
+    def load_again() -> None:
+        document.reload()
+        bench.note_change("reloaded; your unsaved edits are kept")
+
+    def written(result: tuple[str, dict[str, Any]] | ConfigError) -> None:
+        if isinstance(result, OverwriteError):
+            rows = wrapped(one_line(str(result.problems[0])), 70)
+            overwrite = partial(_write, bench, document, path, answer, force=True)
+            answers: list[Answer] = [("o", "overwrite", overwrite)]
+            if path == document.file:
+                answers.append(("l", "reload, keep my edits", load_again))
+            answer("")
+            bench.app.open_next(ChoiceDialog("Overwrite?", rows, answers))
+        elif isinstance(result, ConfigError):
+            bench.tell(str(result.problems[0]), "bad")
+            answer(str(result.problems[0]))
+        else:
+            answer("")
+            bench.old_edits = {}
+            document.mark_saved(path, *result)
+            shown = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+            bench.note_change(f"saved to {shown}; `tui-trainer {shlex.quote(str(shown))}` opens it again", "good")
+        bench.app.draw()
+
+    write = writing(document, path, force=force)
+    bench.tell("saving ...", "dim")
+    bench.background.do("save", work, written, "save")
+
+
+class OwnEditor:
+    """The settings as TOML in the user's own editor, taken back as one change. A text that is not taken is kept, with
+    what is wrong marked in it, until it is taken or discarded."""
+
+    def __init__(self, app: App[Any], bench: Workbench, document: ConfigDocument) -> None:
+        self._app, self._bench, self._document = app, bench, document
+        self._kept = ""
+
+    def open(self) -> None:
+        bench, command = self._bench, os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+        before = self._kept or document_text(self._document)
+        try:
+            after = edit_text_in(self._app, shlex.split(command), before)
+        except (OSError, ValueError) as error:
+            bench.tell(f"could not run the editor {one_line(command)}: {error}; set EDITOR to another one", "bad")
+            return
+        if after == before and not self._kept:
+            bench.tell("nothing changed in the editor")
+            return
+        text = without_marks(after)
+        try:
+            self._document.take(text)
+        except ConfigError as error:
+            self._refuse(text, error.problems)
+        else:
+            self._kept = ""
+            bench.note_change(f"applied from the editor; {bench.app.key_of('config.undo')} to undo")
+
+    def _refuse(self, text: str, problems: Sequence[Problem]) -> None:
+        self._kept = marked_text(text, problems)
+        rows: list[Row] = []
+        for line, problem in sorted(((line_of(text, one), one) for one in problems), key=itemgetter(0)):
+            rows.append((one_line(str(replace(problem, where=f"line {line}"))), "bad"))
+            rows += [one_line(text.split("\n")[line - 1], 70), ""]
+        rows.append(("No setting was changed. Your text is kept, with the errors marked.", "dim"))
+        answers: list[Answer] = [("e", "edit again", self.open), ("d", "discard", self._discard)]
+        self._bench.app.ask("The edited text has errors", rows, answers)
+
+    def _discard(self) -> None:
+        self._kept = ""
+        self._bench.tell("discarded; the settings are unchanged")
+
+
+def edit_text_in(app: App[Any], command: list[str], text: str) -> str:
+    """What the text is when the editor has ended. Raises OSError or ValueError when it cannot be run."""
+    if not command:
+        raise ValueError("no editor is set")
+    if shutil.which(command[0]) is None:
+        raise ValueError(f"{command[0]} was not found")
+    with tempfile.TemporaryDirectory(prefix="tui-trainer-") as folder:
+        path = Path(folder) / "settings.toml"
+        path.write_text(text, encoding="utf-8")
+        # Repaints while the screens stand back would fill a queue that nobody empties.
+        with app.batch_update(), app.suspend():
+            # Descriptors 1 and 2 are the log: the editor gets the terminal itself.
+            terminal = sys.__stderr__.fileno() if sys.__stderr__ else 2
+            process = subprocess.Popen(
+                [*command, str(path)], stdin=0, stdout=terminal, stderr=terminal, process_group=0
+            )
+            code = process.returncode = _in_foreground(process.pid)
+        if code:
+            raise ValueError(f"it exited with code {code}")
+        return path.read_text(encoding="utf-8", errors="replace") if os.path.lexists(path) else text
+
+
+def _in_foreground(pid: int) -> int:
+    """The exit code of a process that has the terminal to itself: its Ctrl+C and Ctrl+Z are not for training."""
+    ours = os.getpgrp()
+    before = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    try:
+        with suppress(OSError):  # no terminal of ours to give away
+            os.tcsetpgrp(0, pid)
+        while True:
+            _, status = os.waitpid(pid, os.WUNTRACED)
+            if not os.WIFSTOPPED(status):
+                return os.waitstatus_to_exitcode(status)
+            # There is no shell that could bring a suspended editor back.
+            os.killpg(pid, signal.SIGCONT)
+    finally:
+        with suppress(OSError):
+            os.tcsetpgrp(0, ours)
+        signal.signal(signal.SIGTTOU, before)
+
+
+def offer_draft(bench: Workbench, document: ConfigDocument, draft: Draft) -> None:
+
+    def restore() -> None:
+        bench.old_edits = {}
+        restored, undo = document.restore(draft.edits), bench.app.key_of("config.undo")
+        bench.note_change(f"{restored} edit{'' if restored == 1 else 's'} restored; {undo} to undo")
+
+    def discard() -> None:
+        bench.old_edits = {}
+        bench.config_changed()
+        bench.tell("discarded")
+
+    count, when = len(draft.edits), one_line(draft.at[:16]).replace("T", " ")
+    subject = f"{count} edits from {when} UTC were" if count > 1 else f"An edit from {when} UTC was"
+    rows: list[Row] = [f"{subject} not saved."]
+    rows.append(("Recovered from your last session.", "dim"))
+    rows += paragraph(f"Changes to {one_line(draft.subject)}.", 70, "dim")
+    if draft.digest != document.digest:
+        rows.append(("The config file has changed since: review the edits before you save.", "warn"))
+    bench.app.ask("Unsaved edits", rows, [("r", "restore", restore), ("d", "discard", discard)])

@@ -1,0 +1,252 @@
+"""The list of recipes on the Config screen, with what each would change."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from textual.events import Key
+
+from tui_trainer.config.changes import Change, RecipePreview
+from tui_trainer.config.document import ConfigDocument
+from tui_trainer.config.editing import display_text
+from tui_trainer.config.load import all_settings, flatten
+from tui_trainer.config.toml_files import Profile, all_profiles
+from tui_trainer.errors import ConfigError
+from tui_trainer.tasks import find_task, task_names
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.dialogs import Dialog, SearchDialog
+from tui_trainer.ui.screens.config_model import name_cells, settings_count
+from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
+from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS
+from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
+from tui_trainer.ui.workbench import Workbench, fitting_words
+
+if TYPE_CHECKING:
+    from tui_trainer.config.load import LoadedConfig
+
+_FITS: Final = "recipes that fit"
+
+
+class RecipeDialog(SearchDialog[str | Profile]):
+    """Recipes that match the filter below the titles of their tasks; those that go with model and data first.
+
+    Which of them do, and what of a recipe does not suit model and data, is found out behind the keys: until then all
+    are shown as they are written, and `waiting` says for what.
+    """
+
+    heading = "Choose a recipe"
+    AUTO_FOCUS = ""
+    CSS = """
+    RecipeDialog #box { width: 100%; height: 100%; }
+    RecipeDialog LineList { height: 50vh; }
+    """
+
+    def __init__(self, bench: Workbench, document: ConfigDocument, name: str) -> None:
+        """List the recipes. Raises ConfigError where one cannot be read."""
+        super().__init__(is_heading=lambda row: isinstance(row, str), wraps=True)
+        self._bench, self._document, self._keeps_own = bench, document, True
+        self.field.placeholder, self.field.display = "name, title or task", False
+        self._recipes = all_profiles("recipes")
+        self.recipe = self._recipes.get(name) or next(iter(self._recipes.values()))
+        """The chosen one, also while the filter hides it."""
+        self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
+        """By the name of a recipe what it becomes here, and why it does not go with the user's model and data."""
+        self._preview: RecipePreview | None = None
+        self._error = ""
+        self._find_fits()
+
+    @property
+    def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
+        if self.is_typing:
+            return (("enter", "done"), ("up down", "choose"), ("escape", "all recipes"))
+        drop = "drop my values" if self._keeps_own else "keep my values"
+        return (("enter", "select"), ("up down", "choose"), ("/", "filter"), ("space", drop), ("escape", "back"))
+
+    @property
+    def is_typing(self) -> bool:
+        return self.focused is self.field
+
+    def misfit(self, name: str) -> str:
+        """Return why a recipe does not go with the user's model and data; empty if it does, or nothing is known yet."""
+        return (self._fits or {}).get(name, (None, ""))[1]
+
+    @property
+    def waiting(self) -> str:
+        """What the preview and the order wait for; empty: for nothing."""
+        plain = self._document.plain
+        return f"finding recipes that fit: {fitting_words(plain)}" if plain and self._fits is None else ""
+
+    def by_clock(self) -> object:
+        return self.waiting
+
+    def _find_fits(self) -> None:
+        """Find what each recipe would become on top of the user's own values, and whether it goes with them."""
+        document, names, keeps_own = self._document, tuple(self._recipes), self._keeps_own
+
+        def find() -> dict[str, tuple[LoadedConfig | None, str]]:
+            from tui_trainer.launching.fitted_presets import misfit
+            from tui_trainer.launching.open_run import with_what_suits
+
+            fits: dict[str, tuple[LoadedConfig | None, str]] = {}
+            for name in names:
+                fits[name] = None, "a value of the recipe is not valid for its setting"
+                try:
+                    if plain := document.with_recipe(name, keep_own=keeps_own):
+                        loaded = with_what_suits(plain)
+                        fits[name] = loaded, misfit(loaded)
+                except ConfigError as error:
+                    fits[name] = None, error.problems[0].message
+            return fits
+
+        def found(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
+            self._fits = fits
+            self._arrange()
+
+        self._fits = None
+        self._arrange()
+        self._bench.background.do(_FITS, find, found, _FITS)
+
+    def _arrange(self) -> None:
+        self.narrow()
+        self.choose(self.list.place)
+
+    def narrow(self) -> None:
+        by_task = {name: list[Profile]() for name in task_names()}
+        for recipe in self._recipes.values():
+            task = self._task_of(recipe)
+            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}".lower()
+            if all(word in text for word in self.field.value.lower().split()):
+                by_task[task].append(recipe)
+        for recipes in by_task.values():
+            recipes.sort(key=lambda one: bool(self.misfit(one.name)))
+        tasks = sorted(filter(by_task.get, by_task), key=lambda name: bool(self.misfit(by_task[name][0].name)))
+        rows: list[str | Profile] = []
+        for name in tasks:
+            rows += [find_task(name).title, *by_task[name]]
+        # The first row is the title of a task.
+        self.list.show(rows, next((place for place, row in enumerate(rows) if row is self.recipe), 1))
+
+    def _task_of(self, recipe: Profile) -> str:
+        """Return the task that a recipe would train here, or the one that it is written for."""
+        loaded = (self._fits or {}).get(recipe.name, (None, ""))[0]
+        task = loaded.config.task.type if loaded else flatten(recipe.values, "", []).get("task.type")
+        return task if task in task_names() else str(all_settings()["task.type"].default)
+
+    def on_choice(self) -> None:
+        if isinstance(chosen := self.list.chosen, Profile):
+            self.recipe = chosen
+        name = self.recipe.name
+        fitted = (self._fits or {}).get(name, (None, ""))[0]
+        try:
+            self._preview = self._document.preview_recipe(
+                name, keep_own=self._keeps_own, fit=lambda plain: fitted or plain
+            )
+        except ConfigError as error:
+            self._preview, self._error = None, str(error.problems[0])
+
+    def redraw(self) -> None:
+        # What a filter leaves free shows more of what the recipe would change.
+        self.list.styles.max_height = max(len(self.list.rows), 1)
+        super().redraw()
+
+    def words_for_none(self) -> str:
+        return "no matching recipes"
+
+    def _filter(self, *, types: bool) -> None:
+        self.field.display = types or bool(self.field.value)
+        self.set_focus(self.field if types else None, scroll_visible=False)
+        self.redraw()
+
+    def takes(self, key: str) -> bool:
+        return self.is_typing
+
+    def take_key(self, event: Key) -> bool:
+        is_move = event.key in ("up", "down", "pageup", "pagedown")
+        return super().take_key(event) if self.is_typing or is_move else Dialog.take_key(self, event)
+
+    def take(self) -> None:
+        """End what is typed, else take the recipe."""
+        if self.is_typing:
+            self._filter(types=False)
+        elif self._preview is not None and self.recipe is self.list.chosen:
+            self.close()
+            problem = self._document.choose_recipe(self.recipe.name, keep_own=self._keeps_own)
+            self._bench.note_change(str(problem) if problem else f"recipe {self.recipe.name}")
+
+    def close(self) -> None:
+        if not self.is_typing:
+            super().close()
+            return
+        self.field.value = ""
+        self._filter(types=False)
+
+    def press(self, key: str, character: str | None) -> bool:
+        if key == "space":
+            self._keeps_own = not self._keeps_own
+            self._find_fits()
+        elif character == "/":
+            self._filter(types=True)
+        elif key == "enter":
+            self.take()
+        elif self.list.takes_key(VI_KEYS.get(key, key)):
+            self.choose(self.list.place)
+        return True
+
+    def row(self, row: str | Profile, width: int) -> Line:
+        glyphs = self.glyphs
+        if isinstance(row, str):
+            return title_rule(row, width, glyphs)
+        cells, why = max(map(len, map(one_line, self._recipes))), self.misfit(row.name)
+        now = "now" if row.name == self._document.recipe_name else "   "
+        reason: Line = [(f"{glyphs.bad} {one_line(why)}", "dim")] if why else [(one_line(row.title), "text")]
+        return [(f" {one_line(row.name).ljust(cells)}  {now}  ", "dim" if why else "text"), *reason]
+
+    def about(self, width: int, height: int) -> list[Line]:
+        """Return the summary of the chosen recipe, and every setting that would change or stay.
+
+        What would change has the most room. Where not all fits, what stays is only named.
+        """
+        recipe, glyphs = self.recipe, self.glyphs
+        lines = paragraph(one_line(recipe.summary), width)
+        source = paragraph(one_line(f"source: {recipe.source}"), width, "dim") if recipe.source else []
+        if why := self.misfit(recipe.name):
+            lines += paragraph(one_line(f"Does not fit: {why}."), width, "warn")
+        if self._preview is None:
+            return [*lines, [], *paragraph(one_line(f"{glyphs.bad} {self._error}"), width, "bad")]
+        changes, stays = self._preview.changes, self._preview.stays
+        lines += paragraph(one_line(self.waiting), width, "accent") if self.waiting else []
+        title = f"Changes {settings_count(len(changes))}" if changes else "Changes nothing"
+        note = "your own values are kept" if self._keeps_own else "your own values are dropped"
+        lines.append(title_rule(title, width, glyphs, note))
+        head = "setting", "now", f"with {one_line(recipe.name)}"
+        changed = self._table(head, changes, ("text", "dim", "bold"), width) if changes else []
+        kept_title = f"Keeps {settings_count(len(stays))} that you changed"
+        kept: list[Line] = []
+        if stays:
+            head = "setting", "yours", f"{one_line(recipe.name)} sets"
+            kept = [title_rule(kept_title, width, glyphs), *self._table(head, stays, ("text", "bold", "dim"), width)]
+        if len(source) + len(lines) + len(changed) + len(kept) <= height:
+            return [*lines[:-1], *source, lines[-1], *changed, *kept]
+        names = ", ".join(all_settings()[change.key].name for change in stays)
+        kept = [[(f"{kept_title}: {names}", "dim")]] if stays else []
+        room = max(height - len(lines) - len(kept), 1 + bool(changes))
+        if len(changed) > room:
+            changed = [*changed[: room - 1], [(f"   {glyphs.ellipsis} and {len(changed) - room + 1} more", "dim")]]
+        return [*lines, *changed, *kept]
+
+    def _table(
+        self, head: tuple[str, str, str], changes: Sequence[Change], roles: tuple[Role, Role, Role], width: int
+    ) -> list[Line]:
+        both = value_cells(width, name_cells()) + preset_cells(width)
+        cells, glyphs = both // 2, self.glyphs
+
+        def row(name: str, old: str, new: str, roles: tuple[Role, Role, Role]) -> Line:
+            texts = " " * MARK_CELLS + name.ljust(name_cells() + 1), pad(shortened(old, cells, glyphs), cells + 1)
+            return list(zip((*texts, shortened(new, both - cells, glyphs)), roles, strict=True))
+
+        lines = [row(*head, ("dim", "dim", "dim"))]
+        for change in changes:
+            one = all_settings()[change.key]
+            lines.append(row(one.name, display_text(one, change.old), display_text(one, change.new), roles))
+        return lines

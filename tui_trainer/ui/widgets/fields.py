@@ -1,0 +1,95 @@
+"""Fields of a screen that take text or a choice. While one has the focus every key is its own, and no action's.
+
+What the keys beyond editing mean is for the screen: its `action_choose(steps)`, `action_complete()`, `action_take()`
+and `action_cancel()`. The application hands each key to `take_key` itself, not by a message: what a key does has been
+done before the next key is looked at.
+"""
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual.binding import Binding, BindingType
+from textual.events import Key, Paste
+from textual.widgets import Input
+
+from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.spans import Line
+from tui_trainer.ui.widgets.pane import Pane
+
+LIMIT_CHARACTERS = 4096
+
+
+class LineInput(Input):
+    """One line of text, the cursor behind it and still: a blinking one would send bytes for as long as it is shown."""
+
+    def __init__(self, text: str = "", *, id: str | None = None, classes: str | None = None) -> None:
+        super().__init__(
+            one_line(text), max_length=LIMIT_CHARACTERS, select_on_focus=False, compact=True, id=id, classes=classes
+        )
+        self.cursor_blink = False
+
+    def on_mount(self) -> None:
+        # Its end is in sight from the first: Textual scrolls only when the cursor moves.
+        self.call_after_refresh(self._show_cursor)
+
+    def _show_cursor(self) -> None:
+        at, self.cursor_position = self.cursor_position, 0
+        self.cursor_position = at
+
+    def put(self, text: str) -> None:
+        self.value = one_line(text)
+        self.cursor_position = 0
+        self.cursor_position = len(self.value)
+
+    def take_key(self, event: Key) -> bool:
+        """Put a character in; whether it was one. Every other key is in the bindings."""
+        if not event.is_printable or event.character is None:
+            return False
+        self.replace(event.character, *sorted(self.selection))
+        return True
+
+    def on_paste(self, event: Paste) -> None:
+        event.stop()
+        event.prevent_default()
+        text = one_line(event.text.strip("\r\n"))
+        self.replace(text[: max(LIMIT_CHARACTERS - len(self.value), 0)], *sorted(self.selection))
+
+
+class LineField(LineInput):
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up", "screen.choose(-1)"),
+        Binding("down", "screen.choose(1)"),
+        Binding("tab", "screen.complete"),
+        Binding("shift+tab", "screen.choose(-1)"),
+        Binding("enter", "screen.take"),
+        Binding("escape", "screen.cancel"),
+    ]
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return True
+
+
+class ChoiceField(Pane, can_focus=True):
+    """One of several choices. `jump` gets the letters that are typed, to go to a choice that begins with them."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,left,shift+tab", "screen.choose(-1)"),
+        Binding("down,right,space,tab", "screen.choose(1)"),
+        Binding("enter", "screen.take"),
+        Binding("escape", "screen.cancel"),
+    ]
+
+    def __init__(
+        self, draw: Callable[[int, int], list[Line]], jump: Callable[[str], None], *, classes: str | None = None
+    ) -> None:
+        super().__init__(draw, classes=classes)
+        self._jump = jump
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return True
+
+    def take_key(self, event: Key) -> bool:
+        if not event.is_printable or event.character is None or event.key == "space":
+            return False
+        self._jump(event.character)
+        return True

@@ -1,0 +1,196 @@
+"""The table of settings under headings, in whose rows values are edited."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.cells import cell_len
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widget import Widget
+
+from tui_trainer.ui.spans import Glyphs, Line, Role, fit, pad, title_rule
+from tui_trainer.ui.widgets.lists import MARK_CELLS, LineList
+from tui_trainer.ui.widgets.pane import Area
+
+# Of a table that is at least so wide: the values go first.
+_PRESET_CELLS = ((96, 23), (76, 12))
+_MOST_SIGNS_A_CELL = 4
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListRow:
+    """A setting, or without a `key` the heading of a group; `matched` are places in the name that a filter found.
+
+    Texts were made safe before.
+    """
+
+    name: str
+    key: str = ""
+    value: str = ""
+    preset: str = ""
+    is_changed: bool = False
+    has_problem: bool = False
+    is_advanced: bool = False
+    is_placeholder: bool = False
+    matched: tuple[int, ...] = ()
+
+
+def value_cells(width: int, name_cells: int) -> int:
+    """Cells of the values in a table of this width; while the screen is resized it may be too narrow for them."""
+    return max(width - MARK_CELLS - name_cells - 1 - 1 - preset_cells(width), 3)
+
+
+def preset_cells(width: int) -> int:
+    """Of what the preset has; none where there is no room, and the help of the setting says it."""
+    return next((cells for least, cells in _PRESET_CELLS if width >= least), 0)
+
+
+def value_room(width: int, name_cells: int, preset: str = "") -> int:
+    """The most cells of a value: what the preset of its own row needs not is free for it."""
+    presets = preset_cells(width)
+    cells = value_cells(width, name_cells)
+    return cells + presets - min(cell_len(preset), presets) + (presets > 0 and not preset)
+
+
+def row_line(
+    row: ListRow, width: int, name_cells: int, glyphs: Glyphs, *, here: bool = False, edited: bool = False
+) -> Line:
+    """One row. `here`: the cursor is on it; `edited`: a field lies between the brackets in the place of its value."""
+    if not row.key:
+        return title_rule(row.name, width, glyphs)
+    room, presets = value_room(width, name_cells, "" if edited else row.preset), preset_cells(width)
+    cells = max(value_cells(width, name_cells), min(cell_len(row.value), room))
+    role: Role = "bold" if row.is_changed else "dim" if row.is_placeholder else "text"
+    value = f"[{' ' * (room - 2)}]" if edited else pad(shortened(row.value, cells, glyphs), cells)
+    plain: Role = "dim" if row.is_advanced else "text"
+    name: Line = [(letter, "accent" if at in row.matched else plain) for at, letter in enumerate(row.name)]
+    line: Line = [
+        (glyphs.pointer if here else " ", "accent"),
+        (glyphs.bad, "bad") if row.has_problem else (glyphs.changed if row.is_changed else " ", "accent"),
+        (" ", "text"),
+        *(name if row.matched else [(row.name, plain)]),
+        (" " * (name_cells + 1 - len(row.name)), plain),
+        (value, "edit" if edited else role),
+    ]
+    if row.preset and presets and not edited:
+        line.append((f" {shortened(row.preset, presets, glyphs)}", "dim"))
+    line = fit(line, width)
+    return [(text, role if role == "edit" else "cursor") for text, role in line] if here else line
+
+
+def shortened(text: str, cells: int, glyphs: Glyphs) -> str:
+    """A text that is too long keeps its end, which tells paths apart."""
+    if cell_len(text) <= cells:
+        return text
+    # What is far longer is first cut to a length that is measured quickly.
+    text = text[-_MOST_SIGNS_A_CELL * cells :]
+    while cell_len(text) > cells - 1:
+        text = text[1:]
+    return glyphs.ellipsis + text
+
+
+class _Rows(LineList):
+    ALLOW_SELECT = True
+
+
+class SettingsTable(Area):
+    """The rows, with a cursor on one of the settings. A field laid into it lies over the value of that row."""
+
+    DEFAULT_CSS = """
+    SettingsTable { width: 1fr; height: 1fr; layers: base above; overflow: hidden; }
+    SettingsTable > .field { layer: above; position: absolute; height: 1; display: none; }
+    """
+
+    @dataclass
+    class Clicked(Message):
+        """A setting was clicked on, once or twice; the cursor goes there unless a field is open."""
+
+        key: str
+        """Empty: of what stands below the last setting."""
+        is_double: bool
+
+    name_cells = 0
+    """Of the longest name there may be, so that a filter moves no column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows: Sequence[ListRow] = ()
+        self.key, self.empty = "", ""
+        self._place = 0
+        self._list = _Rows(
+            self._line,
+            # What stands below the last setting is in sight with it.
+            lambda: (len(self.rows), len(self.rows) - 1 if self._place == self._last else self._place),
+            is_heading=lambda place: not self.rows[place].key and place < self._last,
+            empty=lambda: self.empty,
+        )
+        self._field: Widget | None = None
+
+    def compose(self) -> ComposeResult:
+        yield self._list
+
+    def _line(self, place: int, width: int) -> Line:
+        here = bool(self.rows[place].key) and place == self._place
+        edited = here and self._field is not None
+        return row_line(self.rows[place], width, self.name_cells, self._list.glyphs, here=here, edited=edited)
+
+    def show(self, rows: Sequence[ListRow], key: str = "", empty: str = "") -> None:
+        """Other rows, or words instead. The cursor goes to this key, stays, or goes to the nearest setting left."""
+        if len(rows) != len(self.rows):
+            self._list.follow()
+        self.rows, self.empty = rows, empty
+        before, self.key = self._place, key or self.key
+        if places := self._settings:
+            # Of settings that are as near, the one below.
+            self._place = min(places, key=lambda at: (rows[at].key != self.key, abs(at - before), before - at))
+            self.key = rows[self._place].key
+        # The field goes with its row.
+        self.on_line_list_scrolled()
+
+    def move(self, steps: int) -> None:
+        if places := self._settings:
+            at = places.index(self._place) if self._place in places else 0
+            self._go(places[min(max(at + steps, 0), len(places) - 1)])
+
+    def move_group(self, direction: int) -> None:
+        """To the first setting of the next group, or of this one and then of the one before it."""
+        starts = [place for place in self._settings if place and not self.rows[place - 1].key]
+        further = [place for place in starts if (place - self._place) * direction > 0]
+        if further:
+            self._go(min(further) if direction > 0 else max(further))
+
+    @property
+    def _settings(self) -> list[int]:
+        return [place for place, row in enumerate(self.rows) if row.key]
+
+    @property
+    def _last(self) -> int:
+        return max(self._settings, default=0)
+
+    def _go(self, place: int) -> None:
+        self._place, self.key = place, self.rows[place].key
+        self._list.redraw()
+
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        is_in_field = self._field is not None and message.place == self._place
+        if not is_in_field and message.place < len(self.rows):
+            key = self.rows[message.place].key
+            if key and self._field is None:
+                self._go(message.place)
+            self.post_message(self.Clicked(key, message.opens))
+
+    def lay(self, field: Widget | None) -> None:
+        """Lay one of the children over the value of the cursor's row; None takes it away."""
+        if self._field is not None:
+            self._field.display = False
+        self._field = field
+        self.on_line_list_scrolled()
+        self._list.redraw()
+
+    def on_line_list_scrolled(self) -> None:
+        if self._field is not None:
+            # Out of sight as well: what is not displayed loses the focus, and with it the keys.
+            row = self._place - self._list.seen_places.start
+            self._field.styles.offset = (MARK_CELLS + self.name_cells + 2, row)
+            self._field.styles.width = value_room(self.size.width, self.name_cells) - 2
+            self._field.display = True
