@@ -285,13 +285,13 @@ def _scores(answer: str, true: str) -> tuple[float, float]:
 
 
 class _Window(NamedTuple):
-    """Part of a context beside its question: the `number`-th of `count`. Its context is tokens `first` up to `end`;
+    """Part of a context beside its question: the `number`-th of `windows`. Its context is tokens `first` up to `end`;
     `cls` is the place that stands for no answer. `key`: of the question, 64 bits in two halves."""
 
     low_key: int
     high_key: int
     number: int
-    count: int
+    windows: int
     first: int
     end: int
     cls: int
@@ -708,7 +708,7 @@ class _SpanScorer:
                 if window.key not in found:
                     found[window.key] = _Candidates(self._most_tokens, may_be_none=self._may_be_none)
                     truth[window.key] = json.loads(_unpacked(row.more[_ANSWERS]))
-                    left[window.key] = window.count
+                    left[window.key] = window.windows
                 left[window.key] -= 1
                 found[window.key].add(window, row.more[_OFFSETS], _unpacked(row.more[_TEXT]), best)
         whole = [key for key in found if left[key] <= 0] or list(found)
