@@ -15,7 +15,7 @@ import pytest
 
 from tests.data.readers import Characters, write
 from tui_trainer.data.preparing.cache import Cut, PreparedData
-from tui_trainer.data.preparing.estimate import DataEstimate, Rate, beginning_of, estimate, size_of
+from tui_trainer.data.preparing.estimate import Estimate, Rate, beginning_of, estimate, size_of
 from tui_trainer.data.preparing.prepare import prepare
 from tui_trainer.data.preparing.tokenizing import CharacterReader, TextReader
 from tui_trainer.data.sources.resolved import ResolvedData
@@ -46,7 +46,7 @@ def prepared(source: Source, cut: Cut, folder: Path) -> PreparedData:
     return prepare(ResolvedData.of(source), READERS[cut.rows](), cut, folder)
 
 
-def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> DataEstimate:
+def guessed(cut: Cut, *sources: Source, rate: Rate = lambda texts: 1.0) -> Estimate:
     return estimate(sources, READERS[cut.rows](), cut, rate, frame_tokens=int(cut.rows != "examples"))
 
 
@@ -57,16 +57,18 @@ def numbers(chance: random.Random, count: int, digits: int, *lengths: int) -> li
     return [" ".join(str(chance.randrange(low, 10 * low)) for _ in range(length)) for length in drawn]
 
 
-def near_the_counts(guess: DataEstimate, data: PreparedData, near: float) -> None:
+def near_the_counts(guess: Estimate, data: PreparedData, near: float) -> None:
     """Check an estimate against what was prepared."""
     counts = data.counts
-    assert guess.tokens == pytest.approx(counts.train_tokens, rel=near)
-    assert guess.rows == pytest.approx(counts.train_rows, rel=near)
-    assert guess.eval_rows == pytest.approx(counts.eval_rows, rel=0.08)
-    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.08)
+    assert guess.counts.train_tokens == pytest.approx(counts.train_tokens, rel=near)
+    assert guess.counts.train_rows == pytest.approx(counts.train_rows, rel=near)
+    assert guess.counts.eval_rows == pytest.approx(counts.eval_rows, rel=0.08)
+    assert guess.counts.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.08)
     assert np.mean(guess.lengths) == pytest.approx(np.mean(data.lengths), rel=near)
-    used = [source["rows_per_epoch"] for source in data.details["sources"]] if len(guess.sources) > 1 else []
-    assert [source.rows_per_epoch for source in guess.sources][: len(used)] == pytest.approx(used, rel=near)
+    guessed_rows, used = (
+        [source["rows_per_epoch"] for source in built.details.get("sources", ())] for built in (guess, data)
+    )
+    assert len(guessed_rows) == len(used) and guessed_rows == pytest.approx(used, rel=near)
 
 
 def check_format(name: str, folder: Path) -> None:
@@ -92,9 +94,9 @@ def check_format(name: str, folder: Path) -> None:
     data = prepared(open_source(str(path)), DOCUMENTS, folder / "cache")
     guess = guessed(DOCUMENTS, open_source(str(path)), rate=words_per_character)
     near_the_counts(guess, data, 0.06)
-    assert guess.labels == pytest.approx(data.counts.train_labels, rel=0.06)
-    assert guess.tokens - guess.labels == pytest.approx(data.counts.train_documents, rel=0.06)
-    assert guess.longest_row == data.counts.longest_row == 8
+    assert guess.counts.train_labels == pytest.approx(data.counts.train_labels, rel=0.06)
+    assert guess.counts.train_tokens - guess.counts.train_labels == pytest.approx(data.counts.train_documents, rel=0.06)
+    assert guess.counts.longest_row == data.counts.longest_row == 8
 
 
 def test_an_estimate_of_json_lines_is_near_the_counts(tmp_path):
@@ -113,7 +115,7 @@ def test_an_estimate_of_a_table_is_near_the_counts(tmp_path):
     source = open_source(str(write(tmp_path / "train.jsonl", rows)))
     guess = guessed(TABLE, source)
     near_the_counts(guess, prepared(source, TABLE, tmp_path / "cache"), 0.02)
-    assert guess.longest_row == 7
+    assert guess.counts.longest_row == 7
 
 
 def test_an_estimate_of_a_stream_is_near_the_counts(tmp_path):
@@ -121,12 +123,12 @@ def test_an_estimate_of_a_stream_is_near_the_counts(tmp_path):
     stories = ["".join(chance.choices("abcdefgh \n", k=120)) + chr(0x4E00 + n) for n in range(30)]
     source = open_source(str(write(tmp_path / "a.jsonl", stories * 40)))
     guess, counts = guessed(STREAM, source), prepared(source, STREAM, tmp_path / "cache").counts
-    assert guess.tokens == pytest.approx(counts.train_tokens, rel=0.02)
-    assert guess.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.05)
-    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
-    assert guess.vocabulary == pytest.approx(counts.vocabulary, abs=8)
+    assert guess.counts.train_tokens == pytest.approx(counts.train_tokens, rel=0.02)
+    assert guess.counts.eval_tokens == pytest.approx(counts.eval_tokens, rel=0.05)
+    assert guess.counts.train_rows == pytest.approx(counts.train_rows, rel=0.02)
+    assert guess.counts.vocabulary == pytest.approx(counts.vocabulary, abs=8)
     limited = guessed(replace(STREAM, eval_fraction=0.5, max_chars=1000), source)
-    assert limited.tokens + limited.eval_tokens == pytest.approx(1008, abs=5)
+    assert limited.counts.train_tokens + limited.counts.eval_tokens == pytest.approx(1008, abs=5)
 
 
 def test_an_estimate_follows_the_weights_and_the_lengths_of_each_source(tmp_path):
@@ -136,7 +138,7 @@ def test_an_estimate_follows_the_weights_and_the_lengths_of_each_source(tmp_path
     cut = replace(DOCUMENTS, weights=(0.25, 2.5), max_rows=2500)
     guess, data = guessed(cut, source, rate=words_per_character), prepared(source, cut, tmp_path / "cache")
     near_the_counts(guess, data, 0.06)
-    assert guess.labels == pytest.approx(data.counts.train_labels, rel=0.06)
+    assert guess.counts.train_labels == pytest.approx(data.counts.train_labels, rel=0.06)
 
 
 @pytest.mark.full
@@ -156,9 +158,9 @@ def test_an_estimate_of_text_files_counts_each_as_a_document(tmp_path):
     held_out = open_source(str(write(tmp_path / "eval.jsonl", ["1 2 3"] * 3)))
     cut = replace(DOCUMENTS, max_length=16)
     guess = guessed(cut, open_source(f"{tmp_path}/*.txt"), held_out, rate=lambda texts: 0.2)
-    assert (guess.tokens - guess.labels, guess.eval_rows) == (12, 3)
-    assert guess.tokens == sum(10 * number + 11 for number in range(12))
-    assert guess.rows == sum(-(-(10 * number + 10) // 16) for number in range(12))
+    assert (guess.counts.train_tokens - guess.counts.train_labels, guess.counts.eval_rows) == (12, 3)
+    assert guess.counts.train_tokens == sum(10 * number + 11 for number in range(12))
+    assert guess.counts.train_rows == sum(-(-(10 * number + 10) // 16) for number in range(12))
 
 
 def test_an_estimate_leaves_out_the_row_that_was_not_read_whole(tmp_path, subtests):
@@ -172,15 +174,15 @@ def test_an_estimate_leaves_out_the_row_that_was_not_read_whole(tmp_path, subtes
         with subtests.test(name):
             (tmp_path / name).write_text(content)
             guess = guessed(replace(DOCUMENTS, eval_fraction=0), open_source(str(tmp_path / name)))
-            assert guess.tokens - guess.labels == pytest.approx(100, rel=0.05)
-            assert guess.tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
+            assert guess.counts.train_tokens - guess.counts.train_labels == pytest.approx(100, rel=0.05)
+            assert guess.counts.train_tokens == pytest.approx(100 * (len(text) + 1), rel=0.05)
 
 
 def test_an_estimate_of_a_gz_file_reports_the_assumed_compression(tmp_path):
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(random.Random(1).randbytes(20_000).hex().encode()))
     guess = guessed(replace(STREAM, eval_fraction=0), open_source(str(path)))
-    assert guess.tokens == pytest.approx(3 * path.stat().st_size, abs=2)
+    assert guess.counts.train_tokens == pytest.approx(3 * path.stat().st_size, abs=2)
     assert "assumed to unpack to 3 times" in guess.reason
 
 
@@ -188,14 +190,14 @@ def test_broken_files_do_not_stop_an_estimate(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(b'oops\n[1]\n{"text": 5}\n\xff\n')
     (tmp_path / "b.txt.gz").write_bytes(b"no gzip")
     (tmp_path / "c.txt").write_bytes(b"\xff" * 100)
-    assert guessed(replace(STREAM, eval_fraction=0.1), open_source(str(tmp_path))).tokens < 200
+    assert guessed(replace(STREAM, eval_fraction=0.1), open_source(str(tmp_path))).counts.train_tokens < 200
 
 
 def test_the_estimate_of_a_sample_counts_its_characters(tmp_path):
     source, cut = open_source("sample:python-reference"), replace(STREAM, max_length=256, eval_fraction=0.1)
     guess, counts = guessed(cut, source), prepared(source, cut, tmp_path).counts
-    assert guess.tokens + guess.eval_tokens == counts.train_tokens + counts.eval_tokens
-    assert guess.rows == pytest.approx(counts.train_rows, rel=0.02)
+    assert guess.counts.train_tokens + guess.counts.eval_tokens == counts.train_tokens + counts.eval_tokens
+    assert guess.counts.train_rows == pytest.approx(counts.train_rows, rel=0.02)
 
 
 def test_the_beginning_of_a_source_is_shown_without_broken_or_very_long_parts(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from tui_trainer.data.preparing.byte_bpe import EOS_ID
-from tui_trainer.data.preparing.row_selection import DocumentSplit, split_documents, tail_start, torn
+from tui_trainer.data.preparing.row_selection import DocumentSplit, split_documents, tail_start
 from tui_trainer.data.preparing.tokenizing import (
     UNK_ID,
     build_tokenizer,
@@ -20,7 +20,8 @@ from tui_trainer.data.preparing.tokenizing import (
 def sides_of(split: DocumentSplit, index: int, text: str) -> tuple[str, str]:
     """Return the trained and the held-out part of a document."""
     if index in split.tails:
-        return torn(text, split.tails[index])
+        start = tail_start(text, split.tails[index])
+        return text[:start], text[start:]
     return ("", text) if split.held_out[index] else (text, "")
 
 

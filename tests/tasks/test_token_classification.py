@@ -24,8 +24,16 @@ from tui_trainer.errors import ConfigError, DataError
 from tui_trainer.losses.classification import TokenLabelLoss
 from tui_trainer.models.writing import Sampling
 from tui_trainer.runs.events import BaselinesMeasured, EvalDone, TextSampled
-from tui_trainer.tasks.parts.tagged_words import refuse_slow, with_words_spaced, word_tokens, word_windows
-from tui_trainer.tasks.token_classification import TASK, marked, usual_tags, words_of
+from tui_trainer.tasks.token_classification import (
+    TASK,
+    marked,
+    refuse_slow,
+    usual_tags,
+    with_words_spaced,
+    word_tokens,
+    word_windows,
+    words_of,
+)
 from tui_trainer.training.batches import Layout
 
 NAMES = ("Paris", "Jordan", "Sofia", "Austin", "Florence", "Sydney")

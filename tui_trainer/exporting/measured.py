@@ -17,7 +17,7 @@ from torch import Tensor
 from tui_trainer.config.paths import data_of
 from tui_trainer.data.batching.layout import RowLayout
 from tui_trainer.data.preparing.cache import PreparedData, read_entry, rows_now
-from tui_trainer.data.preparing.token_rows import Rows, evenly_spaced
+from tui_trainer.data.preparing.token_rows import SEGMENTS, Rows, evenly_spaced
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
 from tui_trainer.exporting.contract import find_format
@@ -28,7 +28,6 @@ from tui_trainer.losses.several_parts import NamedLoss, Sums
 from tui_trainer.models.heads import CAUSAL
 from tui_trainer.models.writing import pad_token_id
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
 from tui_trainer.terminal.safe_text import one_line, shell_word
 from tui_trainer.worker.questions import Report
 

@@ -15,7 +15,7 @@ from tui_trainer.config.sections import DATA_KEY, MODEL_KEY, Config
 from tui_trainer.data.columns.conversations import NO_CONVERSATIONS
 from tui_trainer.data.columns.labels import holds_labels, label_columns
 from tui_trainer.data.columns.row import AUTO, Row, kind_of_rows
-from tui_trainer.data.columns.text_columns import ColumnChoices, head_of, pair_of_texts
+from tui_trainer.data.columns.text_columns import SECOND_TEXT_KEY, ColumnChoices, head_of, pair_of_texts
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.resolved import ResolvedData
 from tui_trainer.errors import ConfigError, DataError, InputError
@@ -30,7 +30,6 @@ from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.slurm import Allocation
 from tui_trainer.tasks import find_task, task_names
-from tui_trainer.tasks.parts.labelled_texts import SECOND_TEXT_KEY
 from tui_trainer.tasks.parts.learns_from_data import named_columns
 from tui_trainer.terminal.safe_text import one_line
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,16 +127,7 @@ class Chat(LearnsNextToken):
         return [ids for ids, _ in encode_conversations(tokenizer, contents)]
 
 
-@dataclass
-class _Seen:
-    """What the rows were found to hold: how many spell special tokens, keys of turns, and of what the template leaves
-    out how many turns and rows."""
-
-    spelt: int = 0
-    tools_in_text: int = 0
-    turn_keys: set[str] = field(default_factory=set)
-    left_out: Counter[str] = field(default_factory=Counter)
-    rows_left_out: Counter[str] = field(default_factory=Counter)
+_SPELT, _TOOLS_IN_TEXT, _TURN_KEY, _OMITTED_TURNS, _OMITTED_ROWS = "spelt", "tools in text", "key", "turns", "rows"
 
 
 class ChatReader(TableReader):
@@ -152,7 +142,9 @@ class ChatReader(TableReader):
         self._columns = ConversationColumns()
         self._renderer: ConversationRenderer | None = None
         self._tables: list[ConversationColumns] = []
-        self._seen = _Seen()
+        self._counts: Counter[tuple[str, str]] = Counter()
+        """How many rows spell special tokens or have tools in the text, rows with each key of turns, and turns and rows
+        with what the template leaves out."""
 
     @property
     def renderer(self) -> ConversationRenderer:
@@ -187,28 +179,25 @@ class ChatReader(TableReader):
         except DataError as error:
             problem = error.problems[0]
             raise DataError(problem.message, where=row.where, hint=problem.hint) from None
-        self._seen.spelt += bool(rendered.spelt)
-        self._seen.tools_in_text += conversation.lists_tools
-        self._seen.turn_keys.update(conversation.keys_of_turns)
+        counts = self._counts
+        counts[_SPELT, ""] += bool(rendered.spelt)
+        counts[_TOOLS_IN_TEXT, ""] += conversation.lists_tools
+        for key in conversation.keys_of_turns:
+            counts[_TURN_KEY, key] += 1
         if rendered.left_out:
-            self._seen.left_out.update(rendered.left_out)
-            self._seen.rows_left_out.update(set(rendered.left_out))
+            counts.update((_OMITTED_TURNS, what) for what in rendered.left_out)
+            counts.update((_OMITTED_ROWS, what) for what in {*rendered.left_out})
         # A number or a time beside a message makes no other conversation of it.
         return Example(conversation.text if self.learns else rendered.text, rendered)
 
-    def noted(self) -> _Seen:
+    def noted(self) -> Counter[tuple[str, str]]:
         if self._columns is not self._begun:
             raise ReadInOrder  # what stands beside the turns came late, and counts from there on
-        noted, self._seen = self._seen, _Seen()
+        noted, self._counts = self._counts, Counter()
         return noted
 
-    def note(self, noted: _Seen) -> None:
-        seen = self._seen
-        seen.spelt += noted.spelt
-        seen.tools_in_text += noted.tools_in_text
-        seen.turn_keys |= noted.turn_keys
-        seen.left_out.update(noted.left_out)
-        seen.rows_left_out.update(noted.rows_left_out)
+    def note(self, noted: Counter[tuple[str, str]]) -> None:
+        self._counts.update(noted)
 
     def learn(self, texts: Iterator[str], path: Path) -> None:
         super().learn(texts, path)
@@ -229,7 +218,7 @@ class ChatReader(TableReader):
         return encoded
 
     def notes(self) -> list[str]:
-        wanted, seen = self.config.task.chat_template, self._seen
+        wanted, counts = self.config.task.chat_template, self._counts
         named = wanted or (_SCRATCH_TEMPLATE if self.learns else "")
         template = f"the chat template {named}" if named else "the tokenizer's own chat template"
         tables = dict.fromkeys(columns.note() for columns in self._tables)
@@ -239,18 +228,16 @@ class ChatReader(TableReader):
         else:
             end = self.tokenizer.eos_token
             found.append(f"the template writes no stop token after answers: {end} is appended to the last answer")
-        if unread := sorted(key for key in seen.turn_keys if not self.renderer.reads(key)):
+        if unread := sorted(key for what, key in counts if what == _TURN_KEY and not self.renderer.reads(key)):
             found.append(f"turn keys that the chat template ignores: {listed(unread)}")
-        if seen.spelt:
-            found.append(f"{seen.spelt:,} rows contain the names of special tokens, which are read as plain text")
-        if seen.tools_in_text:
-            found.append(f"{seen.tools_in_text:,} rows already have tools in the system turn: none are added again")
-        for what, turns in seen.left_out.items():
+        if spelt := counts[_SPELT, ""]:
+            found.append(f"{spelt:,} rows contain the names of special tokens, which are read as plain text")
+        if rows := counts[_TOOLS_IN_TEXT, ""]:
+            found.append(f"{rows:,} rows already have tools in the system turn: none are added again")
+        for what in (omitted for kind, omitted in counts if kind == _OMITTED_TURNS):
             words = "the reasoning" if what == REASONING[0] else "the speaker's name"
-            found.append(
-                f"the chat template omits {words} in {turns:,} turns of {seen.rows_left_out[what]:,} rows: "
-                "it is not trained on"
-            )
+            turns, rows = counts[_OMITTED_TURNS, what], counts[_OMITTED_ROWS, what]
+            found.append(f"the chat template omits {words} in {turns:,} turns of {rows:,} rows: it is not trained on")
         return found
 
 

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,24 +44,20 @@ from tui_trainer.data.columns.row import (
 from tui_trainer.data.columns.text_columns import text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, refuse_surrogates
 from tui_trainer.data.preparing.byte_bpe import FOR_CLASSES
-from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, Rows, TokenRow
+from tui_trainer.data.preparing.token_rows import COLUMN, LABELS, SEGMENTS, Rows, TokenRow
 from tui_trainer.errors import ConfigError, DataError, Problem
 from tui_trainer.models.heads import Head, Labels
 from tui_trainer.models.token_ids import token_ids
-from tui_trainer.models.writing import Sampling, pad_token_id, row_padding_id
-from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Notify, Objective, Scorer, Scores
-from tui_trainer.tasks.parts.labelled_texts import SEGMENTS
+from tui_trainer.models.writing import NO_SAMPLING, Sampling, pad_token_id, row_padding_id
+from tui_trainer.tasks.contract import Baselines, InputReader, InputRow, Objective, Scorer, Scores
 from tui_trainer.tasks.parts.learns_from_data import TableReader
 from tui_trainer.tasks.parts.scores import metric_problems, normalised
-from tui_trainer.tasks.parts.starts_from_model import model_of
 from tui_trainer.tasks.parts.task import Task
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
-    from transformers import PreTrainedModel
     from transformers import PreTrainedTokenizerBase as Tokenizer
 
     from tui_trainer.data.preparing.cache import PreparedData
@@ -84,8 +80,6 @@ _NULL = "version_2_with_negative"
 # What stands beside the tokens of a window: `_Window.numbers`, characters of its tokens, its text, all true answers.
 _WINDOW, _OFFSETS, _TEXT, _ANSWERS = "window", "offsets", "text", "answers"
 _SENTENCE = re.compile(r"(?<=[.!?])\s+|\n+")
-# They look for a token of their own that stands for the answer, or fill rows up at the left.
-_OF_ANOTHER_KIND = {"splinter": "needs a question token in its input", "xlnet": "pads rows on the left"}
 
 
 class QuestionAnswering(Task):
@@ -106,14 +100,11 @@ class QuestionAnswering(Task):
     tells_padding = True
     specials = FOR_CLASSES
     metrics = METRICS
+    unfit_families = (("splinter", "needs a question token in its input"), ("xlnet", "pads rows on the left"))
+    usual_families = "bert or roberta"
 
     def problems(self, config: Config) -> list[Problem]:
         found = super().problems(config) + metric_problems(config, METRICS, "for extractive question answering")
-        if not config.is_from_scratch and config.model.model_name_or_path:
-            family = str(model_of(config, self.head).config.get("model_type"))
-            if family in _OF_ANOTHER_KIND:
-                message, hint = f"{family} {_OF_ANOTHER_KIND[family]}", "use another encoder, such as bert or roberta"
-                found.append(Problem(message=message, key="model.model_name_or_path", hint=hint))
         if config.training.label_smoothing_factor:
             key, message = "training.label_smoothing_factor", "label smoothing does not apply to answers"
             found.append(Problem(message=message, key=key, hint="set it to 0"))
@@ -136,20 +127,10 @@ class QuestionAnswering(Task):
         """The model's two numbers for each token, whatever a classifier was before."""
         return Labels(("start", "end"))
 
-    def build_model(
-        self,
-        config: Config,
-        data: PreparedData,
-        tokenizer: Tokenizer,
-        dtype: torch.dtype,
-        device: torch.device,
-        tell: Notify,
-    ) -> PreTrainedModel:
-        model = super().build_model(config, data, tokenizer, dtype, device, tell)
+    def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
+        """How contexts are read in windows, and whether one may have no answer, by the names that run_qa.py has."""
         setattr(model.config, _NULL, bool(data.details["unanswerable"]))
-        # How contexts are read in windows, by the names that run_qa.py has for it.
         model.config.doc_stride, model.config.max_answer_length = config.task.doc_stride, config.task.max_answer_length
-        return model
 
     def baselines_on(
         self, config: Config, data: PreparedData, held_out: Rows, eval_rows: Sequence[int]
@@ -159,7 +140,7 @@ class QuestionAnswering(Task):
         truth: dict[tuple[int, int], list[str]] = {}
         for index in eval_rows:
             row = held_out.example(index)
-            key = _Window.of(row).key
+            key = _window_of(row).key
             truth[key] = json.loads(_unpacked(row.more[_ANSWERS]))
             asked = set(normalised(_question_in(tokenizer, row)).split())
             for sentence in _SENTENCE.split(_unpacked(row.more[_TEXT])):
@@ -200,17 +181,15 @@ class QuestionAnswering(Task):
         self, config: Config, data: PreparedData, model: Any, tokenizer: Tokenizer, row: TokenRow, *, new_tokens: int
     ) -> tuple[str, str]:
         """The question, and the answer in this window beside the true one."""
-        window, text = _Window.of(row), _unpacked(row.more[_TEXT])
-        [best] = _best_of(model, tokenizer, [row], 1)
-        found = _Candidates(config.task.max_answer_length, may_be_none=bool(data.details["unanswerable"]))
-        found.add(window, _pairs(row.more[_OFFSETS]), text, best)
+        asked = InputRow(row.tokens, (_unpacked(row.more[_TEXT]), [row]))
+        told = self.predict(config, model, tokenizer, [asked], NO_SAMPLING)[0]["answer"]
         assert row.labels is not None, "a row has the places of its answer"
-        true = [] if int(row.labels[0]) == window.cls else json.loads(_unpacked(row.more[_ANSWERS]))
-        told = found.answer()["answer"]
+        is_elsewhere = int(row.labels[0]) == _window_of(row).cls
+        true = [] if is_elsewhere else json.loads(_unpacked(row.more[_ANSWERS]))
         return _question_in(tokenizer, row), f" -> {_words(told)} (expected: {_words(true[0] if true else '')})"
 
     def input_reader(self, config: Config, tokenizer: Tokenizer) -> InputReader:
-        return _Inputs(config.data)
+        return _Inputs(config.data, needs_answers=False)
 
     def encode_inputs(
         self, config: Config, model: Any, tokenizer: Tokenizer, contents: Sequence[Any], sampling: Sampling
@@ -240,7 +219,7 @@ class QuestionAnswering(Task):
             context, own = row.content
             one = _Candidates(config.task.max_answer_length, may_be_none=may_be_none)
             for window in own:
-                one.add(_Window.of(window), _pairs(window.more[_OFFSETS]), context, next(best))
+                one.add(_window_of(window), window.more[_OFFSETS], context, next(best))
             found.append(one.answer())
         return found
 
@@ -305,30 +284,25 @@ def _scores(answer: str, true: str) -> tuple[float, float]:
     return float(mine == theirs), 2 * common / (len(mine) + len(theirs))
 
 
-@dataclass(frozen=True, slots=True)
-class _Window:
-    """Part of a context beside its question: the `number`-th of `count`. Its context is tokens `first` up to `end`;
-    `cls` is the place that stands for no answer. `key`: of the question, two halves of 64 bits."""
+class _Window(NamedTuple):
+    """Part of a context beside its question: the `number`-th of `windows`. Its context is tokens `first` up to `end`;
+    `cls` is the place that stands for no answer. `key`: of the question, 64 bits in two halves."""
 
-    key: tuple[int, int]
+    low_key: int
+    high_key: int
     number: int
-    count: int
+    windows: int
     first: int
     end: int
     cls: int
 
     @property
-    def numbers(self) -> list[int]:
-        return [*self.key, self.number, self.count, self.first, self.end, self.cls]
+    def key(self) -> tuple[int, int]:
+        return self[:2]
 
-    @classmethod
-    def of(cls, row: TokenRow) -> _Window:
-        return cls.of_numbers(row.more[_WINDOW].tolist())
 
-    @classmethod
-    def of_numbers(cls, numbers: Sequence[int]) -> _Window:
-        low, high, *others = numbers
-        return cls((low, high), *others)
+def _window_of(row: TokenRow) -> _Window:
+    return _Window(*row.more[_WINDOW].tolist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,7 +316,7 @@ class _Encoding:
     cuts_question: bool
 
     def row(self, has_segments: bool) -> TokenRow:
-        more = {_WINDOW: np.array(self.window.numbers, dtype=np.int32), _OFFSETS: self.offsets.reshape(-1)}
+        more = {_WINDOW: np.array(self.window, dtype=np.int32), _OFFSETS: self.offsets.reshape(-1)}
         segments = {SEGMENTS: np.array(self.segments, dtype=np.int32)} if has_segments else {}
         return TokenRow(np.array(self.ids, dtype=np.int32), None, {**segments, **more})
 
@@ -400,7 +374,7 @@ def _windows(
             first = parts.index(1) if has_context else 0
             end = len(parts) - parts[::-1].index(1) if has_context else 0
             cls = ids.index(tokenizer.cls_token_id) if tokenizer.cls_token_id in ids else 0
-            window = _Window((0, 0), numbers[example], counts[example], first, end, cls)
+            window = _Window(0, 0, numbers[example], counts[example], first, end, cls)
             numbers[example] += 1
             offsets = np.array(encoded["offset_mapping"][number][first:end], dtype=np.int32).reshape(-1, 2)
             found[at].append(_Encoding(ids, encoded.encodings[number].type_ids, window, offsets, cut[at]))
@@ -414,7 +388,7 @@ class _Columns:
         self._data, self._needs_answers = data, needs_answers
         self.question = self.context = self.answers = ""
 
-    def choose(self, head: Sequence[Row]) -> None:
+    def begin(self, head: Sequence[Row]) -> None:
         """Raises DataError for a column that is not there, or cannot be told."""
         names, label, found = columns_of(head), file_of(head), list[str]()
         if self._data.text_column == AUTO:
@@ -433,7 +407,7 @@ class _Columns:
                 found.append(wanted)
         self.question, self.context, self.answers = found
 
-    def texts(self, row: Row) -> tuple[str, str]:
+    def read(self, row: Row) -> tuple[str, str]:
         """(question, context), the context with all of its characters: answers are found by their numbers."""
         question, context = text_of(row, self.question).strip(), string_of(row, self.context)
         refuse_surrogates(context, row.where)
@@ -536,7 +510,7 @@ class _QuestionReader(TableReader):
 
     def begin(self, head: Sequence[Row]) -> None:
         columns = self._columns
-        columns.choose(head)
+        columns.begin(head)
         named = {"questions": columns.question, "contexts": columns.context, "answers": columns.answers}
         self._named[", ".join(f"{what} are in the column '{one_line(name, 40)}'" for what, name in named.items())] = (
             None
@@ -548,7 +522,7 @@ class _QuestionReader(TableReader):
         return dict(zip(_USUAL, (found.question, found.context, found.answers), strict=True))
 
     def read(self, row: Row) -> Example:
-        question, context = self._columns.texts(row)
+        question, context = self._columns.read(row)
         answers, is_guess = self._columns.answers_of(row, context)
         self._counts["looked for"] += is_guess
         self._counts["several"] += len({text for text, _ in answers}) > 1
@@ -583,34 +557,25 @@ class _QuestionReader(TableReader):
                 low, high = of_context[whole].characters(*places[whole])
                 if (learned := contexts[at][low:high].strip()) != text.strip():
                     inexact = f"'{one_line(text, 40)}' is trained on as '{one_line(learned, 40)}' ({keys[at]})"
-            for number, (one, labels) in enumerate(zip(of_context, places, strict=True)):
-                row = self._encoded(at, one, labels, contexts[at], answers[at], keys[at])
-                is_first = number == 0
-                found.append(replace(row, answer_truncated=is_lost and is_first, inexact=inexact if is_first else ""))
+            key, true = _key(keys[at]), _packed(json.dumps([text for text, _ in answers[at]]))
+            for one, labels in zip(of_context, places, strict=True):
+                # The places of the answer as labels, and what scores are made of.
+                low, high = (int(one.offsets[0, 0]), int(one.offsets[-1, 1])) if len(one.offsets) else (0, 0)
+                columns: dict[str, Sequence[int] | NDArray[np.int32]] = {
+                    COLUMN: one.ids,
+                    LABELS: labels,
+                    SEGMENTS: one.segments,
+                    _WINDOW: [*key, *one.window[2:]],
+                    _OFFSETS: (one.offsets - np.int32(low)).reshape(-1),
+                    _TEXT: _packed(contexts[at][low:high]),
+                    _ANSWERS: true,
+                }
+                columns = {name: columns[name] for name in self.columns}
+                found.append(
+                    Encoded(columns, 2, one.cuts_question, answer_truncated=is_lost, inexact=inexact, example=at)
+                )
+                is_lost, inexact = False, ""  # each is counted once for all windows
         return found
-
-    def _encoded(
-        self,
-        example: int,
-        one: _Encoding,
-        labels: tuple[int, int],
-        context: str,
-        answers: Sequence[tuple[str, int]],
-        where: str,
-    ) -> Encoded:
-        """A window with the places of its answer as labels, and with what scores are made of."""
-        low, high = (int(one.offsets[0, 0]), int(one.offsets[-1, 1])) if len(one.offsets) else (0, 0)
-        columns: dict[str, Sequence[int] | NDArray[np.int32]] = {
-            COLUMN: one.ids,
-            LABELS: labels,
-            SEGMENTS: one.segments,
-            _WINDOW: replace(one.window, key=_key(where)).numbers,
-            _OFFSETS: (one.offsets - np.int32(low)).reshape(-1),
-            _TEXT: _packed(context[low:high]),
-            _ANSWERS: _packed(json.dumps([text for text, _ in answers])),
-        }
-        kept = {name: columns[name] for name in self.columns}
-        return Encoded(kept, labels=2, truncated=one.cuts_question, example=example)
 
     def details(self) -> dict[str, Any]:
         return {"classes": self.classes, "names": ["start", "end"], "unanswerable": self._has_null}
@@ -628,17 +593,8 @@ class _QuestionReader(TableReader):
         return notes
 
 
-class _Inputs:
+class _Inputs(_Columns):
     """(question, context) of each row."""
-
-    def __init__(self, data: DataSection) -> None:
-        self._columns = _Columns(data, needs_answers=False)
-
-    def begin(self, head: Sequence[Row]) -> None:
-        self._columns.choose(head)
-
-    def read(self, row: Row) -> tuple[str, str]:
-        return self._columns.texts(row)
 
     def of_text(self, text: str) -> tuple[str, str]:
         """The context stands behind a tab, or else behind the first question mark."""
@@ -661,7 +617,7 @@ class _Candidates:
         self._null = float("inf")
 
     def add(self, window: _Window, offsets: NDArray[np.int32], text: str, best: Sequence[NDArray[Any]]) -> None:
-        """`best` as `_best_of` gives it; `offsets` are characters of `text`."""
+        """`best` as `_best_of` gives it; `offsets` are characters of `text`, the start and the end of each token."""
         starts, start_scores, ends, end_scores, null = best
         self._null = min(self._null, float(null))
         lengths = ends[None, :] - starts[:, None] + 1
@@ -671,8 +627,8 @@ class _Candidates:
             start, end = divmod(place, scores.shape[1])
             if not np.isfinite(scores[start, end]):
                 break
-            low = int(offsets[starts[start] - window.first, 0])
-            high = int(offsets[ends[end] - window.first, 1])
+            low = int(offsets[2 * (starts[start] - window.first)])
+            high = int(offsets[2 * (ends[end] - window.first) + 1])
             self._found.append((float(scores[start, end]), low, high, text[low:high]))
 
     def answer(self) -> dict[str, Any]:
@@ -747,14 +703,14 @@ class _SpanScorer:
         left: dict[tuple[int, int], int] = {}
         for batch in self.seen:
             for one, *best in zip(*(tensor.cpu().numpy() for tensor in batch), strict=True):
-                window = _Window.of_numbers(one.tolist())
-                row = self._rows.example(row_of[*window.key, window.number])
+                window = _Window(*one.tolist())
+                row = self._rows.example(row_of[window[:3]])
                 if window.key not in found:
                     found[window.key] = _Candidates(self._most_tokens, may_be_none=self._may_be_none)
                     truth[window.key] = json.loads(_unpacked(row.more[_ANSWERS]))
-                    left[window.key] = window.count
+                    left[window.key] = window.windows
                 left[window.key] -= 1
-                found[window.key].add(window, _pairs(row.more[_OFFSETS]), _unpacked(row.more[_TEXT]), best)
+                found[window.key].add(window, row.more[_OFFSETS], _unpacked(row.more[_TEXT]), best)
         whole = [key for key in found if left[key] <= 0] or list(found)
         pairs = [(str(found[key].answer()["answer"]), truth[key]) for key in whole]
         parts = {
@@ -798,13 +754,9 @@ def _unpacked(numbers: NDArray[np.int32]) -> str:
     return numbers[1:].tobytes()[: int(numbers[0])].decode()
 
 
-def _pairs(offsets: NDArray[np.int32]) -> NDArray[np.int32]:
-    return offsets.reshape(-1, 2)
-
-
 def _question_in(tokenizer: Any, row: TokenRow) -> str:
     """What stands before the context."""
-    return str(tokenizer.decode(row.tokens[: _Window.of(row).first].tolist(), skip_special_tokens=True)).strip()
+    return str(tokenizer.decode(row.tokens[: _window_of(row).first].tolist(), skip_special_tokens=True)).strip()
 
 
 def _words(answer: str) -> str:

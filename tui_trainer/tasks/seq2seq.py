@@ -75,9 +75,8 @@ class Seq2Seq(LearnsNextToken):
     def reader_of_texts(self, config: Config) -> TableReader:
         return self.reader(config)
 
-    def target_tokens(self, config: Config, data: Built | None) -> int:
-        known = data.counts.longest_labels if data else 0
-        return known or config.task.max_target_length
+    def target_tokens(self, config: Config, data: Built) -> int:
+        return data.counts.longest_labels or config.task.max_target_length
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """Answers are the likeliest ones, as evaluations measure them, and as long as they were in training."""

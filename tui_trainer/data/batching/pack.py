@@ -170,7 +170,7 @@ class PaddingShares:
 def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> float:
     """Rows of `capacity` inputs that `documents` documents fill when packed, on average.
 
-    `lengths` in inputs, of some rows or of all: `PreparedData.lengths`, `DataEstimate.lengths` or `Rows.lengths` - 1.
+    `lengths` in inputs, of some rows or of all: `PreparedData.lengths`, `Estimate.lengths` or `Rows.lengths` - 1.
     0 where nothing is known. The same arguments give the same number.
     """
     if not len(lengths) or documents < 1:
@@ -182,12 +182,12 @@ def expected_packed_rows(lengths: Lengths, capacity: int, documents: int) -> flo
 
 def padding_shares(
     inputs: Lengths,
-    *,
-    capacity: int,
     documents: int,
     micro_batch: int,
-    packs: bool = True,
     rounding: Rounding | None = None,
+    *,
+    capacity: int,
+    packs: bool = True,
 ) -> PaddingShares:
     """Of steps of `documents` documents, on average over the batches that are drawn; `inputs` is what each row puts
     into the model. Unpacked, `micro_batch` documents are padded to the longest of them, rounded up by

@@ -98,7 +98,9 @@ def label_columns(wanted: str, head: Sequence[Row], label: str, texts: Iterable[
 
 def marked_columns(head: Sequence[Row]) -> list[str]:
     """The columns that hold a 0 or 1 in the first rows, but for those of the numbers of rows."""
-    return [name for name in columns_of(head) if not is_id(name) and _are_marks(head, name)]
+    names = (name for name in columns_of(head) if not is_id(name))
+    values = {name: [value for row in head if (value := row.values.get(name)) is not None] for name in names}
+    return [name for name, known in values.items() if known and None not in map(_mark_of, known)]
 
 
 def labels_beside(names: Sequence[str], column: str) -> list[str]:
@@ -364,11 +366,6 @@ def _marked_names(row: Row, columns: Iterable[str]) -> list[str]:
         if mark:
             found.append(column)
     return found
-
-
-def _are_marks(head: Sequence[Row], name: str) -> bool:
-    known = [value for row in head if (value := row.values.get(name)) is not None]
-    return bool(known) and all(_mark_of(value) is not None for value in known)
 
 
 def _mark_of(value: object) -> bool | None:

@@ -239,7 +239,9 @@ def kind_of_rows(head: Sequence[Row]) -> RowsOf | None:
         if not all(known):
             continue
         found = [names[0] for names in known]
-        if "context" in by_name and found[0] == by_name.get("question") and _are_places(head, found[1]):
+        # Answers with the place where they begin in their context, in any of the forms that SQuAD has had.
+        has_places = any("answer_start" in str(row.values.get(found[1])) for row in head)
+        if "context" in by_name and found[0] == by_name.get("question") and has_places:
             columns = (found[0], by_name["context"], found[1])
             tasks = ("question_answering", "chat", "seq2seq")
             return RowsOf("questions with answers from a context", columns, tasks)
@@ -387,12 +389,6 @@ def _are_tags(head: Sequence[Row], words: str, tags: str) -> bool:
     if len(counts) < len(pairs) or max(counts)[0] < 2 or any(words != tags for words, tags in counts):
         return False
     return not is_sentence or all(_TAG.fullmatch(tag) for _, tags in pairs for tag in str(tags).split())
-
-
-def _are_places(head: Sequence[Row], name: str) -> bool:
-    """Answers with the place where they begin in their context, in any of the forms that SQuAD has had."""
-    values = (value for row in head if (value := row.values.get(name)) is not None)
-    return any("answer_start" in str(value) for value in values)
 
 
 def is_structured(head: Sequence[Row], name: str, *, transcripts: bool = False) -> bool:

@@ -58,6 +58,7 @@ Strings = Mapping[str, Sequence[str]]  # of each column, the strings of the firs
 
 
 TRANSLATION = "translation"
+SECOND_TEXT_KEY = "data.text_pair_column"
 # How lists of answers begin that pandas wrote into a CSV.
 _WRITTEN = re.compile(r"""\s*(\{['"]text['"]:\s*(\[|array\()|\[['"])""")
 
@@ -139,7 +140,10 @@ class ColumnChoices:
         if name in texts and (len(strings) == 1 or _holds_sentences(strings[name])) and not likely:
             return name
         written = {
-            name: _longest_text(row.values[name]) for row in head[:1] for name in structured if name in row.values
+            name: max(texts_in(transposed(row.values[name])), key=len, default="")
+            for row in head[:1]
+            for name in structured
+            if name in row.values
         }
         if not texts:
             hint = f"columns found: {listed(strings)}" + (
@@ -214,10 +218,6 @@ def _structured_of(head: Sequence[Row], strings: Strings) -> dict[str, float]:
         if values:
             found[name] = sum(len(str(value)) for value in values) / len(values)
     return found
-
-
-def _longest_text(value: object) -> str:
-    return max(texts_in(transposed(value)), key=len, default="")
 
 
 def _holds_sentences(values: Sequence[str]) -> bool:
@@ -356,7 +356,14 @@ class PairColumns:
         self._is_written = self.pair.target.strip().lower() in ("answers", "answer") and all(
             isinstance(answer, str) and _WRITTEN.match(answer) for answer in answers
         )
-        self._notes[label] = self._told(names, label)
+        pair = self.pair
+        read = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
+        others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
+        unread = f" (not read: {listed(others)})" if others else ""
+        of = f" of {label}" if label else ""
+        is_guess = TRANSLATION in names and self._text == self._target == AUTO
+        other = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
+        self._notes[label] = f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
 
     def choose_input(self, head: Sequence[Row]) -> None:
         """The same where there may be no answers: without a usual name, the column that holds the text."""
@@ -430,16 +437,6 @@ class PairColumns:
             raise _unclear(label, names, found, likely_pair(head, sentences=False))
         return replace(found, before=(), after=self._beside) if self._beside else found
 
-    def _told(self, names: Sequence[str], label: str) -> str:
-        pair = self.pair
-        read = " and ".join(f"'{one_line(name, 40)}'" for name in (pair.source, *pair.beside))
-        others = [name for name in names if name not in (*pair.columns, TRANSLATION)]
-        unread = f" (not read: {listed(others)})" if others else ""
-        of = f" of {label}" if label else ""
-        is_guess = TRANSLATION in names and self._text == self._target == AUTO
-        other = "; to translate in another direction, set data.text_column and data.target_column" if is_guess else ""
-        return f"the input is {read}{of}, the answer '{one_line(pair.target, 40)}'{unread}{other}"
-
 
 def opened(row: Row) -> Row:
     """With the languages of a translation, {"translation": {"en": ..., "de": ...}}, as columns."""
@@ -463,23 +460,31 @@ def languages_of(head: Sequence[Row]) -> list[str]:
     return list(found)
 
 
-def _usual_pairs(names: Sequence[str]) -> list[Pair]:
-    """As much as is there of each usual pair."""
+def _usual_pairs(names: Sequence[str], *, alone: bool = False) -> list[Pair]:
+    """As much as is there of each usual pair. Inputs without an answer only where they stand alone, or with `alone`."""
     pairs = (Pair(_usual_name(names, usual.inputs), _usual_name(names, usual.targets)) for usual in INPUTS_AND_ANSWERS)
-    return [with_beside(pair, names) for pair in pairs]
+    return [
+        with_beside(pair, names)
+        for pair, usual in zip(pairs, INPUTS_AND_ANSWERS, strict=True)
+        if pair.target or (pair.source and (usual.stands_alone or alone))
+    ]
 
 
 def find_pair(head: Sequence[Row], names: Sequence[str], label: str, target: str = AUTO) -> Pair:
     """Two languages of a translation, or the first usual pair that is whole, else as much as is there of one; with a
     `target` the first usual input. Raises DataError for more languages."""
     if target != AUTO:
-        usual_pairs = _usual_pairs([name for name in names if name != target])
-        return replace(next((one for one in usual_pairs if one.source), Pair("", "")), target=target)
+        usual_pairs = _usual_pairs([name for name in names if name != target], alone=True)
+        return replace(next((pair for pair in usual_pairs if pair.source), Pair("", "")), target=target)
     languages = languages_of(head)
     if len(languages) > 2:
         hint = "set data.text_column to one language and data.target_column to another"
         raise DataError(f"the translations have several languages: {listed(languages)}", where=label, hint=hint)
-    return Pair(languages[0], languages[1]) if len(languages) > 1 else _usual_pair(names)
+    if len(languages) > 1:
+        return Pair(languages[0], languages[1])
+    pairs = _usual_pairs(names)
+    part = replace(next(iter(pairs), Pair("", "")), before=(), after=())
+    return next((pair for pair in pairs if pair.source and pair.target), part)
 
 
 def with_beside(pair: Pair, names: Sequence[str]) -> Pair:
@@ -498,18 +503,9 @@ def usual_target(source: str, names: Sequence[str]) -> str:
     return _usual_name(names, (name for some in own or [ANSWER_NAMES] for name in some), source)
 
 
-def _usual_pair(names: Sequence[str]) -> Pair:
-    """The first pair that is whole; else as much as is there of one."""
-    pairs = list(zip(_usual_pairs(names), INPUTS_AND_ANSWERS, strict=True))
-    parts = (pair for pair, usual in pairs if pair.target or (pair.source and usual.stands_alone))
-    part = replace(next(parts, Pair("", "")), before=(), after=())
-    return next((pair for pair, _ in pairs if pair.source and pair.target), part)
-
-
 def usual_input(names: Sequence[str]) -> Pair:
     """The input of the first pair that is whole, else of the first one whose input is there."""
-    pairs = zip(_usual_pairs(names), INPUTS_AND_ANSWERS, strict=True)
-    with_input = [pair for pair, usual in pairs if pair.source and (pair.target or usual.stands_alone)]
+    with_input = [pair for pair in _usual_pairs(names) if pair.source]
     found = next((pair for pair in with_input if pair.target), next(iter(with_input), Pair("", "")))
     return replace(found, target="")
 

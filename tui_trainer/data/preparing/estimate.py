@@ -8,21 +8,20 @@ import io
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from tui_trainer.data.columns.reader import Reader, read_rows
 from tui_trainer.data.columns.row import Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
-from tui_trainer.data.preparing.cache import LENGTHS_KEPT, Cut, quantiles
+from tui_trainer.data.preparing.cache import LENGTHS_KEPT, SOURCES, Built, Counts, Cut, quantiles
 from tui_trainer.data.preparing.row_selection import SourceRows, used_rows
 from tui_trainer.data.preparing.tokenizing import SPECIAL_TOKENS
 from tui_trainer.data.problems import ProblemList
 from tui_trainer.data.sources.reading import Document, count_rows, documents_of, first_characters, rows_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.data.sources.source_file import PACKED_INSIDE, Form, SourceFile, open_bytes
-from tui_trainer.data.sources.splits import SplitUse
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
@@ -196,8 +195,15 @@ def _look_at(entry: SourceFile, texts_of: Texts, look: _Beginning, most_bytes: i
     """What is wrong in a file is said when the data is prepared, not here."""
     try:
         with open_bytes(entry) as (_, content):
-            if entry.form in PACKED_INSIDE:
-                _look_at_batch(entry, texts_of, look, most_bytes)
+            if entry.form in PACKED_INSIDE:  # its first rows, and their share of its rows
+                characters, share = 0, 1.0
+                for number, text in enumerate(texts_of(content, entry), start=1):
+                    look.add(text)
+                    characters += len(text)
+                    if number == LOOK_ROWS or characters > most_bytes:
+                        share = number / max(count_rows(entry), number)
+                        break
+                look.bytes += entry.size_bytes * share
                 return
             head = content.read(most_bytes)
     except DataError:
@@ -224,22 +230,6 @@ def _look_at_rows(head: bytes, entry: SourceFile, texts_of: Texts, look: _Beginn
     look.bytes += len(head) * (found / (found + 0.5) if torn else 1)
 
 
-def _look_at_batch(entry: SourceFile, texts_of: Texts, look: _Beginning, most_characters: int) -> None:
-    """The first rows of a Parquet or Arrow file, and their share of its rows."""
-    with open_bytes(entry) as (_, content):
-        characters = 0
-        for number, text in enumerate(texts_of(content, entry), start=1):
-            look.add(text)
-            characters += len(text)
-            if number == LOOK_ROWS or characters > most_characters:
-                break
-        else:
-            look.bytes += entry.size_bytes
-            return
-    rows = count_rows(entry)
-    look.bytes += entry.size_bytes * number / max(rows, number)
-
-
 def _first_texts(texts: Iterable[str], characters: int) -> Iterator[str]:
     """Texts until so many characters are reached; the last one is cut."""
     return (document.text for document in first_characters((Document(text, "") for text in texts), characters))
@@ -264,29 +254,17 @@ def source_words(source: Source, *, reads_text: bool) -> str:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DataEstimate:
-    """Tokens and rows of each side, as far as can be said before the data is prepared.
+class Estimate(Built):
+    """What `prepare` would count, as far as can be said before; a count that nobody can say is 0.
 
-    Where each document is a row of its own, `lengths` are the labels of some rows, sorted, `labels` the labels of all.
-    `sources` says what comes of each where there are several, `splits` what becomes of theirs, `has_bad_rows` whether
-    rows seem not to be usable.
+    `lengths` are those of the rows that were looked at. `has_bad_rows`: rows seem not to be usable.
     """
 
-    tokens: int
-    eval_tokens: int
-    rows: int
-    eval_rows: int
-    vocabulary: int
     reason: str
-    labels: int = 0
-    longest_row: int = 0
-    lengths: tuple[int, ...] = ()
-    sources: tuple[SourceRows, ...] = ()
-    splits: tuple[SplitUse, ...] = ()
-    has_bad_rows: bool = False
+    has_bad_rows: bool
 
 
-def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *, frame_tokens: int = 0) -> DataEstimate:
+def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *, frame_tokens: int = 0) -> Estimate:
     """What `prepare` would give, roughly. `frame_tokens`: what each row or document has besides its text.
 
     Raises DataError where the columns of a table cannot be told; never for what stands in single rows.
@@ -317,18 +295,29 @@ def estimate(sources: Sequence[Source], reader: Reader, cut: Cut, rate: Rate, *,
     characters = max(characters, *(size.alphabet for size in sizes))
     looked = train if cut.reads_text else [*train, *measured]
     together, eval_together = _together(train, cut), _together(measured, cut)
-    return DataEstimate(
-        tokens=together.tokens,
-        eval_tokens=eval_together.tokens,
-        rows=together.rows,
-        eval_rows=eval_together.rows,
-        vocabulary=reader.vocabulary() or characters + len(SPECIAL_TOKENS),
-        reason=reason,
-        labels=together.tokens - together.documents,
-        longest_row=max((length for one in looked for length in one.lengths), default=0),
+    details: dict[str, Any] = {"classes": getattr(reader, "classes", 0)}
+    if sources[0].several or cut.weights:
+        details[SOURCES] = [asdict(share) for share in shares]
+    return Estimate(
+        counts=Counts(
+            train_rows=together.rows,
+            train_tokens=together.tokens,
+            train_documents=together.documents,
+            train_characters=0,
+            eval_rows=eval_together.rows,
+            eval_tokens=eval_together.tokens,
+            eval_documents=eval_together.documents,
+            eval_characters=0,
+            vocabulary=reader.vocabulary() or characters + len(SPECIAL_TOKENS),
+            unknown_eval_tokens=0,
+            train_labels=together.tokens - together.documents,
+            eval_labels=eval_together.tokens - eval_together.documents,
+            longest_row=max((length for side in looked for length in side.lengths), default=0),
+        ),
+        notes=(),
         lengths=together.lengths,
-        sources=tuple(shares) if sources[0].several or cut.weights else (),
-        splits=sources[0].splits,
+        details=details,
+        reason=reason,
         has_bad_rows=any(size.has_bad_rows for size in (*sizes, *others)),
     )
 

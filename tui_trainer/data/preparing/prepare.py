@@ -19,10 +19,11 @@ rows, and lengths as long as the data is prepared.
 
 import pickle
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from threading import Thread
@@ -74,9 +75,9 @@ _SKIP_HINT = "data.on_bad_rows=skip skips rows that cannot be used"
 @dataclass(frozen=True, slots=True)
 class EncodedBatch:
     """The rows of one side that have a label, as arrays for the file, and what was `counted`: documents, tokens,
-    labels, characters, truncated, truncated_answers, inexact (answers), untrained (rows without a label), marked, and
-    unknown tokens (`UnknownInBatch`). `needs`: tokens up to the first label of rows without one. `inexact_example` is
-    one of the inexact answers, `unknown_texts` are some texts with unknown tokens.
+    labels and characters, inexact (answers), and others by the names that they have in `Counts`. `needs`: tokens up to
+    the first label of rows without one. `inexact_example` is one of the inexact answers, `unknown_texts` are some texts
+    with unknown tokens.
 
     Of each row: `cut`, bool [rows], whether it was truncated, and `row_characters`, int32 [rows], of its text.
     """
@@ -91,16 +92,6 @@ class EncodedBatch:
     needs: tuple[int, ...] = ()
 
 
-def encoded(reader: Reader, chosen: Iterable[ChosenRows], processes: Processes | None = None) -> Iterator[EncodedBatch]:
-    """The chosen rows encoded, in order, one batch a side. Raises what the reader raises."""
-    if processes:
-        for _, batches in processes.each(_encode_rows, reader, chosen):
-            yield from batches
-        return
-    for rows in chosen:
-        yield from _encode_rows(reader, rows)
-
-
 def _encode_rows(reader: Reader, rows: ChosenRows) -> list[EncodedBatch]:
     """One batch for each side that has rows."""
     return [_encode_side(reader, side, some) for side, some in enumerate(rows.examples()) if some]
@@ -113,26 +104,24 @@ def _encode_side(reader: Reader, side: int, examples: Sequence[Example]) -> Enco
     characters = [len(examples[at].text) for at, row in zip(places, found, strict=True) if row.labels]
     columns = {name: _column(kept, name) for name in reader.columns}
     cut = np.array([row.truncated for row in kept], dtype=np.bool_)
-    unknown = count_unknown(reader, columns)
+    unknown, unknown_rows = count_unknown(reader, columns)
     counted = Counter(
         documents=len(kept),
         tokens=len(columns[COLUMN][0]),
         labels=sum(row.labels for row in kept),
         characters=sum(len(example.text) for example in examples),
-        truncated=int(cut.sum()),
+        truncated_rows=int(cut.sum()),
         truncated_answers=sum(row.answer_truncated for row in kept),
         inexact=sum(bool(row.inexact) for row in kept),
-        untrained=len(found) - len(kept),
-        untrained_long=sum(row.truncated for row in found if not row.labels),
-        unknown_tokens=unknown.read,
-        unknown_labels=unknown.labels,
-        text_labels=unknown.text_labels,
-        marked=sum(row.marked for row in kept),
+        untrained_rows=len(found) - len(kept),
+        untrained_long_rows=sum(row.truncated for row in found if not row.labels),
+        marked_rows=sum(row.marked for row in kept),
         labels_beyond=sum(row.labels_beyond for row in found),
+        **unknown,
     )
     example = next((row.inexact for row in kept if row.inexact), "")
-    of_kept = [examples[at].text for at, row in zip(places, found, strict=True) if row.labels] if unknown.rows else []
-    texts = tuple(of_kept[row] for row in unknown.rows)
+    of_kept = [examples[at].text for at, row in zip(places, found, strict=True) if row.labels] if unknown_rows else []
+    texts = tuple(of_kept[row] for row in unknown_rows)
     needs = tuple(row.needs for row in found if row.needs)
     return EncodedBatch(side, columns, counted, cut, np.array(characters, dtype=np.int32), example, texts, needs)
 
@@ -141,37 +130,6 @@ def _column(rows: Sequence[Encoded], name: str) -> tuple[NDArray[np.int32], NDAr
     values = [np.asarray(row.columns[name], dtype=np.int32) for row in rows]
     lengths = np.fromiter(map(len, values), dtype=np.int64, count=len(values))
     return np.concatenate(values) if values else np.zeros(0, dtype=np.int32), lengths
-
-
-class RowNotes:
-    """The training rows of a table, 9 bytes each."""
-
-    def __init__(self) -> None:
-        self._parts: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = []
-
-    def add(self, batch: EncodedBatch) -> None:
-        """Rows in the order in which they are written."""
-        if len(batch.cut):
-            self._parts.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
-
-    def write(self, folder: Path) -> dict[str, Any]:
-        """The marks as a file. Returns the details: about how long a row 99 % of the rows would fit into whole, and how
-        many tokens were cut off.
-
-        A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
-        row is whole, nothing is said.
-        """
-        if not self._parts:
-            return {}
-        cut, lengths, characters = (np.concatenate(parts) for parts in zip(*self._parts, strict=True))
-        write_cut_rows(folder, cut)
-        tokens = lengths.astype(np.float64)
-        if cut.all() or not characters[~cut].sum():
-            return {}
-        rate = tokens[~cut].sum() / characters[~cut].sum()
-        tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
-        wanted = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
-        return {WHOLE_LENGTH: wanted, CUT_TOKENS: round(float((tokens - lengths).sum()))}
 
 
 def write_cut_rows(folder: Path, cut: ArrayLike) -> None:
@@ -303,18 +261,38 @@ class _SideFile:
     inexact_example: str = ""
     unknown_texts: list[str] = field(default_factory=list)
     needs: list[int] = field(default_factory=list)
-    notes: RowNotes = field(default_factory=RowNotes)
+    _rows: list[tuple[NDArray[np.bool_], NDArray[np.int32], NDArray[np.int32]]] = field(default_factory=list)
+    """Of the rows of each batch: which were cut, their tokens, and the characters of their texts."""
 
     def add(self, batch: EncodedBatch) -> None:
         if len(batch.cut):
             self.writer.add(batch.columns)
+            self._rows.append((batch.cut, batch.columns[COLUMN][1].astype(np.int32), batch.row_characters))
         if LABELS in batch.columns:
             self.longest_labels = max(self.longest_labels, int(batch.columns[LABELS][1].max(initial=0)))
         self.counted.update(batch.counted)
         self.inexact_example = self.inexact_example or batch.inexact_example
         self.unknown_texts += batch.unknown_texts[: max(0, TEXTS_KEPT - len(self.unknown_texts))]
         self.needs += batch.needs
-        self.notes.add(batch)
+
+    def write_cut_rows(self, folder: Path) -> dict[str, Any]:
+        """Mark the rows that were cut in a file. Returns the details: about how long a row 99 % of the rows would fit
+        into whole, and how many tokens were cut off.
+
+        A row that was cut counts with its characters, at as many tokens a character as the whole rows have; where no
+        row is whole, nothing is said.
+        """
+        if not self._rows:
+            return {}
+        cut, lengths, characters = (np.concatenate(parts) for parts in zip(*self._rows, strict=True))
+        write_cut_rows(folder, cut)
+        tokens = lengths.astype(np.float64)
+        if cut.all() or not characters[~cut].sum():
+            return {}
+        rate = tokens[~cut].sum() / characters[~cut].sum()
+        tokens[cut] = np.maximum(characters[cut] * rate, tokens[cut] + 1)
+        wanted = int(np.ceil(np.quantile(tokens, _SHARE, method="higher")))
+        return {WHOLE_LENGTH: wanted, CUT_TOKENS: round(float((tokens - lengths).sum()))}
 
 
 class _Preparation:
@@ -336,23 +314,22 @@ class _Preparation:
         """Pass 1, by all processes where the rows allow it, while what encodes them is loaded here."""
         if not self._processes:
             return self._surveys(spool / "in-order", None)
-        if self._cut.reads_text:  # which needs nothing of the reader
-            loading = Thread(target=_load, args=(self._reader,), daemon=True)
-            loading.start()
-            try:
+        is_table = not self._cut.reads_text  # texts need nothing of the reader
+        new_reader = pickle.dumps(self._reader) if is_table else b""
+        loading = Thread(target=_load, args=(self._reader,), daemon=True)
+        loading.start()
+        if is_table:
+            loading.join()
+        try:
+            if not is_table or self._reader.reads_apart:
                 with suppress(ReadInOrder):
                     return self._surveys(spool / "apart", self._processes)
-                return self._surveys(spool / "in-order", None)
-            finally:
-                loading.join()
-        new_reader = pickle.dumps(self._reader)
-        _load(self._reader)
-        if self._reader.reads_apart:
-            with suppress(ReadInOrder):
-                return self._surveys(spool / "apart", self._processes)
-            self._reader = pickle.loads(new_reader)
-            _load(self._reader)
-        return self._surveys(spool / "in-order", None)
+                if is_table:
+                    self._reader = pickle.loads(new_reader)
+                    _load(self._reader)
+            return self._surveys(spool / "in-order", None)
+        finally:
+            loading.join()
 
     def _surveys(self, spool: Path, processes: Processes | None) -> list[Survey]:
         spool.mkdir()
@@ -398,7 +375,12 @@ class _Preparation:
             if is_refused(counts):
                 raise DataError(words, where=self._sources[0].description, hint=hint)
             notes.append(f"{words}; {hint}")
-        details |= self._write_cut_rows(folder, train) | ({SOURCES: [asdict(one) for one in used]} if used else {})
+        if self._cut.rows == "examples":
+            details |= train.write_cut_rows(folder)
+        elif self._cut.rows == "documents":
+            write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
+        if used:
+            details[SOURCES] = [asdict(rows) for rows in used]
         lengths: tuple[int, ...] = ()
         if self._cut.rows != "stream":  # whose rows are all full; of documents their labels, else tokens
             lengths = cache.quantiles(Rows(folder / cache.TRAIN_FILE).lengths - int(self._cut.reads_text))
@@ -423,7 +405,11 @@ class _Preparation:
                 _SideFile(stack.enter_context(self._writer(folder / name)))
                 for name in (cache.TRAIN_FILE, cache.EVAL_FILE)
             )
-            for batch in encoded(self._reader, chosen_rows(surveys, choice, self._cut), self._processes):
+            chosen = chosen_rows(surveys, choice, self._cut)
+            batches = (_encode_rows(self._reader, rows) for rows in chosen)
+            if self._processes:
+                batches = (found for _, found in self._processes.each(_encode_rows, self._reader, chosen))
+            for batch in chain.from_iterable(batches):
                 (train if batch.side == TRAIN else held_out).add(batch)
                 meter.report(train.counted["characters"] + held_out.counted["characters"])
         meter.finish(characters)
@@ -459,21 +445,13 @@ class _Preparation:
                 where = self._sources[1].description
                 raise refused("no evaluation document has two or more tokens", where=where, hint="add more text")
         elif not train.counted["documents"]:
-            untrained = train.counted["untrained"]
+            untrained = train.counted["untrained_rows"]
             what = f"none of the {untrained:,} training rows has a label within the first {length:,} tokens"
             hint = _longer_words(train.needs, untrained) or "data.max_length must be longer than the prompts"
-            if not train.counted["untrained_long"]:
+            if not train.counted["untrained_long_rows"]:
                 what = f"none of the {untrained:,} training rows has a token to train on"
                 hint = "task.loss_on and the weights or marks of turns in the rows decide which tokens are trained on"
             raise refused(what if untrained else "no row is left to train on", hint=hint if untrained else "")
-
-    def _write_cut_rows(self, folder: Path, train: _SideFile) -> dict[str, object]:
-        """Which training rows were cut; the details of how long those of a table would be."""
-        if self._cut.rows == "examples":
-            return train.notes.write(folder)
-        if self._cut.rows == "documents":
-            write_cut_rows(folder, np.concatenate(train.writer.cut_rows))
-        return {}
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:
         text, both = self._cut.reads_text, train.counted + held_out.counted
@@ -483,10 +461,14 @@ class _Preparation:
         of_sides = {
             f"{name}_{what}": side.counted[what]
             for name, side in (("train", train), ("eval", held_out))
-            for what in ("tokens", "documents", "characters")
+            for what in ("tokens", "documents", "characters", "labels_beyond")
         }
+        of_both = "truncated_rows truncated_answers marked_rows unknown_tokens unknown_labels text_labels".split()
+        of_tables = ("untrained_rows", "untrained_long_rows")
         return Counts(
             **of_sides,
+            **{name: both[name] for name in of_both},
+            **{name: 0 if text else both[name] for name in of_tables},
             train_rows=train.writer.row_count,
             eval_rows=held_out.writer.row_count,
             vocabulary=self._reader.vocabulary(),
@@ -500,19 +482,9 @@ class _Preparation:
             bad_rows=self._problems.count,
             repeated_rows=choice.repeated,
             leaked_rows=choice.leaked,
-            truncated_rows=both["truncated"],
-            truncated_answers=both["truncated_answers"],
             longest_labels=max(train.longest_labels, held_out.longest_labels),
-            untrained_rows=0 if text else both["untrained"],
-            untrained_long_rows=0 if text else both["untrained_long"],
             cut_documents=train.writer.cut_documents + held_out.writer.cut_documents,
             pieces=train.writer.pieces + held_out.writer.pieces,
-            short_documents=both["untrained"] if text else 0,
-            marked_rows=both["marked"],
-            unknown_tokens=both["unknown_tokens"],
-            unknown_labels=both["unknown_labels"],
-            text_labels=both["text_labels"],
-            train_labels_beyond=train.counted["labels_beyond"],
-            eval_labels_beyond=held_out.counted["labels_beyond"],
+            short_documents=both["untrained_rows"] if text else 0,
             blank_documents=sum(survey.blank for survey in surveys),
         )

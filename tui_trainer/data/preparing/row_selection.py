@@ -27,7 +27,7 @@ from tui_trainer.data.preparing.cache import SOURCES, Cut
 from tui_trainer.data.preparing.processes import Processes
 from tui_trainer.data.problems import ProblemList, RecordedProblems
 from tui_trainer.data.progress import Meter, Progress
-from tui_trainer.data.sources.reading import LineBlock, texts_of
+from tui_trainer.data.sources.reading import LineBlock, line_blocks, texts_of
 from tui_trainer.data.sources.source import Source
 from tui_trainer.errors import DataError, Problem
 
@@ -242,13 +242,10 @@ class _RowsToRead:
 
 @dataclass(frozen=True, slots=True)
 class _RowsRead:
-    """What a `Survey` has of the rows of a block. `strata` are numbers of `names`; `noted` is of the reader."""
+    """The survey of the rows of a block. Its `strata` are numbers of `names`; `noted` is of the reader."""
 
-    hashes: "array[int]"
-    strata: "array[int]"
-    lengths: "array[int]"
+    survey: Survey
     names: list[str]
-    blank: int
     spooled: list[SpooledRows]
     problems: list[tuple[tuple[Problem, ...], Mapping[str, object] | None]]
     noted: Any
@@ -278,10 +275,7 @@ def _read_here(reader: Reader | None, task: _RowsToRead) -> _RowsRead:
             survey.add(examples, names, spool)
         except DataError:  # of a file, no longer of a row
             raise ReadInOrder from None
-    noted = reader.noted() if reader else None
-    return _RowsRead(
-        survey.hashes, survey.strata, survey.lengths, list(names), survey.blank, spool.written, problems.of_rows, noted
-    )
+    return _RowsRead(survey, list(names), spool.written, problems.of_rows, reader.noted() if reader else None)
 
 
 class Surveyor:
@@ -329,7 +323,7 @@ class Surveyor:
     ) -> Iterator[SpooledRows]:
         """The same by other processes, with the notes in the same order. Raises ReadInOrder."""
         known: frozenset[str] | None = None
-        if cut.max_rows or cut.max_chars:
+        if cut.max_rows or cut.max_chars or not part.entries:
             raise ReadInOrder
         if not cut.reads_text:
             head = list(islice(part.rows(ProblemList(), choices=choices), LOOKED_ROWS))
@@ -341,7 +335,8 @@ class Surveyor:
             known = frozenset(columns_of(head))
         meter = Meter(progress, "reading the data", part.bytes_on_disk, "bytes")
         before, blank, done = len(survey.hashes), survey.blank, 0
-        blocks = part.line_blocks(choices if cut.reads_text else None)
+        of_texts = choices if cut.reads_text else None
+        blocks = (block for entry in part.entries for block in line_blocks(entry, of_texts))
         tasks = (
             _RowsToRead(block, known, not (block.lines_before if known is None else number), path)
             for number, block in enumerate(blocks)
@@ -351,10 +346,10 @@ class Surveyor:
             if known is not None:
                 self._reader.note(found.noted)
             numbers = np.array([self.strata.setdefault(name, len(self.strata)) for name in found.names], dtype=np.int64)
-            survey.hashes += found.hashes
-            survey.lengths += found.lengths
-            survey.strata.frombytes(numbers[np.frombuffer(found.strata, dtype=np.int64)].tobytes())
-            survey.blank += found.blank
+            survey.hashes += found.survey.hashes
+            survey.lengths += found.survey.lengths
+            survey.strata.frombytes(numbers[np.frombuffer(found.survey.strata, dtype=np.int64)].tobytes())
+            survey.blank += found.survey.blank
             yield from found.spooled
             done += task.block.size
             meter.report(done)
@@ -488,12 +483,6 @@ def tail_start(text: str, tail_characters: int) -> int:
     after = text.find("\n", wanted, wanted + reach) + 1
     near = [place for place in (before, after) if 0 < place < len(text)]
     return min(near, key=lambda place: abs(place - wanted), default=wanted)
-
-
-def torn(text: str, tail_characters: int) -> tuple[str, str]:
-    """What of a document is trained on, and its end, which is held out."""
-    start = tail_start(text, tail_characters)
-    return text[:start], text[start:]
 
 
 def _draw(sizes: NDArray[np.int64], wanted: float, seed: int) -> list[int]:
@@ -639,7 +628,8 @@ class ChosenRows:
     def _part(self, example: Example, place: int, side: int) -> Example:
         if place not in self.tails:
             return example
-        return replace(example, text=torn(example.text, self.tails[place])[side])
+        start = tail_start(example.text, self.tails[place])
+        return replace(example, text=example.text[:start] if side == TRAIN else example.text[start:])
 
 
 def chosen_rows(surveys: Sequence[Survey], choice: Selection, cut: Cut) -> Iterator[ChosenRows]:

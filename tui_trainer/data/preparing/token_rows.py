@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from tui_trainer.errors import DataError
 from tui_trainer.terminal.safe_text import one_line
 
-COLUMN, LABELS, DOCUMENT_LENGTHS = "input_ids", "labels", "document_lengths"
+COLUMN, LABELS, SEGMENTS, DOCUMENT_LENGTHS = "input_ids", "labels", "token_type_ids", "document_lengths"
 Tokens = NDArray[np.int32]
 Columns = Mapping[str, tuple[NDArray[np.int32], NDArray[np.int64]]]
 """By name: the numbers of all rows one after another, and how many each row has."""

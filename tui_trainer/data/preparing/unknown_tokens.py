@@ -1,7 +1,7 @@
 """Text that a tokenizer cannot write: it gives its unknown token for it, and a model learns that token instead."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,37 +17,25 @@ WARNED_SHARE, _REFUSED_SHARE = 0.001, 0.5
 TEXTS_KEPT, _MOST_SHOWN = 50, 12
 
 
-@dataclass(frozen=True, slots=True)
-class UnknownInBatch:
-    """Unknown tokens of some rows: those that are read, those that are to be written, and of how many the latter are.
-    `rows` are the numbers of the rows with any, the first few.
+def count_unknown(reader: Reader, columns: Columns) -> tuple[Counter[str], list[int]]:
+    """Count unknown tokens in rows of tokens, by the names of `Counts`: `unknown_tokens` of those that are read,
+    `unknown_labels` of the `text_labels` that are to be written. Also return the numbers of the first rows with any.
+
+    Labels that are special tokens stand for no text, and are not counted.
     """
-
-    read: int = 0
-    labels: int = 0
-    text_labels: int = 0
-    rows: tuple[int, ...] = ()
-
-
-def count_unknown(reader: Reader, columns: Columns) -> UnknownInBatch:
-    """Count in rows of tokens. Labels that are special tokens stand for no text, and are not counted."""
     unknown = reader.unknown_token
     if unknown is None:
-        return UnknownInBatch()
-    is_read = columns[COLUMN][0] == unknown.number
-    name = LABELS if reader.labels_are_tokens else COLUMN
-    labels = columns[name][0] if reader.labels_are_tokens or LABELS not in columns else np.empty(0, dtype=np.int32)
-    places = np.flatnonzero(is_read)
-    rows = np.searchsorted(np.cumsum(columns[COLUMN][1]), places, side="right")
-    if reader.labels_are_tokens:
-        of_labels = np.flatnonzero(labels == unknown.number)
-        rows = np.concatenate((np.searchsorted(np.cumsum(columns[LABELS][1]), of_labels, side="right"), rows))
-    return UnknownInBatch(
-        read=len(places),
-        labels=int((labels == unknown.number).sum()),
-        text_labels=len(labels) - int(np.isin(labels, [IGNORE, *unknown.special]).sum()),
-        rows=tuple(dict.fromkeys(rows.tolist()))[:TEXTS_KEPT],
-    )
+        return Counter(), []
+    read, read_lengths = columns[COLUMN]
+    rows = np.searchsorted(np.cumsum(read_lengths), np.flatnonzero(read == unknown.number), side="right")
+    counts = Counter(unknown_tokens=len(rows))
+    if reader.labels_are_tokens or LABELS not in columns:
+        labels, lengths = columns[LABELS if reader.labels_are_tokens else COLUMN]
+        of_labels = np.searchsorted(np.cumsum(lengths), np.flatnonzero(labels == unknown.number), side="right")
+        special = int(np.isin(labels, [IGNORE, *unknown.special]).sum())
+        counts += Counter(unknown_labels=len(of_labels), text_labels=len(labels) - special)
+        rows = np.concatenate((of_labels, rows))
+    return counts, list(dict.fromkeys(rows.tolist()))[:TEXTS_KEPT]
 
 
 def unknown_text(reader: Reader, texts: Iterable[str]) -> list[str]:

@@ -84,25 +84,15 @@ def read_csv(
             what = "1 empty column" if nameless == 1 else f"{nameless:,} empty columns"
             choices.remark(f"{label}: skipped {what} without a name at the end of each row")
         records = chain(first, records)
-    yield from _rows(records, names, width, label, delimiter, problems, choices)
-
-
-def _rows(
-    records: Iterable[tuple[int, list[str]]],
-    names: Sequence[str],
-    width: int,
-    label: str,
-    delimiter: str,
-    problems: ProblemList,
-    choices: ColumnChoices,
-) -> Iterator[Row]:
     named, is_told = len(names), False
     header = [name.lower() for name in names]
     begin, longest = set(header), max(map(len, header), default=0) + 2
     for line, fields in records:
         where = f"{label}, line {line}"
         if len(fields) != width:
-            problems.add(_ragged(len(fields), width, where, delimiter))
+            has = "1 field" if len(fields) == 1 else f"{len(fields):,} fields"
+            what = f"the row has {has}, but the header has {width:,}"
+            problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
         elif width > named and any(fields[named:]):
             what = "the row has a value in a column without a name"
             problems.add(DataError(what, where=where, hint=_quoted_hint(delimiter)))
@@ -271,9 +261,7 @@ class _LostRows:
 
     def look(self, fields: Sequence[str], line: int, last: int) -> None:
         """At a record from `line` to the line `last`. Raises DataError for one that is several rows."""
-        place = 0
-        while place < len(fields) - 1 and "\n" not in fields[place]:
-            place += 1
+        place = next((place for place, field in enumerate(fields) if "\n" in field), len(fields) - 1)
         text, others = fields[place], len(fields) - 1
         # Most texts of several lines are told by the number of delimiters in all of them, without looking at each.
         if not others <= text.count(self._delimiter) <= text.count("\n") * others:
@@ -366,11 +354,6 @@ def _head(lines: Iterator[str]) -> list[str]:
 def _quoted_hint(delimiter: str) -> str:
     sign = DELIMITER_NAMES.get(delimiter, repr(delimiter))
     return f"put texts that contain {sign.replace('tabs', 'a tab')} in double quotes"
-
-
-def _ragged(found: int, wanted: int, where: str, delimiter: str) -> DataError:
-    fields = "1 field" if found == 1 else f"{found:,} fields"
-    return DataError(f"the row has {fields}, but the header has {wanted:,}", where=where, hint=_quoted_hint(delimiter))
 
 
 def _broken(message: str, where: str) -> DataError:

@@ -140,7 +140,8 @@ def data_names(names: Iterable[str]) -> list[str]:
     shown = [name for name in names if not any(step.startswith(".") for step in name.split("/"))]
     files = [(name, name.rpartition("/")[2]) for name in shown if form_of(PurePosixPath(name)) not in _NO_ROWS]
     rows = [name for name, last in files if last not in ABOUT and not LATER_WORK.fullmatch(last)]
-    return sorted(rows or [name for name in shown if _is_text(name)])
+    texts = (name for name in shown if name.lower().removesuffix(".gz").endswith(".txt"))
+    return sorted(rows or [name for name in texts if not is_about_the_data(name)])
 
 
 def no_such_part(wanted: HubPath, names: Iterable[str]) -> DataError:
@@ -156,11 +157,6 @@ def remedies(wanted: HubPath) -> str:
     command = f"tui-trainer download --data {shlex.quote(one_line(str(wanted), 160))}"
     here = commit_hint("datasets", wanted.name, "data.revision")
     return f"{here}run `{command}`, or copy its files into ./{short} and give that path"
-
-
-def _is_text(name: str) -> bool:
-    path = PurePosixPath(name.lower().removesuffix(".gz"))
-    return path.suffix == ".txt" and not is_about_the_data(name)
 
 
 def _matches(steps: list[str], pattern: list[str]) -> bool:

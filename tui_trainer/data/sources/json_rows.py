@@ -8,6 +8,7 @@ spaCy has it, is a row as well; of SQuAD's articles each question is one.
 import json
 import re
 from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import Any, BinaryIO, NoReturn
 
 from tui_trainer.data.columns.row import Row, kind_of_value
@@ -28,17 +29,10 @@ _PARTS_OF_ROWS = ({"role", "content"}, {"from", "value"}, {"type", "function"})
 _MARKS = ("entities", "cats", "spans")  # beside a text in a row of spaCy
 
 
-def read_json_lines(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The rows of a JSONL file, read line by line; blank lines are passed over. One that holds a list of objects, or
-    objects over several lines, is read as such."""
-    is_json = is_one_json(content)
-    content.seek(0)
-    yield from (_json if is_json else json_lines)(content, label, problems)
-
-
-def read_json(content: BinaryIO, label: str, problems: ProblemList) -> Iterator[Row]:
-    """The rows of a .json file, whatever its form."""
-    is_lines = _is_json_lines(content)
+def read_json(content: BinaryIO, label: str, problems: ProblemList, *, usually_lines: bool) -> Iterator[Row]:
+    """The rows of a JSON file. One of lines may hold a list of objects, or objects over several lines, and another one
+    may have a row on each line; blank lines are passed over."""
+    is_lines = not is_one_json(content) if usually_lines else _is_json_lines(content)
     content.seek(0)
     yield from (json_lines if is_lines else _json)(content, label, problems)
 
@@ -132,64 +126,56 @@ class JsonText:
         self._at += 1
         return sign
 
-    def name(self) -> str:
-        """The next value, which must be a string."""
-        if self.peek() != '"':
-            self.take('"')
-        return str(self.value())
-
     def value(self) -> object:
         """The next value of any kind, whole. Raises DataError where it is broken or longer than MAX_LINE_BYTES."""
         self.peek()
         while True:
-            complaint: json.JSONDecodeError | None = None
-            value, end = None, 0
+            value, complaint, size = None, "", len(self._text) - self._at
             try:
                 value, end = _DECODER.raw_decode(self._text, self._at)
+                is_torn = end == len(self._text)
             except json.JSONDecodeError as error:
-                complaint = error
+                complaint, end = error.msg, error.pos
+                near_end = end >= len(self._text) - TORN_CHARACTERS
+                is_torn = near_end or complaint.startswith("Unterminated string")
             except RecursionError:
                 self.broken("the JSON is nested too deeply")
             except ValueError as error:  # a number of more than 4,300 digits, or a name twice
                 self.broken(f"the JSON cannot be read: {one_line(str(error), 60)}")
-            torn = end == len(self._text)
-            if complaint:
-                near_end = complaint.pos >= len(self._text) - TORN_CHARACTERS
-                torn = near_end or complaint.msg.startswith("Unterminated string")
-            used = (complaint.pos if complaint else end) - self._at
-            size = len(self._text) - self._at
-            if torn and size > MAX_LINE_BYTES:
+            if is_torn and size > MAX_LINE_BYTES:
                 self.broken(f"the row is longer than {format_bytes(MAX_LINE_BYTES)}", "split it into several rows")
-            if torn and self._grow(max(1, size)):
+            used = end - self._at
+            if is_torn and self._grow(max(1, size)):
                 continue
             self._at += used
             if complaint:
-                self.broken(f"broken JSON: {complaint.msg}, near {_context(self._text, self._at)}", LIST_HINT)
+                self.broken(f"broken JSON: {complaint}, near {_context(self._text, self._at)}", LIST_HINT)
             return value
 
-    def rest_of_list(self, is_behind_value: bool) -> Iterator[object]:
+    def rest_of_list(self, is_behind_value: bool, *, may_end_in_comma: bool = False) -> Iterator[object]:
         """The values of a list up to its end, which is taken."""
         while self.peek() != "]":
             if is_behind_value:
                 self.take(",")
+                if may_end_in_comma and self.peek() == "]":
+                    break
             yield self.value()
             is_behind_value = True
         self.take("]")
 
     def broken(self, message: str, hint: str = "") -> NoReturn:
         """Raise DataError with the line and the column of the place that was reached."""
-        before = self._text[: self._at]
-        last_break = before.rfind("\n")
-        column = self._at - last_break if last_break >= 0 else self._column + self._at
-        where = f"{self._label}, line {self._line + before.count(chr(10))}, column {column}"
-        raise DataError(message, where=where, hint=hint)
+        line, column = self._place()
+        raise DataError(message, where=f"{self._label}, line {line}, column {column}", hint=hint)
+
+    def _place(self) -> tuple[int, int]:
+        before, line_break, last_line = self._text[: self._at].rpartition("\n")
+        lines = before.count("\n") + len(line_break)
+        return self._line + lines, len(last_line) + (1 if line_break else self._column)
 
     def _grow(self, characters: int) -> bool:
         """Drop what was read, and read so much more. False at the end of the file."""
-        dropped = self._text[: self._at]
-        self._line += dropped.count("\n")
-        last_break = dropped.rfind("\n")
-        self._column = len(dropped) - last_break if last_break >= 0 else self._column + len(dropped)
+        self._line, self._column = self._place()
         parts, wanted = [self._text[self._at :]], characters
         for chunk in self._chunks:
             parts.append(chunk)
@@ -203,9 +189,8 @@ class JsonText:
 def _is_json_lines(content: BinaryIO) -> bool:
     """Whether the first line is a whole row and is not all that there is."""
     first = _first_line(content)
-    if not first.endswith(b"\n") or _is_rest_blank(content):
-        return False
-    return isinstance(_unpaired(_value_of(first)), dict)
+    is_all = not first.endswith(b"\n") or _is_rest_blank(content)
+    return not is_all and isinstance(_unpaired(_value_of(first)), dict)
 
 
 def is_one_json(content: BinaryIO) -> bool:
@@ -220,13 +205,8 @@ def is_one_json(content: BinaryIO) -> bool:
 
 
 def _first_line(content: BinaryIO) -> bytes:
-    first = b""
-    while not first:
-        line = content.readline(FIRST_LINE_BYTES)
-        if not line:
-            break
-        first = line.removeprefix(b"\xef\xbb\xbf").lstrip()
-    return first
+    lines = iter(lambda: content.readline(FIRST_LINE_BYTES), b"")
+    return next(filter(None, (line.removeprefix(b"\xef\xbb\xbf").lstrip() for line in lines)), b"")
 
 
 def _is_rest_blank(content: BinaryIO) -> bool:
@@ -242,19 +222,14 @@ def _value_of(line: bytes) -> Any:
 
 def _items(text: JsonText, label: str, problems: ProblemList, first: tuple[object, ...] = ()) -> Iterator[Row]:
     """The objects of a list of which the opening bracket was taken, and the `first` ones."""
-    number = 0
-    while first or text.peek() != "]":
-        number += 1
-        value, first = (first[0], first[1:]) if first else (text.value(), ())
+    rest = text.rest_of_list(bool(first), may_end_in_comma=True)
+    for number, value in enumerate(chain(first, rest), start=1):
         where = f"{label}, item {number:,}"
         try:
             row = _row(value, where, "expected a list of objects")
             yield from _questions(row, problems) if _is_article(row.values) else (row,)
         except DataError as error:
             problems.add(error)
-        if text.peek() != "]":
-            text.take(",")
-    text.take("]")
 
 
 def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]:
@@ -264,7 +239,9 @@ def _objects(text: JsonText, label: str, problems: ProblemList) -> Iterator[Row]
     plain: dict[str, Any] = {}
     found = ""
     while text.peek() != "}":
-        name = text.name()
+        if text.peek() != '"':
+            text.take('"')
+        name = str(text.value())
         text.take(":")
         if text.peek() != "[":
             plain[name] = text.value()
@@ -314,20 +291,17 @@ def _rows_by_columns(table: Mapping[str, Any], label: str) -> list[dict[str, Any
             return [dict(zip(table["columns"], row, strict=True)) for row in table["data"]]
         except (TypeError, ValueError):
             raise DataError("the rows in 'data' do not match 'columns'", where=label, hint=LIST_HINT) from None
-    if not all(isinstance(value, list) for value in values) or _is_row(table):
+    if not all(isinstance(value, list) for value in values):
+        return []
+    # A row itself: turns of a conversation, or the words of one sentence.
+    has_words = any(isinstance(word, str) for name in ("tokens", "words") for word in table.get(name, ()))
+    if has_words or any(isinstance(item, dict) for value in values for item in value):
         return []
     lengths = {name: len(value) for name, value in table.items()}
     if len({*lengths.values()}) > 1:
         shown = ", ".join(f"'{one_line(name, 30)}' {length:,}" for name, length in [*lengths.items()][:4])
         raise DataError(f"the columns have different lengths: {shown}", where=label, hint=LIST_HINT)
     return [dict(zip(table, row, strict=True)) for row in zip(*table.values(), strict=True)]
-
-
-def _is_row(lists: Mapping[str, list[Any]]) -> bool:
-    """Turns of a conversation, or the words of one sentence."""
-    return any(isinstance(one, dict) for values in lists.values() for one in values) or any(
-        isinstance(one, str) for name in ("tokens", "words") for one in lists.get(name, ())
-    )
 
 
 def _is_article(values: Mapping[str, Any]) -> bool:

@@ -6,13 +6,12 @@ file.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from glob import escape
 from io import BytesIO
 from itertools import chain, islice
-from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import BinaryIO
 
 import numpy as np
 
@@ -21,10 +20,9 @@ from tui_trainer.data.columns.row import LateColumns, Row, columns_of
 from tui_trainer.data.columns.text_columns import LOOKED_ROWS, ColumnChoices, head_of, text_of
 from tui_trainer.data.decoding import MAX_LINE_BYTES, decoded, refuse_other_encodings, with_plain_line_ends
 from tui_trainer.data.problems import ProblemList
-from tui_trainer.data.progress import Meter
 from tui_trainer.data.sources.conll_rows import WORDS, joins_words, read_conll, with_words_joined
 from tui_trainer.data.sources.csv_rows import TAB, read_csv
-from tui_trainer.data.sources.json_rows import is_one_json, json_lines, read_json, read_json_lines
+from tui_trainer.data.sources.json_rows import is_one_json, json_lines, read_json
 from tui_trainer.data.sources.source_file import (
     PACKED_INSIDE,
     SNIFFED_BYTES,
@@ -47,8 +45,6 @@ _counts: dict[tuple[str, int, int], int] = {}  # of files already counted by thi
 _TEXT_KINDS = ((b"<?xml", "XML"), (b"<!doctype", "a web page"), (b"<html", "a web page"), (b"---\n", "YAML"))
 _LANGUAGE = re.compile(r"\.[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?")
 
-T = TypeVar("T")
-
 
 @dataclass(frozen=True, slots=True)
 class Document:
@@ -56,26 +52,6 @@ class Document:
 
     text: str
     where: str
-
-
-def read_file(
-    file: SourceFile,
-    read: Callable[[BinaryIO, SourceFile], Iterator[T]],
-    problems: ProblemList,
-    meter: Meter,
-    base: int,
-) -> Iterator[T]:
-    """What `read` finds in one file. Mistakes go into `problems`; `base` is the bytes of the files before this one."""
-    try:
-        with open_bytes(file) as (raw, content):
-            for found in read(content, file):
-                yield found
-                if meter.due():
-                    meter.report(base + raw.tell())
-    except DataError as error:
-        problems.add(error)
-        # It makes the rest of the file unreadable: no row, but any number of them.
-        problems.ends += error.problems
 
 
 def documents_of(
@@ -90,7 +66,18 @@ def documents_of(
             words = row.values[WORDS]
             yield Document(" ".join(words) if isinstance(words, list) else "", row.where)
     else:
-        yield from _documents(content, file, choices, problems)
+        # The text of each row, in the column that the first rows show.
+        rows = rows_of(content, file, choices, problems)
+        head, mistake = head_of(rows)
+        column = choices.choose(head) if head else ""
+        late = LateColumns(columns_of(head), lambda row: choices.see_late(row, head))
+        if head and not mistake and file.form in PACKED_INSIDE:
+            content.seek(0)
+            yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late)
+        else:
+            yield from texts_of(chain(head, rows), column, problems, late)
+        if mistake:
+            raise mistake
 
 
 def rows_of(
@@ -100,17 +87,12 @@ def rows_of(
 
     Raises DataError for what makes the rest unreadable.
     """
-    rows = _all_rows_of(content, file, choices, problems, columns)
-    return islice(rows, *file.rows) if file.rows else rows
-
-
-def _all_rows_of(
-    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList, columns: Sequence[str] = ()
-) -> Iterator[Row]:
     rows = _rows_as_written(content, file, choices, problems, columns)
     if file.features and (named := namers(file.features)):
         rows = (Row(row.where, with_names(dict(row.values), named)) for row in rows)
-    return rows if file.form == "conll" else with_words_joined(rows, problems, choices)
+    if file.form != "conll":
+        rows = with_words_joined(rows, problems, choices)
+    return islice(rows, *file.rows) if file.rows else rows
 
 
 def _rows_as_written(
@@ -121,14 +103,11 @@ def _rows_as_written(
     match file.form:
         case "parquet" | "arrow":
             yield from read_table(content, label, file.form, columns)
-        case "jsonl":
-            yield from read_json_lines(content, label, problems)
-        case "json":
-            yield from read_json(content, label, problems)
-        case "csv":
-            yield from read_csv(content, label, problems, choices, file.separator, file.header)
-        case "tsv":
-            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=TAB)
+        case "jsonl" | "json":
+            yield from read_json(content, label, problems, usually_lines=file.form == "jsonl")
+        case "csv" | "tsv":
+            usual = TAB if file.form == "tsv" else ","
+            yield from read_csv(content, label, problems, choices, file.separator, file.header, usual=usual)
         case "conll":
             yield from read_conll(content, label, problems, choices)
         case _ if file.label_of_folder == "":
@@ -146,19 +125,15 @@ def _no_rows(content: BinaryIO, file: SourceFile) -> DataError:
     kind = next((kind for beginning, kind in _TEXT_KINDS if start.lower().startswith(beginning)), "plain text")
     hint = "write the rows as JSONL, as CSV or TSV with column names, or as CoNLL (.conll); "
     hint += "to train a decoder on plain text, set task.type = causal_lm"
-    if len(beside := _parallel(file)) > 1:
-        texts, names = [one.name for one in beside[:2]], [one.suffix.lstrip(".") for one in beside[:2]]
+    # The texts of its folder that are called as it is, but for a language: train.de and train.en.
+    beside = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
+    parallel = sorted(path for path in beside if _LANGUAGE.fullmatch(path.suffix) and form_of(path) == "unknown")
+    if len(parallel) > 1 and file.path in parallel:
+        texts, names = [path.name for path in parallel[:2]], [path.suffix.lstrip(".") for path in parallel[:2]]
         joined = f"(printf '{names[0]}\\t{names[1]}\\n'; paste {' '.join(map(shell_word, texts))})"
         hint = f"join the matching lines: {joined} > {shell_word(file.path.stem + '.tsv')}; "
         hint += f"then set data.text_column to {names[0]} and data.target_column to {names[1]}, or the other way round"
     return DataError(f"this is {kind} without columns, but this task reads rows", where=file.label, hint=hint)
-
-
-def _parallel(file: SourceFile) -> list[Path]:
-    """The texts of its folder that are called as it is, but for a language: train.de and train.en."""
-    beside = () if file.remote else file.path.parent.glob(f"{escape(file.path.stem)}.*")
-    found = [one for one in beside if _LANGUAGE.fullmatch(one.suffix) and form_of(one) == "unknown"]
-    return sorted(found) if file.path in found else []
 
 
 def count_rows(file: SourceFile) -> int:
@@ -169,7 +144,7 @@ def count_rows(file: SourceFile) -> int:
         if not file.holds_rows:
             return 1
         try:
-            return sum(1 for _ in _all_rows_of(content, file, ColumnChoices(""), ProblemList()))
+            return sum(1 for _ in rows_of(content, file.whole, ColumnChoices(""), ProblemList()))
         except DataError:
             return 0
 
@@ -272,23 +247,6 @@ def read_text(content: BinaryIO, label: str) -> str:
         )
     refuse_other_encodings(data, label)
     return with_plain_line_ends(decoded(data, label, line=1))
-
-
-def _documents(
-    content: BinaryIO, file: SourceFile, choices: ColumnChoices, problems: ProblemList
-) -> Iterator[Document]:
-    """The text of each row, in the column that the first rows show."""
-    rows = rows_of(content, file, choices, problems)
-    head, mistake = head_of(rows)
-    column = choices.choose(head) if head else ""
-    late = LateColumns(columns_of(head), lambda row: choices.see_late(row, head))
-    if head and not mistake and file.form in PACKED_INSIDE:
-        content.seek(0)
-        yield from texts_of(rows_of(content, file, choices, problems, [column]), column, problems, late)
-    else:
-        yield from texts_of(chain(head, rows), column, problems, late)
-    if mistake:
-        raise mistake
 
 
 def texts_of(rows: Iterator[Row], column: str, problems: ProblemList, late: LateColumns) -> Iterator[Document]:

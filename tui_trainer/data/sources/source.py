@@ -15,12 +15,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import partial
 from itertools import islice, takewhile
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO, TypeVar
 
-from tui_trainer.data.columns.reader import ReadInOrder
 from tui_trainer.data.columns.row import AUTO, Row
 from tui_trainer.data.columns.text_columns import ColumnChoices
 from tui_trainer.data.columns.usual_names import HEADER_NAMES
@@ -40,11 +38,8 @@ from tui_trainer.data.sources.hub import (
 )
 from tui_trainer.data.sources.reading import (
     Document,
-    LineBlock,
     documents_of,
     first_characters,
-    line_blocks,
-    read_file,
     rows_of,
     slices_of,
 )
@@ -221,22 +216,11 @@ class Source:
 
         Mistakes in rows go into `problems`. Raises DataError for a source that is no table.
         """
-        return islice(self._all_rows(problems, progress, choices), max_rows or None)
-
-    def _all_rows(self, problems: ProblemList, progress: Progress | None, choices: ColumnChoices) -> Iterator[Row]:
-        if self.sample is None:
-            yield from self._read(partial(rows_of, choices=choices, problems=problems), problems, progress)
-        elif not self.sample.is_table:
+        if self.sample and not self.sample.is_table:
             raise DataError(f"{self.description} is text, but this task reads a table", hint="choose another sample")
-        else:
-            yield from (Row(where, values) for where, values in self.sample.content())
-
-    def line_blocks(self, choices: ColumnChoices | None) -> Iterator[LineBlock]:
-        """All rows, some lines at a time, for several processes to read. Raises ReadInOrder where that cannot be."""
-        if not self.entries:
-            raise ReadInOrder
-        for entry in self.entries:
-            yield from line_blocks(entry, choices)
+        if self.sample:
+            return islice((Row(where, values) for where, values in self.sample.content()), max_rows or None)
+        return islice(self._read(rows_of, choices, problems, progress), max_rows or None)
 
     def fingerprint(self, progress: Progress | None = None) -> str:
         """Return XXH3-128 over names and content."""
@@ -267,21 +251,34 @@ class Source:
         self, choices: ColumnChoices, problems: ProblemList, progress: Progress | None
     ) -> Iterator[Document]:
         if self.sample is None:
-            yield from self._read(partial(documents_of, choices=choices, problems=problems), problems, progress)
-        elif self.sample.is_table:
+            return self._read(documents_of, choices, problems, progress)
+        if self.sample.is_table:
             columns = ", ".join(dict.fromkeys(name for _, row in self.sample.content() for name in row))
             hint = f"choose another task.type or another sample; the columns of this sample are {columns}"
             raise DataError(f"{self.description} is a table, but this task reads text", hint=hint)
-        else:
-            yield from (Document(text, where) for where, text in self.sample.content())
+        return (Document(text, where) for where, text in self.sample.content())
 
     def _read(
-        self, read: Callable[[BinaryIO, SourceFile], Iterator[T]], problems: ProblemList, progress: Progress | None
+        self,
+        read: Callable[[BinaryIO, SourceFile, ColumnChoices, ProblemList], Iterator[T]],
+        choices: ColumnChoices,
+        problems: ProblemList,
+        progress: Progress | None,
     ) -> Iterator[T]:
+        """What `read` finds in the files. Mistakes go into `problems`."""
         meter = Meter(progress, "reading the data", self.bytes_on_disk, "bytes")
         done = 0
         for entry in self.entries:
-            yield from read_file(entry, read, problems, meter, done)
+            try:
+                with open_bytes(entry) as (raw, content):
+                    for found in read(content, entry, choices, problems):
+                        yield found
+                        if meter.due():
+                            meter.report(done + raw.tell())
+            except DataError as error:
+                problems.add(error)
+                # It makes the rest of the file unreadable: no row, but any number of them.
+                problems.ends += error.problems
             done += entry.size_bytes
             meter.report(done)
         meter.finish(done)
@@ -702,15 +699,12 @@ def _is_one_object(file: SourceFile) -> bool:
 def _labelled_by_folder(files: Mapping[str, SourceFile]) -> dict[str, SourceFile]:
     """Give texts their folder as a label, where each lies in a folder that is no split, and folders have several."""
     folders = {name: PurePosixPath(name).parent.name for name in files if not is_about_the_data(name)}
-    if any(file.holds_rows for file in files.values()) or not all(map(_is_label, folders.values())):
+    are_labels = all(folder and not split_in(folder) for folder in folders.values())
+    if any(file.holds_rows for file in files.values()) or not are_labels:
         return dict(files)
     if not 2 <= len({*folders.values()}) < len(folders):
         return dict(files)
     return {name: replace(file, label_of_folder=folders.get(name, "")) for name, file in files.items()}
-
-
-def _is_label(folder: str) -> bool:
-    return bool(folder) and not split_in(folder)
 
 
 def _cannot_open(path: str, error: OSError | UnicodeEncodeError) -> DataError:
@@ -834,7 +828,13 @@ def uses_of_splits(source: Source, held_out: Source | None, named_by: str) -> It
             evaluates=", ".join(map(_shown, evaluated)),
             left_alone=_left_alone(unused, part.beside),
             note="; ".join(filter(None, notes)),
-            shares_rows=any(_overlap(rows, other) for other in held_rows),
+            shares_rows=any(
+                first < end and start < last
+                for other in held_rows
+                for path in rows.keys() & other.keys()
+                for first, last in rows[path]
+                for start, end in other[path]
+            ),
         )
         if use.evaluates or use.left_alone or use.note or use.shares_rows:
             yield use
@@ -855,11 +855,6 @@ def _rows_read(source: Source) -> RowsRead:
     for entry in source.entries:
         found.setdefault(entry.path.resolve(), []).append(entry.rows or (0, math.inf))
     return found
-
-
-def _overlap(one: RowsRead, other: RowsRead) -> bool:
-    pairs = ((mine, theirs) for path in one.keys() & other.keys() for mine in one[path] for theirs in other[path])
-    return any(first < end and start < last for (first, last), (start, end) in pairs)
 
 
 def _left_alone(splits: Sequence[SplitFiles], beside: Sequence[str]) -> tuple[str, ...]:

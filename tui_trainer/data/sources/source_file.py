@@ -9,7 +9,7 @@ import re
 import stat
 import zlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BufferedReader, FileIO
 from pathlib import Path, PurePath
@@ -103,8 +103,9 @@ def form_of_content(head: bytes) -> Form | None:
     if not whole:
         return None
     if whole[0].lstrip()[:1] in ("{", "["):
-        if all(isinstance(_json(line), dict) for line in whole):
-            return "jsonl"
+        with suppress(ValueError):
+            if all(isinstance(json.loads(line), dict) for line in whole):
+                return "jsonl"
         return "json" if _JSON_ROWS.match("".join(whole)) else None
     words = [line.split() for line in whole if not line.startswith(("#", "-DOCSTART-"))]
     columns = {len(row) for row in words}
@@ -119,13 +120,6 @@ def form_of_content(head: bytes) -> Form | None:
         if rows and all(len(row) == len(header) for row in rows[: max(1, len(table) - 2)]):
             return form
     return None
-
-
-def _json(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -28,22 +28,21 @@ Batches = Callable[[list[str]], Iterator[Any]]  # columns -> record batches
 
 def read_table(content: BinaryIO, label: str, form: str, columns: Sequence[str] = ()) -> Iterator[Row]:
     """Each row of a Parquet file, or of an Arrow IPC file or stream, with some or all of its columns."""
-    kind = _KINDS[form]
+    kind, row = _KINDS[form], 0
     with _told_in_one_line(label, kind):
         schema, batches = (_open_parquet if form == "parquet" else _open_arrow)(content, label)
         names: list[str] = schema.names if schema is not None else []
-    refuse_doubles(names, label)
-    named = class_names(schema)
-    row = 0
-    for batch in _guarded(batches([*columns] or names), label, kind):
-        for start in range(0, batch.num_rows, BATCH_ROWS):
-            with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
-                part = batch.slice(start, BATCH_ROWS)
-                part.validate(full=True)
-                values = {name: _values(part.column(place)) for place, name in enumerate(part.schema.names)}
-            for found in zip(*values.values(), strict=True):
-                row += 1
-                yield Row(f"{label}, row {row:,}", with_names(dict(zip(values, found, strict=True)), named))
+        refuse_doubles(names, label)
+        named = class_names(schema)
+        for batch in batches([*columns] or names):
+            for start in range(0, batch.num_rows, BATCH_ROWS):
+                with _told_in_one_line(label, kind, f", row {row + 1:,} or after"):
+                    part = batch.slice(start, BATCH_ROWS)
+                    part.validate(full=True)
+                    values = {name: _values(part.column(place)) for place, name in enumerate(part.schema.names)}
+                for found in zip(*values.values(), strict=True):
+                    row += 1
+                    yield Row(f"{label}, row {row:,}", with_names(dict(zip(values, found, strict=True)), named))
 
 
 def _values(column: Any) -> list[Any]:
@@ -150,15 +149,6 @@ def _open_arrow(content: BinaryIO, label: str) -> tuple[Any, Batches]:
             yield from opened
 
     return schema, batches
-
-
-def _guarded(batches: Iterator[Any], label: str, kind: str) -> Iterator[Any]:
-    while True:
-        with _told_in_one_line(label, kind):
-            batch = next(batches, None)
-        if batch is None:
-            return
-        yield batch
 
 
 @contextmanager

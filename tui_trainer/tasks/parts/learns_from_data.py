@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tui_trainer.config.mixture import weights_of
 from tui_trainer.config.sections import Config, DataSection
-from tui_trainer.data.batching.collate import Rounding
-from tui_trainer.data.batching.pack import PaddingShares, expected_packed_rows, padding_shares
+from tui_trainer.data.batching.pack import expected_packed_rows, padding_shares
 from tui_trainer.data.columns.reader import Reader, UnknownToken, unknown_token_of
 from tui_trainer.data.preparing.byte_bpe import Specials, train_tokenizer
 from tui_trainer.data.preparing.cache import Built, Cut, PreparedData, RowKind, find_entry
@@ -122,25 +121,13 @@ class LearnsFromData:
         """Return an estimate, and whether it is enough to plan with. `signature` is that of the data."""
         reader = self.reader_of_inputs(config)
         guess = estimate(data.sources, reader, cut, self.rate(config), frame_tokens=self.frame_tokens(config))
-        is_refused = guess.has_bad_rows and not cut.skip_bad_rows
-        meets_unknown = self._meets_unknown(config, data)
-        is_enough = bool(guess.rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
-        facts = DataFacts(
-            rows=guess.rows,
-            eval_rows=guess.eval_rows,
-            tokens=guess.tokens,
-            eval_tokens=guess.eval_tokens,
-            vocabulary=guess.vocabulary,
-            exact=False,
-            reason=guess.reason,
-            sources=guess.sources,
-            splits=guess.splits,
-            notes=(_UNKNOWN_MET,) if meets_unknown else (),
-            **self._row_sizes(config, guess.tokens, guess.labels, guess.rows, guess.lengths, guess.longest_row),
-            classes=getattr(reader, "classes", 0),
-            target_tokens=self.target_tokens(config, None),
-        )
-        return facts, is_enough
+        rows, is_refused = guess.counts.train_rows, guess.has_bad_rows and not cut.skip_bad_rows
+        beginnings = () if config.is_from_scratch else self._beginnings(data, self.reader_of_texts(config))
+        meets_unknown = bool(beginnings) and holds_unknown(config, self.head, beginnings)
+        is_enough = bool(rows) and (data.bytes_on_disk >= _LARGE_BYTES or not (is_refused or meets_unknown))
+        notes = (_UNKNOWN_MET,) if meets_unknown else ()
+        facts = replace(self.facts(config, guess), exact=False, reason=guess.reason, counts=None, details={})
+        return replace(facts, splits=data.splits, notes=notes), is_enough
 
     def counted(
         self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None
@@ -166,12 +153,6 @@ class LearnsFromData:
         looked = None if self.rows != "examples" else reader
         return tuple(text for part in data.sources[0].parts for text in beginning_of(size_of(part, looked)))
 
-    def _meets_unknown(self, config: Config, data: ResolvedData) -> bool:
-        """Return whether the model's tokenizer does not know some of the beginnings."""
-        if config.is_from_scratch:
-            return False
-        return holds_unknown(config, self.head, self._beginnings(data, self.reader_of_texts(config)))
-
     def prepare(self, config: Config, data: ResolvedData, cache_dir: Path, progress: Progress | None) -> PreparedData:
         """Return rows of token ids, made once and kept under a key of content and settings. Raises DataError."""
         processes = config.data.num_proc
@@ -181,27 +162,43 @@ class LearnsFromData:
 
     def facts(self, config: Config, data: Built) -> DataFacts:
         """Return how much data there is, as counted when it was prepared."""
-        counts = data.counts
-        tokens, labels, rows = counts.train_tokens, counts.train_labels, counts.train_rows
-        sources = sources_in(data.details)
-        return DataFacts(
-            rows=rows,
+        counts, sources = data.counts, sources_in(data.details)
+        facts = DataFacts(
+            rows=counts.train_rows,
             eval_rows=counts.eval_rows,
-            tokens=tokens,
+            tokens=counts.train_tokens,
             eval_tokens=counts.eval_tokens,
             vocabulary=counts.vocabulary,
             exact=True,
             reason="counted in the prepared data",
             counts=counts,
-            **self._row_sizes(
-                config, tokens, labels, rows, data.lengths, counts.longest_row, row_documents=counts.row_documents
-            ),
+            longest_row=counts.longest_row,
+            row_documents=counts.row_documents,
             classes=int(data.details.get("classes", 0)),
             target_tokens=self.target_tokens(config, data),
             sources=sources,
             splits=data.splits if isinstance(data, PreparedData) else (),
             notes=tuple(note for note in data.notes if note not in {one.words() for one in sources}),
             details=data.details,
+        )
+        if self.rows == "stream":
+            return replace(facts, row_tokens=config.data.max_length, longest_row=config.data.max_length)
+        # What rows put into the model: all tokens where they do not learn the next one, else one fewer a document.
+        text, row_documents = self.rows == "documents", counts.row_documents
+        inputs = data.lengths if text else [max(length - row_documents, 1) for length in data.lengths]
+        # Where it is not known yet, a plan asks `fills` for its own.
+        asked = config.training.effective_batch_size
+        batch = min(config.training.base_batch_size if asked == "auto" else asked, facts.rows)
+        # A row of several documents is packed as a whole, and each of them may be that long.
+        widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
+        fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
+        padding = partial(padding_shares, inputs, capacity=widest, packs=self.packs)
+        return replace(
+            facts,
+            row_tokens=(counts.train_labels if text else counts.train_tokens) / max(facts.rows, 1),
+            packed_rows=fills(batch) if fills else None,
+            fills=fills,
+            padding=padding if len(inputs) and row_documents == 1 else None,
         )
 
     def baselines(self, config: Config, data: PreparedData, eval_rows: Sequence[int]) -> Baselines | None:
@@ -215,7 +212,7 @@ class LearnsFromData:
     ) -> Baselines | None:
         return None
 
-    def target_tokens(self, config: Config, data: Built | None) -> int:
+    def target_tokens(self, config: Config, data: Built) -> int:
         """Return the tokens of the longest answer, or before the data is prepared the most that are allowed."""
         return 0
 
@@ -249,48 +246,6 @@ class LearnsFromData:
         vocabulary = config.model.scratch.vocab_size if config.is_from_scratch else 0
         columns = config.data.model_dump(include=set(COLUMNS))
         return {"task": _GONE_IN_KEYS | task, "vocabulary": vocabulary, **columns}
-
-    def _row_sizes(
-        self,
-        config: Config,
-        tokens: int,
-        labels: int,
-        rows: int,
-        lengths: Sequence[int],
-        longest_row: int,
-        row_documents: int = 1,
-    ) -> dict[str, Any]:
-        """What rows put into the model: all tokens, where they do not learn the next one, else one fewer of each
-        document."""
-        if self.rows == "stream":
-            return {"row_tokens": config.data.max_length, "longest_row": config.data.max_length}
-        text = self.rows == "documents"
-        inputs = lengths if text else [max(length - row_documents, 1) for length in lengths]
-        # Where it is not known yet, a plan asks `fills` for its own.
-        asked = config.training.effective_batch_size
-        batch = min(config.training.base_batch_size if asked == "auto" else asked, rows)
-        # A row of several documents is packed as a whole, and each of them may be that long.
-        widest = config.data.max_length if row_documents == 1 else max(config.data.max_length, *inputs)
-        fills = partial(expected_packed_rows, inputs, widest) if self.packs and inputs else None
-
-        def padding(step_rows: int, pass_rows: int, rounding: Rounding | None) -> PaddingShares:
-            return padding_shares(
-                inputs,
-                capacity=widest,
-                documents=step_rows,
-                micro_batch=pass_rows,
-                packs=self.packs,
-                rounding=rounding,
-            )
-
-        return {
-            "row_tokens": (labels if text else tokens) / max(rows, 1),
-            "longest_row": longest_row,
-            "row_documents": row_documents,
-            "packed_rows": fills(batch) if fills else None,
-            "fills": fills,
-            "padding": padding if len(inputs) and row_documents == 1 else None,
-        }
 
     def data_problems(self, config: Config) -> list[Problem]:
         """Columns that are named and not read, and settings about a text, of which a table has none."""

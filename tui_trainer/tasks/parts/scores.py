@@ -52,12 +52,19 @@ Floats = NDArray[np.float64]
 def class_scores(labels_N: Ints, predicted_N: Ints, names: Sequence[str]) -> Scores:
     """Of one label a row: numbers of classes, int64 [N] each. The table is the confusion matrix, true classes below
     each other; of more than 20 classes the largest, and the others together."""
-    columns, rows = _shown_table(labels_N, predicted_N, names)
+    classes = len(names)
+    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
+    counts_CC = flat.reshape(classes, classes)  # rows of a true class, columns of what was predicted
+    shown = _largest(counts_CC.sum(axis=1))
+    rest = [at for at in range(classes) if at not in set(shown)]
+    groups = [[at] for at in shown] + ([rest] if rest else [])
+    columns = tuple(names[at] for at in shown) + ((f"({len(rest)} others)",) if rest else ())
+    table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
     return Scores(
         values=class_values(labels_N, predicted_N),
         table_title="true class / predicted",
         table_columns=columns,
-        table_rows=rows,
+        table_rows=dict(zip(columns, table, strict=True)),
     )
 
 
@@ -116,21 +123,6 @@ def _largest(rows_C: Ints) -> list[int]:
     """The classes with the most rows, in the order of their numbers."""
     chosen = np.argsort(-rows_C, kind="stable")[:MOST_CLASSES]
     return sorted(int(at) for at in chosen)
-
-
-def _shown_table(
-    labels_N: Ints, predicted_N: Ints, names: Sequence[str]
-) -> tuple[tuple[str, ...], Mapping[str, Sequence[float]]]:
-    """int64 [C, C]: row t, column p counts the rows of class t that were taken for p."""
-    classes = len(names)
-    flat = np.bincount(labels_N * classes + predicted_N, minlength=classes * classes)
-    counts_CC = flat.reshape(classes, classes)
-    shown = _largest(counts_CC.sum(axis=1))
-    rest = [at for at in range(len(names)) if at not in set(shown)]
-    groups = [[at] for at in shown] + ([rest] if rest else [])
-    labels = tuple(names[at] for at in shown) + ((f"({len(rest)} others)",) if rest else ())
-    table = [[int(counts_CC[np.ix_(row, column)].sum()) for column in groups] for row in groups]
-    return labels, dict(zip(labels, table, strict=True))
 
 
 def balanced_weights(labels_N: NDArray[np.int64], classes: int) -> NDArray[np.float64]:

@@ -303,6 +303,7 @@ class StartsFromModel:
         if facts and not config.is_from_scratch and (added := added_tokens(facts, model)):
             grow(made, added.rows, added.ids)
         self.set_generation(config, made, tokenizer)
+        self.record_settings(config, data, made)
         return made
 
     def _keeps_head(self, config: Config, adapter: Adapter, labels: Labels) -> bool:
@@ -353,6 +354,9 @@ class StartsFromModel:
         if config.is_from_scratch or not config.model.model_name_or_path:
             return range(0)
         return trained_ids(stored_model_of(config, self.head), config, goes_on=goes_on(config.tuning))
+
+    def record_settings(self, config: Config, data: PreparedData, model: Any) -> None:
+        """Write into the model's config what its later use depends on."""
 
     def set_generation(self, config: Config, model: Any, tokenizer: Tokenizer) -> None:
         """Set how a model begins, draws and ends what it writes, whatever its files or those of its base say."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tui_trainer.config.sections import Config
+from tui_trainer.config.sections import MODEL_KEY, Config
 from tui_trainer.data.batching.collate import (
     Collate,
     CollatePacked,
@@ -22,7 +22,7 @@ from tui_trainer.errors import Problem
 from tui_trainer.models.writing import Sampling
 from tui_trainer.tasks.contract import InputRow, Objective, RowPass, Scorer
 from tui_trainer.tasks.parts.learns_from_data import LearnsFromData
-from tui_trainer.tasks.parts.starts_from_model import StartsFromModel
+from tui_trainer.tasks.parts.starts_from_model import StartsFromModel, model_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -67,12 +67,22 @@ class Task(StartsFromModel, LearnsFromData, ABC):
     """Whether rows are learnt by it only where they have its columns: it is not what says what is wrong with others."""
     metrics: tuple[str, ...] = ()
     """What `evaluation.metric_for_best_model` may name besides "loss"; of each more is better."""
+    unfit_families: tuple[tuple[str, str], ...] = ()
+    """Families of models that it cannot train, each with the reason as the end of a sentence."""
+    usual_families: str = ""
+    """Families to use instead, in words."""
     continues: bool = False
     """Whether a trained model is tried by letting it go on with a text; else by its `answer` to one."""
 
     def problems(self, config: Config) -> list[Problem]:
         """What this task cannot do with these settings, known before data and machine are looked at."""
-        return self.model_problems(config) + self.data_problems(config)
+        found = self.model_problems(config) + self.data_problems(config)
+        if self.unfit_families and config.model.model_name_or_path and not config.is_from_scratch:
+            own = model_of(config, self.head).config.get("model_type")
+            hint = f"use another encoder, such as {self.usual_families}"
+            unfit = (f"{family} {reason}" for family, reason in self.unfit_families if family == own)
+            found += [Problem(message=message, key=MODEL_KEY, hint=hint) for message in unfit]
+        return found
 
     @abstractmethod
     def collate(self, model: Any, pad_id: int) -> Collate:

@@ -16,11 +16,14 @@ class WordTokens:
     truncated: bool
 
 
-def windows_of(ids: list[int], word_ids: list[int | None], max_length: int) -> list[WordTokens]:
+def windows_of(
+    ids: list[int], word_ids: list[int | None], max_length: int, *, lists_all: bool = False
+) -> list[WordTokens]:
     """Return windows of whole words, each with the special tokens around it and at most `max_length` tokens.
 
     Neighbouring windows overlap by about a quarter. A word in an overlap is listed in the `firsts` of the window that
-    has more context around it. A single word that is longer than a window is cut, and its window is `truncated`.
+    has more context around it, or with `lists_all` in those of each window. A single word that is longer than a window
+    is cut, and its window is `truncated`.
     """
     starts = [at for at, word in enumerate(word_ids) if word is not None and word_ids[at - 1 : at] != [word]]
     if len(ids) <= max_length or not starts:
@@ -41,7 +44,7 @@ def windows_of(ids: list[int], word_ids: list[int | None], max_length: int) -> l
         first = next(fits, last)
     halves = [0, *((later[0] + cut[1] + 1) // 2 for cut, later in pairwise(cuts)), len(starts)]
     windows = []
-    for (first, last), own in zip(cuts, pairwise(halves), strict=True):
+    for (first, last), own in zip(cuts, cuts if lists_all else pairwise(halves), strict=True):
         part = ids[starts[first] : stops[last - 1]]
         firsts = [(starts[at] - starts[first] + len(before), word_ids[starts[at]] or 0) for at in range(*own)]
         windows.append(WordTokens([*before, *part[:room], *behind], firsts, truncated=len(part) > room))
