@@ -75,7 +75,7 @@ def test_a_folder_gives_all_facts(llama_folder, make_tiny):
     assert facts.weights_bytes == (llama_folder / "model.safetensors").stat().st_size
     assert facts.dtype == "float32" and facts.eos_token_ids == (2,)
     assert facts.tokenizer_files == ("tokenizer.json", "tokenizer_config.json") and len(facts.tokenizer_key) == 32
-    assert not facts.has_remote_code and facts.damage == () and facts.catalogue is None
+    assert not facts.has_remote_code and facts.damage == ()
     assert misfits(facts.shape, facts.headers) == [] and embedding_rows(facts.shape, facts.headers) == 96
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.simulated_card.card import Card, Wait
 
 UPDATE, LOG = ("update", "training/optimizer.py _step"), ("log", "training/recorder.py flush")
-EVALUATION = ("evaluation", "training/evaluate.py _passes")
+EVALUATION = ("evaluation", "training/evaluate.py observe")
 ONCE_AN_EVALUATION = {
     EVALUATION: "the sum of the loss",
 }

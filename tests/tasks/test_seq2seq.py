@@ -281,7 +281,7 @@ BAD_INPUT = [
     ({}, [{"article": "a", "sumary": "b"}] * 4, ("pairs.jsonl:", 'data.target_column = "sumary"')),
     ({"data.target_column": "sumary"}, None, ("no column 'sumary'", "did you mean 'summary'?")),
     ({"data.path": "sample:python-reference"}, None, ("is text, but this task reads a table",)),
-    ({"training.mixed_precision": "fp16"}, None, ("training.mixed_precision", "t5 overflows in fp16", "bf16")),
+    ({"training.mixed_precision": "fp16"}, None, ("training.mixed_precision", "t5 overflows in fp16", "auto")),
     ({"model.dtype": "float16", "tuning.method": "lora"}, None, ("model.dtype", "t5 overflows in fp16")),
     (
         {"evaluation.metric_for_best_model": "rougeL", "evaluation.generate_rows": 0},
