@@ -66,9 +66,7 @@ def test_auto_takes_the_cards_number_and_scales_the_learning_rate_by_its_root(su
             assert (plan.effective_batch_size.value, plan.learning_rate.value) == (rows, rate)
             assert plan.config.training.effective_batch_size == rows and plan.effective_batch_is_auto
             profile = plan.hardware_profile
-            number = (
-                f"hardware profile {profile}: an 8B model in 4 bits" if "7b-qlora" in recipe else f"hardware profile {profile}"
-            )
+            number = f"hardware profile {profile}" + (": an 8B model in 4 bits" if "7b-qlora" in recipe else "")
             assert number in plan.effective_batch_size.reason and plan.total_steps.value >= 300
             before = planned(recipe, hardware, "training.lr_scaling=none", AUTO, facts=facts).learning_rate.value
             assert (f"{before:g} -> {rate:g}" in plan.learning_rate.reason) == (before != rate)
