@@ -105,7 +105,7 @@ def test_inference_speed_is_not_known_before_bench():
 def test_a_score_needs_a_metric():
     loaded = load_config(Request(assignments=("targets.score=0.9",)))
     (problem,) = setting_problems(loaded)
-    assert problem.key == "targets.score" and "metric_for_best_model = loss is not a score" in problem.message
+    assert problem.key == "targets.score" and "metric_for_best_model is set to loss" in problem.message
     with pytest.raises(ConfigError, match="at least 0"):
         load_config(Request(assignments=("targets.loss=-1",)))
 

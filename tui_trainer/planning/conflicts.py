@@ -69,7 +69,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
             problems += [loaded.placed(problem) for problem in error.problems]
     problems += [loaded.placed(problem) for problem in tracker_problems(names_in(config.logging.report_to))]
     if config.targets.score and config.evaluation.metric_for_best_model == "loss":
-        message = f"is {config.targets.score:g}, but {METRIC_KEY} = loss is not a score"
+        message = f"is {config.targets.score:g}, which needs a score, but {METRIC_KEY} is set to loss"
         hint = f"set {METRIC_KEY} to a score, or set targets.loss instead"
         problems.append(loaded.problem("targets.score", message, hint))
     if config.tuning.trainable_layers and (config.tuning.has_adapter or config.is_from_scratch):

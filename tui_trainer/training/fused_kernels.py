@@ -65,7 +65,7 @@ def check_attention(run: Trainable, requested: str, batch: MicroBatch, tell: Rep
     def switch() -> None:
         model.set_attn_implementation(requested)
         if model.config._attn_implementation == own:
-            raise LookupError(f"transformers keeps {own} for this model")
+            raise LookupError(f"transformers does not support it for this model, and uses {own}")
 
     if reason := reason_against(run, batch, switch):
         model.set_attn_implementation(own)

@@ -450,7 +450,7 @@ class _Preparation:
             hint = _longer_words(train.needs, untrained) or "data.max_length must be longer than the prompts"
             if not train.counted["untrained_long_rows"]:
                 what = f"none of the {untrained:,} training rows has a token to train on"
-                hint = "task.loss_on and the weights or marks of turns in the rows decide which tokens are trained on"
+                hint = "task.loss_on, and fields like `weight` of a turn or a row, decide which tokens are trained on"
             raise refused(what if untrained else "no row is left to train on", hint=hint if untrained else "")
 
     def _counts(self, surveys: Sequence[Survey], choice: Selection, train: _SideFile, held_out: _SideFile) -> Counts:

@@ -33,7 +33,7 @@ IMPORTER = Importer(
             "eval_split": "data.eval_fraction",
             "device": hf.DEVICE,
             "packing": hf.PACKING,
-            "compute_specs": Automatic("a hardware profile is chosen for the GPU"),
+            "compute_specs": Automatic("the plan adapts the settings to the GPU itself"),
         },
     ),
     groups=(
