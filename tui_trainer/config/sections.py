@@ -24,7 +24,7 @@ from tui_trainer.config.fields import (
 )
 from tui_trainer.config.mixture import Paths, paths_in
 from tui_trainer.config.token_list import Tokens
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, DecayType, schedules_with
 from tui_trainer.methods.optimizers import DEFAULT, OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import METHOD_KEY, TUNING_METHODS
 
@@ -399,6 +399,9 @@ class DataloaderSection(SettingsSection):
     """Keep batches in pinned memory, which a GPU reads without another copy."""
 
 
+_DECAYS_AT_THE_END = schedules_with("has_decay_steps", "and")
+
+
 class TrainingSection(SettingsSection):
     num_train_epochs: float = option(3.0, above=0, high=10**6, step="+1")
     """Passes over the training data."""
@@ -433,12 +436,25 @@ class TrainingSection(SettingsSection):
     """Learning-rate schedule after the warm-up."""
     warmup_steps: StepsOrShare = option(0.05, unit="steps")
     """Warm-up steps until the peak learning rate; below 1: a share of all steps."""
-    num_decay_steps: StepsOrShare = option(0.1, unit="steps", advanced=True)
-    """Decay steps at the end of warmup_stable_decay; below 1: a share of all steps. Other schedules have none."""
-    decay_type: DecayType = option("cosine", advanced=True)
-    """Shape of the decay of warmup_stable_decay: cosine, linear, or 1 minus the square root of the progress."""
-    min_lr_rate: float = option(0.0, low=0, below=1, step="+0.05", advanced=True)
-    """Final learning rate of cosine and warmup_stable_decay, as a share of the peak; others have no floor."""
+    num_decay_steps: StepsOrShare = option(
+        0.1,
+        f"Decay steps at the end of {_DECAYS_AT_THE_END}; below 1: a share of all steps. Other schedules have none.",
+        unit="steps",
+        advanced=True,
+    )
+    decay_type: DecayType = option(
+        "cosine",
+        f"Shape of the decay of {_DECAYS_AT_THE_END}: cosine, linear, or 1 minus the square root of the progress.",
+        advanced=True,
+    )
+    min_lr_rate: float = option(
+        0.0,
+        f"Final learning rate of {schedules_with('has_floor', 'and')}, as a share of the peak; others have no floor.",
+        low=0,
+        below=1,
+        step="+0.05",
+        advanced=True,
+    )
     weight_decay: float = option(0.0, low=0, high=10)
     """Weight decay of matrices (not of norms); each step multiplies it by the learning rate."""
     max_grad_norm: float = option(1.0, low=0)
@@ -510,13 +526,25 @@ class TrainingSection(SettingsSection):
     """Use only deterministic kernels on a GPU, for bit-identical results."""
 
 
+EVALUATIONS_SHARE = 0.03
+"""Share of the run's time that evaluations may take if nobody has set how many rows they read."""
+LEAST_EVAL_ROWS = 32
+"""Fewest held-out rows from which a loss says something."""
+
+
 class EvaluationSection(SettingsSection):
     eval_steps: StepsOrShare = option(0.1, unit="steps", speed="training waits during an evaluation")
     """Evaluate every this many steps; below 1: a share of all steps; 0: only at the end."""
     per_device_eval_batch_size: PositiveInt | Auto = option("auto", unit="rows", step="x2", advanced=True)
     """Rows per forward pass of an evaluation; auto: as in training."""
-    max_eval_rows: WholeNumber | Auto = option("auto", unit="rows", step="1-2-5", advanced=True)
-    """Maximum held-out rows per evaluation, evenly spaced; 0: all; auto: as many as take 3 % of the run's time."""
+    max_eval_rows: WholeNumber | Auto = option(
+        "auto",
+        "Maximum held-out rows per evaluation, evenly spaced; 0: all; "
+        f"auto: as many as take {100 * EVALUATIONS_SHARE:g} % of the run's time.",
+        unit="rows",
+        step="1-2-5",
+        advanced=True,
+    )
     early_stopping_patience: int = option(0, low=0)
     """Early stopping after this many evaluations without improvement, keeping the best weights; 0: off."""
     early_stopping_threshold: float = option(0.0, low=0, advanced=True)

@@ -16,6 +16,10 @@ from tui_trainer.hardware.facts import Gpu
 from tui_trainer.hardware.nvml import Nvml
 from tui_trainer.hardware.storage import nearest_existing
 
+# How often the machine is read for the screens, while gauges are shown and while they are not. A run reads it every
+# GAUGES_EVERY_SECONDS (`runs/state.py`).
+SEEN_SECONDS = 1.0
+UNSEEN_SECONDS = 5.0
 STALE_SECONDS = 3.0
 # How a counter fails that is not there, is closed to this user, or has other words than expected: it is not reported.
 UNREADABLE = (psutil.Error, OSError, RuntimeError, LookupError, ValueError, TypeError)
@@ -92,7 +96,7 @@ class GaugeSampler:
         self,
         folder: Path = Path("runs"),
         *,
-        period_seconds: float = 1.0,
+        period_seconds: float = SEEN_SECONDS,
         nvml: Nvml | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:

@@ -151,3 +151,8 @@ LR_SCHEDULES: dict[str, ScheduleSpec] = {
         has_decay_steps=True,
     ),
 }
+
+
+def schedules_with(trait: str, conjunction: str) -> str:
+    """Return the names of the schedules that have a trait of `ScheduleSpec`, as `cosine or warmup_stable_decay`."""
+    return f" {conjunction} ".join(name for name, schedule in LR_SCHEDULES.items() if getattr(schedule, trait))

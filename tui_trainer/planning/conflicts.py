@@ -8,7 +8,7 @@ from tui_trainer.config.load import LoadedConfig, ResolvedLoaded, all_settings
 from tui_trainer.config.mixture import WEIGHTS_KEY, weights_of
 from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.methods.lr_schedules import LR_SCHEDULES
+from tui_trainer.methods.lr_schedules import LR_SCHEDULES, schedules_with
 from tui_trainer.methods.optimizers import DEFAULT as DEFAULT_OPTIMIZER
 from tui_trainer.methods.optimizers import OPTIMIZER_KEY, OPTIMIZERS
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
@@ -86,8 +86,7 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
     schedule = LR_SCHEDULES[training.lr_scheduler_type]
     if training.min_lr_rate and not schedule.has_floor:
         message = f"is {training.min_lr_rate:g}, but the {training.lr_scheduler_type} schedule has no minimum rate"
-        others = " or ".join(name for name, row in LR_SCHEDULES.items() if row.has_floor)
-        hint = f"set it to 0, or choose the schedule {others}"
+        hint = f"set it to 0, or choose the schedule {schedules_with('has_floor', 'or')}"
         problems.append(loaded.problem("training.min_lr_rate", message, hint))
     if config.tuning.loraplus_lr_ratio != 1 and not config.tuning.has_adapter:
         message = f"is {config.tuning.loraplus_lr_ratio:g}, but tuning.method = {config.tuning.method} has no adapter"
@@ -101,7 +100,8 @@ def setting_problems(loaded: LoadedConfig, eval_rows: int | None = None) -> list
         if not schedule.has_decay_steps and loaded.origin(key).by_user and value != all_settings()[key].default:
             message = f"is {value:g}" if isinstance(value, float) else f"is {value}"
             message += f", but the {training.lr_scheduler_type} schedule does not use it"
-            problems.append(loaded.problem(key, message, "remove it, or choose the schedule warmup_stable_decay"))
+            hint = f"remove it, or choose the schedule {schedules_with('has_decay_steps', 'or')}"
+            problems.append(loaded.problem(key, message, hint))
     rate, end_rate = training.learning_rate, schedule.end_rate
     if rate != "auto" and rate <= end_rate:
         message = f"is {rate:g}, but the {training.lr_scheduler_type} schedule decays to {end_rate:g}"

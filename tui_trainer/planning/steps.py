@@ -4,16 +4,13 @@ import math
 
 from tui_trainer.config.fields import Auto
 from tui_trainer.config.load import LoadedConfig
+from tui_trainer.config.sections import EVALUATIONS_SHARE, LEAST_EVAL_ROWS
 from tui_trainer.data.batching.row_order import steps_per_epoch
 from tui_trainer.methods.lr_schedules import LR_SCHEDULES
 from tui_trainer.planning.batch_cut import BatchCut
 from tui_trainer.planning.planned import Planned, exact
 from tui_trainer.runs.steps_and_eta import EVALUATION_SHARE, every, times
 from tui_trainer.tasks.contract import DataFacts
-
-# The share of the time that evaluations during the run may take where nobody has set how many rows they read, and the
-# fewest rows from which a loss says something.
-_EVALUATIONS_SHARE, _LEAST_EVAL_ROWS = 0.03, 32
 
 
 class Steps:
@@ -49,8 +46,8 @@ class Steps:
             rows = limit
         elif on_the_way:
             training_rows = self.total.value * min(cut.effective, facts.rows)
-            affordable = _EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
-            rows = max(_LEAST_EVAL_ROWS, round(affordable))
+            affordable = EVALUATIONS_SHARE * training_rows / EVALUATION_SHARE / on_the_way
+            rows = max(LEAST_EVAL_ROWS, round(affordable))
             share = on_the_way * rows * EVALUATION_SHARE / max(training_rows, 1)
             reason = f"of {facts.eval_rows:,}, evenly spaced: {on_the_way} evaluations during the run take {share:.0%}"
             reason += " of the time; evaluation.max_eval_rows = 0 uses all rows"

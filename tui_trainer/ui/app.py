@@ -22,6 +22,7 @@ from textual.screen import Screen
 from textual.widget import AwaitMount
 
 from tui_trainer.errors import system_reason
+from tui_trainer.hardware.gauges import SEEN_SECONDS
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui import keymap as keymap_room
 from tui_trainer.ui import palette
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from tui_trainer.ui.screens.config import ConfigPage
     from tui_trainer.ui.screens.train import TrainPage
 
-TICK_SECONDS = 1.0
+TICK_SECONDS = SEEN_SECONDS
 UNATTENDED_TICK_SECONDS = 7.0
 # After a key that asks the run for something: its answer should not have to wait for the next tick.
 _ANSWER_SECONDS = (0.1, 0.3, 0.6)

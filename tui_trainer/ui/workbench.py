@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tui_trainer.errors import InputError, Problem
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
-from tui_trainer.hardware.gauges import Gauges, GaugeSampler
+from tui_trainer.hardware.gauges import SEEN_SECONDS, UNSEEN_SECONDS, Gauges, GaugeSampler
 from tui_trainer.hardware.probe import memory_available_now
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.keymap import in_keys
@@ -86,7 +86,6 @@ TRAIN_PAGE = 3
 _NEWS_SECONDS, _MOST_NEWS, _NEWS_CHARACTERS = 10.0, 3, 160
 # The pages that show gauges. Behind the others they are read for the trail alone, once in each of its parts.
 _GAUGE_PAGES = (0, TRAIN_PAGE)
-_SECONDS_UNSEEN = 5.0
 # Without a key for so long nobody is there: what changes by itself is looked at less often. While something goes on
 # somebody may look at it without a key.
 UNATTENDED_SECONDS, UNATTENDED_WATCH_SECONDS = 60.0, 300.0
@@ -266,7 +265,7 @@ class Workbench:
     def pace(self) -> None:
         """Look at the machine as often as it is seen."""
         is_seen = self.current in _GAUGE_PAGES and not self.is_unattended
-        self._sampler.look_every(1.0 if is_seen else _SECONDS_UNSEEN)
+        self._sampler.look_every(SEEN_SECONDS if is_seen else UNSEEN_SECONDS)
 
     def tick(self) -> bool:
         """Once a second, or less often. Whether anything is to be shown that was not there before."""

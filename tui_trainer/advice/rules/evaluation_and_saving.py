@@ -24,7 +24,7 @@ from tui_trainer.advice.remedies import memory_with
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.changes import Patch
 from tui_trainer.config.load import value_of
-from tui_trainer.config.sections import EvaluationSection
+from tui_trainer.config.sections import EVALUATIONS_SHARE, EvaluationSection
 from tui_trainer.models.writing import NO_SAMPLING
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.disk import run_bytes, space_words
@@ -37,6 +37,7 @@ from tui_trainer.units import format_bytes, format_number, format_seconds, perce
 SAVE_LIMIT = "checkpoint.save_total_limit"
 _PATIENCE_KEY = "evaluation.early_stopping_patience"
 _LOG, _SAMPLE, _SAVE = "logging.logging_steps", "logging.sample_steps", "checkpoint.save_steps"
+_LIMITED = f'evaluation.max_eval_rows = "auto" limits evaluations to {100 * EVALUATIONS_SHARE:g} % of the time'
 _EVAL, _EVAL_ROWS, _EMPTY_CACHE = "evaluation.eval_steps", "evaluation.max_eval_rows", "training.empty_cache_steps"
 # What the plan keeps short where the user wrote none of these settings.
 _BY_DEFAULT = {_EVAL: (_EVAL, _EVAL_ROWS), _SAMPLE: (_SAMPLE,)}
@@ -182,7 +183,7 @@ def _interruptions(
         evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{often}",
         share=share,
         fix={key: view.seldom(each, seconds)} if every else None,
-        advice='evaluation.max_eval_rows = "auto" limits evaluations to 3 % of the time' if key == _EVAL else "",
+        advice=_LIMITED if key == _EVAL else "",
     )
 
 
