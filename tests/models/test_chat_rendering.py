@@ -251,13 +251,18 @@ def test_a_broken_template_is_reported_in_one_sentence(subtests):
 
 LOOP = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
 LOOP_OF_ITSELF = "{% for a in range(99) recursive %}{% if loop.depth < 9 %}{{ loop(range(99)) }}{% endif %}{% endfor %}"
+BLOCKS = (
+    "".join(f"{{% block b{n} %}}{{{{ self.b{n + 1}() }}}}{{{{ self.b{n + 1}() }}}}{{% endblock %}}" for n in range(28))
+    + "{% block b28 %}{% endblock %}"
+)
+FILTERS = "{% set x = (range(99999)|list) * 300 %}{{ x|map('string')|map('upper')|join|length }}"
 CALLS = "{% macro m(n) %}{% if n %}{{ m(n - 1) }}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(60) }}"
 
 
 def test_a_template_that_does_not_end_is_stopped_and_named(monkeypatch, subtests):
     monkeypatch.setattr(chat_rendering, "LIMIT_SECONDS", 0.1)
     ends = [f"{{% if {condition} %}}{LOOP}{{% endif %}}" for condition in ("true", "messages|length > 3", "not tools")]
-    for end in (*ends, LOOP_OF_ITSELF, CALLS):
+    for end in (*ends, LOOP_OF_ITSELF, CALLS, BLOCKS, FILTERS):
         with subtests.test(end):
             text = template_text("chatml") + end
             with pytest.raises(ConfigError, match=r"the chat template mine did not render one conversation") as caught:

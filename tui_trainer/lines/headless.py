@@ -30,7 +30,7 @@ _POLL_SECONDS = 0.2
 
 def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
     """Carry out a run in a thread and print its journal in another until it ends. Returns the exit code."""
-    thread, told = RunThread(run), ""
+    thread, told_reasons = RunThread(run), set[str]()
     with _Signals(thread.stop) as signals:
         printing = Follower(run.folder, as_json=as_json, greeting=greeting)
         allocation, saved_before = slurm.Allocation.here(), steps_saved(run.folder.checkpoints)
@@ -42,10 +42,10 @@ def follow(run: OpenRun, *, as_json: bool, greeting: Sequence[str] = ()) -> int:
             while thread.alive:
                 thread.join(_POLL_SECONDS)
                 signals.pass_on(printing.note)
-                if (reason := run.journal.failing) and reason != told:
+                if (reason := run.journal.failing) and reason not in told_reasons:
                     words = f"could not write the journal ({reason}): training continues, but its progress is not shown"
                     printing.note(words)
-                    told = reason
+                    told_reasons.add(reason)
             is_read = printing.end(lambda: signals.stop_wanted)
         outcome = thread.outcome
         assert outcome is not None, "a run that ended has an outcome"

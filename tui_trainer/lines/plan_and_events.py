@@ -98,7 +98,7 @@ def event_line(event: events.Event, state: RunState) -> str | None:
 
 
 def _baselines_line(event: events.BaselinesMeasured) -> str | None:
-    losses = ", ".join(f"{name} {loss:.3f}" for name, loss in event.losses.items())
+    losses = ", ".join(f"{name} {loss:.4f}" for name, loss in event.losses.items())
     counts = f"nats/{event.unit} (n-gram models, from counts of {event.unit} sequences)"
     parts = [f"held-out loss {losses} {counts}"] if losses else []
     parts += [one_line(baselines_line(event.scores))] if event.scores else []
@@ -165,13 +165,13 @@ def gauges_words(summary: GaugeSummary) -> str:
 
     gpu = [
         known(lambda share: f"{100 * share:.0f} %", mean("utilization_share")),
-        known(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes")),
+        known(format_bytes_of, peak("memory_used_bytes"), peak("memory_bytes") or None),
         known("{:.0f} W".format, mean("power_watts")),
         known("{:.0f} \u00b0C".format, peak("temperature_celsius")),
     ]
     process = [
         known(lambda memory_bytes: f"process {format_bytes(memory_bytes)}", peak("process_memory_bytes")),
-        known("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), peak("usable_cores")),
+        known("CPU {:.1f} of {:g} cores".format, mean("busy_cores"), summary.usable_cores),
     ]
     on_gpu = ", ".join(filter(None, gpu))
     return "; ".join(filter(None, [on_gpu and f"GPU {on_gpu}", ", ".join(filter(None, process))]))

@@ -17,10 +17,10 @@ import math
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import partial, wraps
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -130,14 +130,16 @@ def _problem(message: str, hint: str, where: str = "") -> ConfigError:
 
 # A limit on the processor time that one rendering of a chat template takes: a loop in it may have no end.
 #
-# Each loop and each macro of a template looks at the time whenever it begins. It is processor time, because a program
-# may be suspended, and a machine may be busy with others.
+# Each loop, macro and block of a template looks at the time whenever it begins, and so do filters for each value that
+# they read. It is processor time, because a program may be suspended, and a machine may be busy with others.
 
 T = TypeVar("T")
 # The longest conversations take a fraction of a second.
 LIMIT_SECONDS = 5.0
 # A name that no template gives to anything else.
 _CHECK = "tui_trainer_check_time"
+# The filters of Jinja that are loops of their own.
+_LOOPING_FILTERS = ("map", "select", "reject", "selectattr", "rejectattr")
 _deadline = threading.local()
 
 
@@ -157,20 +159,34 @@ def limited(template: str, render: Callable[[], T]) -> T:
 
 
 def _add_checks(template: str) -> None:
-    """Let the compiled template, which transformers keeps by its text, call `_check_time` in its loops and macros."""
+    """Let the compiled template, which transformers keeps by its text, call `_check_time` wherever it may loop."""
     from jinja2 import nodes
     from transformers.utils import chat_template_utils
 
     compiled: Any = chat_template_utils._compile_jinja_template(template)
     if _CHECK in compiled.globals:
         return
+    # It writes as many words as it is asked for in one call.
+    compiled.environment.globals.pop("lipsum", None)
+    for name in _LOOPING_FILTERS:
+        compiled.environment.filters[name] = _checked(compiled.environment.filters[name])
     tree = compiled.environment.parse(template)
-    for node in tree.find_all((nodes.For, nodes.Macro)):
+    for node in tree.find_all((nodes.For, nodes.Macro, nodes.Block)):
         call = nodes.Call(nodes.Name(_CHECK, "load"), [], [], None, None)
         node.body.insert(0, nodes.ExprStmt(call).set_lineno(node.lineno))
     checked = compiled.environment.from_string(tree, {_CHECK: _check_time})
     compiled.root_render_func, compiled.blocks = checked.root_render_func, checked.blocks
     compiled.globals = checked.globals
+
+
+def _checked(looping_filter: Callable[..., Iterable[Any]]) -> Callable[..., Iterator[Any]]:
+    @wraps(looping_filter)
+    def checked(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for value in looping_filter(*arguments, **options):
+            _check_time()
+            yield value
+
+    return checked
 
 
 def _check_time() -> None:

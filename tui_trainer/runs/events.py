@@ -358,7 +358,7 @@ class GaugesRead(Event):
     gpus: list[GpuReading] = field(default_factory=list)
 
     def figure(self, name: str) -> float | None:
-        """Return a figure of `GAUGES`: of the process, or of all its GPUs together."""
+        """Return a figure of this reading: of the process, or of all its GPUs together."""
         return getattr(self, name) if hasattr(self, name) else self.over_gpus(name)
 
     def over_gpus(self, name: str) -> float | None:

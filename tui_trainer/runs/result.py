@@ -317,13 +317,13 @@ def _graded(share: float, what: str, state: RunState) -> str:
 
 def others_words(state: RunState) -> str:
     """Return `other programs used 0.9 of 2 cores`, or nothing where other programs hardly used any."""
-    share, cores = _others_share(state), state.gauge_summary.peak("usable_cores") or 0.0
+    share, cores = _others_share(state), state.gauge_summary.usable_cores or 0.0
     return f"other programs used {share * cores:.1f} of {cores:g} cores" if share >= _NOTED_OTHERS_SHARE else ""
 
 
 def _others_share(state: RunState) -> float:
     """Return the share of the usable cores that other programs used; 0 where nobody measured it."""
-    others, cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.peak("usable_cores")
+    others, cores = state.gauge_summary.mean("others_cores"), state.gauge_summary.usable_cores
     return others / cores if others is not None and cores else 0.0
 
 

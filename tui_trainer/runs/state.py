@@ -57,6 +57,8 @@ class GaugeSummary:
     _totals: dict[str, float] = field(default_factory=dict)
     _reports: dict[str, int] = field(default_factory=dict)
     _peaks: dict[str, float] = field(default_factory=dict)
+    usable_cores: float | None = None
+    """Of the newest reading that reports the use of the CPU."""
     _last_at: datetime | None = None
     _last_watts: float | None = None
 
@@ -74,6 +76,7 @@ class GaugeSummary:
             column.append(math.nan if (value := values[name]) is None else value)
         cores, share, machine = values["usable_cores"], values["process_cpu_share"], values["machine_cpu_share"]
         if cores is not None and share is not None:
+            self.usable_cores = cores
             values["busy_cores"] = share * cores
             values["others_cores"] = None if machine is None else max(machine - share, 0.0) * cores
         for name, value in values.items():

@@ -64,7 +64,8 @@ class ExportDialog(Dialog):
         free = 0
         for folder in self._folders:
             try:
-                answers[folder], free = choices(folder), free_bytes(folder)
+                free = 0 if self._has_several else free_bytes(folder)
+                answers[folder] = choices(folder)
             except (InputError, OSError) as error:
                 answers[folder] = one_line(str(error))
         return answers, free

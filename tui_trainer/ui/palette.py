@@ -87,6 +87,12 @@ class Palette(SearchDialog[Hit]):
     def narrow(self) -> None:
         self.list.show(found(self._commands, self.field.value, self._search), self.list.place)
 
+    def on_line_list_chosen(self, message: LineList.Chosen) -> None:
+        # One click takes it.
+        message.prevent_default()
+        self.choose(message.place)
+        self.take()
+
     @property
     def chosen(self) -> Command | None:
         """The chosen command; None if nothing has the letters."""

@@ -110,7 +110,11 @@ class ProcessTable(ChoiceList[ProcessUse]):
 
     @property
     def _titled(self) -> list[tuple[str, Span]]:
-        return [(name, (f" {pad(self._heading(name), cells)} ", "bold")) for name, cells in self._widths.items()]
+        # The last one is not padded: commands are longer than the screen.
+        titles = {name: pad(self._heading(name), cells) for name, cells in self._widths.items()}
+        return [
+            (name, (f" {title.rstrip() if name == 'command' else title} ", "bold")) for name, title in titles.items()
+        ]
 
     def _row(self, one: ProcessUse, width: int) -> Line:
         texts = self._texts[one.key]
@@ -126,7 +130,8 @@ class ProcessTable(ChoiceList[ProcessUse]):
             self._arrange(self.rows)
 
     def sort_by_next(self) -> None:
-        self.sort_by(next_of([name for name in SORTS if name in self._widths], self.sorted_by))
+        if names := [name for name in SORTS if name in self._widths]:
+            self.sort_by(next_of(names, self.sorted_by))
 
 
 class ProcessesDialog(Dialog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from textual.events import Key
@@ -52,6 +53,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         """The chosen one, also while the filter hides it."""
         self._fits: Mapping[str, tuple[LoadedConfig | None, str]] | None = None
         """By the name of a recipe what it becomes here, and why it does not go with the user's model and data."""
+        self._chosen_fit: Mapping[str, tuple[LoadedConfig | None, str]] = {}
         self._preview: RecipePreview | None = None
         self._error = ""
         self._find_fits()
@@ -82,9 +84,9 @@ class RecipeDialog(SearchDialog[str | Profile]):
 
     def _find_fits(self) -> None:
         """Find what each recipe would become on top of the user's own values, and whether it goes with them."""
-        document, names, keeps_own = self._document, tuple(self._recipes), self._keeps_own
+        document, keeps_own = self._document, self._keeps_own
 
-        def find() -> dict[str, tuple[LoadedConfig | None, str]]:
+        def find(names: Sequence[str]) -> dict[str, tuple[LoadedConfig | None, str]]:
             from tui_trainer.launching.fitted_presets import misfit
             from tui_trainer.launching.open_run import with_what_suits
 
@@ -103,9 +105,15 @@ class RecipeDialog(SearchDialog[str | Profile]):
             self._fits = fits
             self._arrange()
 
-        self._fits = None
+        def found_chosen(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
+            self._chosen_fit = fits
+            self._arrange()
+
+        # The chosen one first: its preview need not wait for the others.
+        self._fits, self._chosen_fit = None, {}
         self._arrange()
-        self._bench.background.do(_FITS, find, found, _FITS)
+        self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
+        self._bench.background.do(_FITS, partial(find, tuple(self._recipes)), found, _FITS)
 
     def _arrange(self) -> None:
         self.narrow()
@@ -137,7 +145,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
         if isinstance(chosen := self.list.chosen, Profile):
             self.recipe = chosen
         name = self.recipe.name
-        fitted = (self._fits or {}).get(name, (None, ""))[0]
+        fitted = (self._fits or self._chosen_fit).get(name, (None, ""))[0]
         try:
             self._preview = self._document.preview_recipe(
                 name, keep_own=self._keeps_own, fit=lambda plain: fitted or plain
