@@ -194,7 +194,7 @@ def test_a_job_waits_with_its_reason_and_stop_cancels_it(tmp_path, cluster, caps
     wait_until(lambda: str(slurm.queue_state("1")) == "cancelled")
     wait_until(lambda: watched.look() or not watched.alive)
     assert main(["attach", "job", "--no-ui"]) == 1
-    assert "job: job 1: cancelled; resume it with `tui-trainer resume job`" in capsys.readouterr().err
+    assert "job: job 1: cancelled; resume the run with `tui-trainer resume job`" in capsys.readouterr().err
     assert main(["stop", "job"]) == 2
 
 
