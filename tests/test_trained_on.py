@@ -104,7 +104,7 @@ def test_export_of_a_model_with_another_loss_than_its_run_fails(runs, capsys):
     [run_loss] = [event["eval_loss"] for event in events(runs / "finished") if event["event"] == "RunFinished"]
     assert main(["export", "finished", "--to", "merged"]) == 1
     shown = capsys.readouterr()
-    assert f"but the run measured {run_loss:.4f}" in shown.out and "failed-" in shown.err
+    assert f"instead of {run_loss:.4f} (allowed difference" in shown.out and "failed-" in shown.err
     found = json.loads((runs / "finished/export/failed-merged/certificate.json").read_text())
     assert not found["is_good"] and found["run_loss"] == run_loss and len(found["faults"]) == 1
     assert found["trained"]["loss"] > run_loss * 1.02 and found["logit_difference"] < 1e-3

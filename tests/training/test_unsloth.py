@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
+import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from types import MethodType, SimpleNamespace
@@ -169,25 +169,32 @@ def test_without_its_environment_the_command_that_makes_it_is_named(made, tmp_pa
 
 
 class Uv:
-    """Stands in for uv: makes an environment, or fails."""
+    """Stands in for uv, first in PATH: makes an environment, or fails."""
 
-    def __init__(self, monkeypatch, fails=""):
-        self.commands, self.fails = [], fails
-        monkeypatch.setattr(environment.shutil, "which", lambda name: f"/usr/bin/{name}")
-        monkeypatch.setattr(environment.subprocess, "run", self.run)
+    def __init__(self, monkeypatch, folder, fails=""):
+        folder.mkdir(exist_ok=True)
+        self._log, program = folder / "commands", folder / "uv"
+        python = unsloth.environment_python(Path("$last"))
+        program.write_text(
+            f"""#!/bin/sh
+            echo uv "$@" >> {self._log}
+            [ "$1" = "{fails}" ] && exit 1
+            for last; do :; done
+            if [ "$1" = venv ]; then
+                mkdir -p "{python.parent}" && printf '#!/bin/sh\\necho 2026.10.9\\n' > "{python}" && chmod +x "{python}"
+            fi
+            """
+        )
+        program.chmod(0o700)
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
-    def run(self, command, **_):
-        self.commands.append(command)
-        code = int(bool(self.fails) and self.fails in command)
-        if command[1] == "venv" and not code:
-            python = unsloth.environment_python(Path(command[-1]))
-            python.parent.mkdir(parents=True)
-            python.touch()
-        return subprocess.CompletedProcess(command, code, stdout="2026.10.9\n")
+    @property
+    def commands(self):
+        return [line.split() for line in self._log.read_text().splitlines()] if self._log.exists() else []
 
 
-def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home, monkeypatch, capsys):
-    uv = Uv(monkeypatch)
+def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home, monkeypatch, capsys, tmp_path):
+    uv = Uv(monkeypatch, tmp_path / "bin")
     assert main(["install", "unsloth"]) == 2
     shown = capsys.readouterr()
     assert "uv pip install" in shown.out and "add --yes" in shown.err and uv.commands == []
@@ -199,10 +206,10 @@ def test_install_shows_its_commands_and_makes_what_a_run_looks_for(private_home,
     assert [path.name for path in unsloth.environment_folder().parent.iterdir()] == ["unsloth"]
 
 
-def test_a_failed_install_keeps_the_previous_environment(private_home, monkeypatch, capsys):
-    Uv(monkeypatch)
+def test_a_failed_install_keeps_the_previous_environment(private_home, monkeypatch, capsys, tmp_path):
+    Uv(monkeypatch, tmp_path / "bin")
     assert main(["install", "unsloth", "--yes"]) == 0
-    Uv(monkeypatch, fails="pip")
+    Uv(monkeypatch, tmp_path / "bin", fails="pip")
     assert main(["install", "unsloth", "--yes"]) == 1
     assert "`uv pip` failed (exit code 1)" in capsys.readouterr().err
     assert unsloth.version_here() == "2026.10.9"
