@@ -204,6 +204,11 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
     # Seconds of a token in an evaluation.
     costs = [done.seconds / done.tokens for done in state.evals if done.scheduled and done.tokens]
     has_cards = any(reading.gpus for reading in view.readings)
+    busy_share = view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share")
+    if not view.readings:
+        # The newest start ended before it was read.
+        shares = map(state.gauge_summary.mean, ("utilization_share", "process_cpu_share"))
+        busy_share = next((share for share in shares if share is not None), None)
     return EarlierRun(
         name=name,
         steps=len(state.steps),
@@ -212,7 +217,7 @@ def measured_in(name: str, state: RunState) -> EarlierRun | None:
         sample_seconds=median(samples) if samples else None,
         evaluation_share=median(costs) / (seconds / trained) if costs and trained else None,
         step_seconds=median(state.step_seconds),
-        busy_share=view.gpu_mean("utilization_share") if has_cards else view.mean("process_cpu_share"),
+        busy_share=busy_share,
     )
 
 

@@ -114,10 +114,14 @@ def installation(names: Sequence[str]) -> list[str]:
 
 def install_here(command: Sequence[str], told: Callable[[str], None]) -> list[str]:
     """Run what `installation` gives; every line of it is told. Raises RunError."""
+    last_text = ""
     with Child(command, group="ours", errors=subprocess.STDOUT) as installer:
         for line in installer.all_lines():
             if text := line.decode(errors="replace").strip():
+                last_text = text
                 told(text)
-        if installer.process.wait():
-            raise RunError(f"`{shlex.join(command[:3])}` failed: {installer.failure}")
+        if code := installer.process.wait():
+            # uv writes its errors indented, which are no last words of other programs.
+            reason = last_text if code > 0 and last_text else installer.failure
+            raise RunError(f"`{shlex.join(command[:3])}` failed: {reason}")
     return [f"installed with {shlex.join(command)}"]

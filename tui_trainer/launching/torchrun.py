@@ -330,6 +330,7 @@ def _train_here(
     """Train in the processes of this node until they have ended. Where the run `is_over` on the first node they are
     ended: nodes that wait for one that is gone would do so for minutes."""
     has_asked = is_terminated = has_ended = False
+    looked_at = 0.0
     with open_log(_agent_log(folder, node_rank)) as log:
         agent = _start(folder, plan, log, node_rank, assignment.rendezvous)
     try:
@@ -339,9 +340,11 @@ def _train_here(
             if not has_asked and wants_stop():
                 has_asked = True
                 agent.write(STOP)
-            if not is_terminated and is_over():
-                is_terminated = True
-                agent.process.terminate()
+            if not is_terminated and monotonic() - looked_at >= POLL_SECONDS:
+                looked_at = monotonic()
+                if is_over():
+                    is_terminated = True
+                    agent.process.terminate()
             lines = agent.read_lines(0.0 if has_ended else _HEARING_SECONDS)
             for line in lines or ():
                 heard.take(line)

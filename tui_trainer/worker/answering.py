@@ -34,8 +34,11 @@ def answer_questions(names: Sequence[str]) -> None:
     # What libraries print is no answer, in whatever language they are written.
     _worker.answers = os.fdopen(os.dup(1), "w")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    # Processes that it starts must not hold the socket: the one that asks would wait for them as well.
+    questions = os.fdopen(os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     threading.Thread(target=_end_with_the_program, daemon=True).start()
-    while select.select([sys.stdin], [], [], _PATIENCE_SECONDS)[0] and (line := sys.stdin.readline()):
+    while select.select([questions], [], [], _PATIENCE_SECONDS)[0] and (line := questions.readline()):
         _worker.line = line
         _tell(**_answer(json.loads(line), names))
 

@@ -44,7 +44,8 @@ class Child:
 
         A `group` of its own is ended together, and Ctrl+C in the terminal does not reach it. In a `session` of its own
         a process outlives the terminal, but its priority counts only there (sched(7), autogroup). `output`: a file that
-        it prints to instead of the socket. `errors`: a file or a file descriptor; None for a temporary file.
+        it prints to instead of the socket, which it cannot open by the name /dev/stdout. `errors`: a file or a file
+        descriptor; None for a temporary file.
         """
         self._started, self._kill_at = monotonic(), inf
         self._rest = self._last_line = b""
@@ -104,7 +105,9 @@ class Child:
         if self._channel.fileno() < 0:
             return None
         lines: list[bytes] = []
-        readable, milliseconds = select.poll(), None if seconds is None else 1000 * max(seconds, 0.0)
+        readable = select.poll()
+        # `poll` takes no more than 2**31 milliseconds.
+        milliseconds = None if seconds is None else 1000 * min(max(seconds, 0.0), 1e6)
         readable.register(self._channel, select.POLLIN)
         while readable.poll(milliseconds):
             milliseconds = 0.0
@@ -138,8 +141,10 @@ class Child:
         """The last line of standard error; of the output where both are one."""
         words = self._last_line
         if self._errors:
-            self._errors.seek(max(self._errors_begin, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
-            words = (self._errors.read().strip().splitlines() or [b""])[-1]
+            words = b""
+            with suppress(OSError):
+                self._errors.seek(max(self._errors_begin, self._errors.seek(0, os.SEEK_END) - _LAST_BYTES))
+                words = (self._errors.read().strip().splitlines() or [b""])[-1]
         return one_line(words.decode(errors="replace").strip(), _WORDS_CHARACTERS)
 
     @property
@@ -169,8 +174,9 @@ class Child:
     def end(self) -> None:
         """Cancel it without waiting. If it does not end by itself it is killed, even after the end of this process."""
         self.cancel()
-        later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
-        Child(["/bin/sh", "-c", later], errors=subprocess.STDOUT).forget()
+        if self.exit_code is None:
+            later = f"sleep {_PATIENCE_SECONDS:.0f}; kill -s KILL -- -{self.process.pid}"
+            Child(["/bin/sh", "-c", later], errors=subprocess.STDOUT).forget()
         self.forget()
 
     def forget(self) -> None:

@@ -182,7 +182,8 @@ def _interruptions(
         cause=cause,
         evidence=f"{percent(share)} of the time, {format_seconds(each)}{size} each{often}",
         share=share,
-        fix={key: view.seldom(each, seconds)} if every else None,
+        # Journals of earlier versions do not say how often checkpoints are saved.
+        fix={key: view.seldom(each, seconds)} if every or (every is None and key != _EVAL) else None,
         advice=_LIMITED if key == _EVAL else "",
     )
 

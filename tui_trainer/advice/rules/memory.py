@@ -371,6 +371,8 @@ def memory(context: Context) -> Verdict:
         if with_library := way_to_fit(context, as_if_installed=True):
             settings = ", ".join(f"{key} = {value}" for key, value in with_library.items())
             advice = f"the run would fit with bitsandbytes: uv pip install bitsandbytes, then set {settings}"
+    elif not fix:
+        advice = f"lower {EVAL_BATCH}: the evaluation needs more than the steps"
     verdict = failed if needed > room.free_bytes else warned
     return verdict(sentence, *details, fix=fix, advice=advice)
 
