@@ -151,9 +151,9 @@ def test_text_files_are_splits_if_each_is_named_for_one(subtests):
 
 TEXT_CORPORA = [
     (("a.txt", "test_utils.txt", "my_train.txt"), ""),
-    (("a.txt", "evaluation/notes.md"), "evaluation/notes.md is read as documents, like the other texts"),
-    (("a.txt", "test.txt"), "test.txt is read as documents, like the other texts"),
-    (("test.txt", "dev.txt"), "test.txt, dev.txt are read as documents, like the other texts"),
+    (("a.txt", "evaluation/notes.md"), "evaluation/notes.md is read as documents, and not as a split"),
+    (("a.txt", "test.txt"), "test.txt is read as documents, and not as a split"),
+    (("test.txt", "dev.txt"), "test.txt, dev.txt are read as documents, and not as a split"),
     (("train.py", "test.py"), ""),
     (("train.txt", "notes.txt"), ""),
 ]

@@ -585,7 +585,7 @@ class _QuestionReader(TableReader):
         if counts["none"]:
             notes.append(f"{counts['none']:,} questions have no answer in their context")
         if counts["several"]:
-            message = "questions have several answers: the first is trained on, the closest is used for scores"
+            message = "questions have several answers: the first is trained on, the best match counts in scores"
             notes.append(f"{counts['several']:,} {message}")
         if counts["looked for"]:
             message = "answers occur more than once in their context: the first occurrence is trained on"

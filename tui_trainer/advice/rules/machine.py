@@ -122,10 +122,10 @@ def libraries(context: Context) -> Verdict:
     torch = hardware.libraries.get("torch")
     named = f"torch {torch}" if torch else "torch"
     if hardware.driver is None:
-        return not_applicable(f"no NVIDIA driver on this machine: {named} only has to work on the CPU")
+        return not_applicable(f"no NVIDIA driver on this machine: {named} runs on the CPU, whatever its CUDA version")
     gpu = context.gpu
     if gpu is None:
-        return not_applicable(f"no GPU of this machine is usable now: {named} only has to work on the CPU")
+        return not_applicable(f"no usable GPU now: {named} runs on the CPU, whatever its CUDA version")
     if problem := torch_problem(hardware, gpu):
         sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
         return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")

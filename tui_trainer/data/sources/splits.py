@@ -262,7 +262,7 @@ def _of_texts(documents: Sequence[str]) -> NamedSplits:
         return NamedSplits()
     rule = "a folder of texts has splits only if every file names its split, and one split is train"
     return NamedSplits(
-        remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read as documents, like the other texts: {rule}"
+        remark=f"{_some(named)} {'is' if len(named) == 1 else 'are'} read as documents, and not as a split: {rule}"
     )
 
 
