@@ -335,7 +335,7 @@ TEXT_ONLY = {"model.text_only": "true"}
     ],
 )
 def test_onnx_graph_gives_the_logits_of_the_trained_model_without_torch(
-    family, method, changes, config, trained, tmp_path, capsys
+    family, method, changes, config, trained, bf16_on_the_cpu, tmp_path, capsys
 ):
     model = trained(family, method, on_towers(tmp_path, family) | changes, **config)
     assert main(["export", model.run.name, "--to", "onnx", "--json"]) == 0

@@ -133,7 +133,7 @@ def test_a_leak_is_told_and_saved_before_the_kernel_kills(limited, tmp_path):
     assert leaking.returncode == -signal.SIGKILL, leaking.stdout[-2000:] + leaking.stderr[-2000:]
     events = read_all(RunFolder(tmp_path / "leaking").journal)
     (warning, *_) = [event for event in events if isinstance(event, RunProblem) and event.kind == "host memory"]
-    assert "of the container left" in warning.message and "is saved" in warning.hint
+    assert "of the container are left" in warning.message and "is saved" in warning.hint
     saved = [event for event in events if isinstance(event, CheckpointSaved)]
     assert saved and saved[0].reason == "memory runs out" and saved[0].step == warning.step
     resumed = run_program(["resume", "--no-ui", str(tmp_path / "leaking")])

@@ -70,6 +70,8 @@ class OwnProcess(Generic[P]):
             return f"could not start a process: {system_reason(error)}"
         if isinstance(made, str):
             return made
+        if self.process is not None:
+            self.process.let_go()
         self.process = made
         return ""
 
