@@ -125,7 +125,7 @@ def libraries(context: Context) -> Verdict:
         return not_applicable(f"no NVIDIA driver on this machine: {named} runs on the CPU, whatever its CUDA version")
     gpu = context.gpu
     if gpu is None:
-        return not_applicable(f"no usable GPU now: {named} runs on the CPU, whatever its CUDA version")
+        return not_applicable(f"no GPU can be used now: {named} runs on the CPU, whatever its CUDA version")
     if problem := torch_problem(hardware, gpu):
         sentence = f"{problem.sentence} ({named})" if torch else problem.sentence
         return warned(sentence, advice=problem.remedy or "train on the CPU, or on a newer GPU")
