@@ -154,7 +154,8 @@ def test_more_nodes_than_rows_are_refused(tiny_config):
 def test_the_plan_counts_all_processes_and_shares_a_machine_among_its_own(tiny_config, capsys):
     one, two = (estimated_plan(tiny_config("a", {"distributed.nodes": nodes})) for nodes in (1, 2))
     assert (two.processes.value, two.nodes, two.processes_per_node) == (2, 2, 1)
-    assert two.threads.value == one.threads.value and two.processes.reason.startswith("2 nodes (from --set) with 1 process")
+    assert two.threads.value == one.threads.value
+    assert two.processes.reason.startswith("2 nodes (from --set) with 1 process")
     assert two.gradient_accumulation_steps.value * two.per_device_train_batch_size.value * 2 >= 4
 
 
