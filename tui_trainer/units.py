@@ -4,7 +4,7 @@ A number takes the larger unit from where it would be rounded up to one of it: 9
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
@@ -51,6 +51,11 @@ def format_rate(per_second: float | None, of: str) -> str:
 def format_number(number: float, digits: int = 3) -> str:
     """`0.0312`, `1.5`, `2,310`: so many digits that count, and more where it is whole; never with an exponent above."""
     return f"{number:,.0f}" if abs(number) >= 10**digits - 0.5 else f"{number:.{digits}g}"
+
+
+def listed(names: Sequence[str], conjunction: str = "or") -> str:
+    """Return names as a list in a sentence: `a, b or c`."""
+    return f" {conjunction} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def percent(share: float) -> str:

@@ -23,7 +23,7 @@ from tui_trainer.planning.batch_cut import ACCUMULATION, EFFECTIVE, MICRO
 from tui_trainer.planning.plan import Plan
 from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.tasks.contract import DataFacts
-from tui_trainer.units import format_bytes
+from tui_trainer.units import format_bytes, listed
 
 # A change that saves less of the memory is not worth its price.
 _LEAST_SAVING = 0.01
@@ -198,4 +198,4 @@ def less_memory(plan: Plan, tokens: int) -> str:
         # Rows of compiled layers are filled up, whatever is in them.
         settings.append("data.packing = false")
     settings.append(f"data.max_length = {max(tokens // 2, 1)}")
-    return " or ".join(filter(None, (", ".join(settings[:-1]), settings[-1])))
+    return listed(settings)

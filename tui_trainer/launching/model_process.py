@@ -21,12 +21,10 @@ from tui_trainer.planning.fit import GPU_SHARE
 from tui_trainer.planning.memory.gpu import CONTEXT_BYTES, answering_bytes
 from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.lock import LockOwner, owner
-from tui_trainer.runs.registry import known_runs
+from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes
 from tui_trainer.worker.asking import Worker, WorkerFailed
-
-_RUNS_LOOKED_AT = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,7 +81,7 @@ def _trains(run: RunFolder) -> LockOwner | None:
 def _claims(run: RunFolder, seen_bytes: int) -> Iterator[tuple[str, int]]:
     """What runs that are alive may still take: (card, bytes), by their planned peak and what they have now."""
     nvml = nvml_room.session()
-    for folder in {one.root.resolve(): one for one in (*known_runs()[-_RUNS_LOOKED_AT:], run)}.values():
+    for folder in {one.root.resolve(): one for one in (*newest_runs(), run)}.values():
         if (holder := _trains(folder)) is None:
             continue
         with suppress(InputError):

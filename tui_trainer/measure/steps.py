@@ -17,14 +17,13 @@ from tui_trainer.measure.sessions import WARM_UP_STEPS
 from tui_trainer.measure.turns import Columns, Variant, table_of, with_spread
 from tui_trainer.planning.plan import Plan
 from tui_trainer.runs.lock import owner
-from tui_trainer.runs.registry import known_runs
+from tui_trainer.runs.registry import newest_runs
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_bytes, format_seconds
 from tui_trainer.worker.asking import WorkerFailed, ask
 
 _COMPILER_SECONDS = 120.0
 _EVAL_ROWS = 64
-_RUNS_LOOKED_AT = 20
 
 
 def short_run(request: Request, steps: int, patch: Patch) -> Request:
@@ -112,7 +111,7 @@ def problem_words(error: InputError) -> str:
 
 def training_run() -> str:
     """Return the name of a run that trains on this machine; empty if none does."""
-    for folder in known_runs()[-_RUNS_LOOKED_AT:]:
+    for folder in newest_runs():
         holder = owner(folder.lock)
         if holder is not None and holder.here:
             return one_line(folder.name, 60)

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from tui_trainer.units import listed
+
 # Source: transformers.optimization.get_polynomial_decay_schedule_with_warmup.
 SCHEDULE_KEY, WARMUP_KEY = "training.lr_scheduler_type", "training.warmup_steps"
 POLYNOMIAL_END_RATE = 1e-7
@@ -155,4 +157,4 @@ LR_SCHEDULES: dict[str, ScheduleSpec] = {
 
 def schedules_with(trait: str, conjunction: str) -> str:
     """Return the names of the schedules that have a trait of `ScheduleSpec`, as `cosine or warmup_stable_decay`."""
-    return f" {conjunction} ".join(name for name, schedule in LR_SCHEDULES.items() if getattr(schedule, trait))
+    return listed([name for name, schedule in LR_SCHEDULES.items() if getattr(schedule, trait)], conjunction)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from tui_trainer.models.towers import AUTO_CLASS, has_towers
+from tui_trainer.units import listed
 
 Head = Literal["causal_lm", "sequence_classification", "token_classification", "question_answering", "seq2seq_lm"]
 ProblemType = Literal["single_label_classification", "multi_label_classification", "regression", ""]
@@ -145,8 +146,7 @@ def fit_heads(model_type: str) -> tuple[Head, ...]:
 def instead(model_type: str) -> str:
     """What can be done with a kind of model, as a hint; empty where nothing is known of it."""
     tasks = [TASK_OF[head] for head in fit_heads(model_type)]
-    listed = " or ".join(filter(None, (", ".join(tasks[:-1]), *tasks[-1:])))
-    return f"with {model_type} use task.type = {listed}" if tasks else ""
+    return f"with {model_type} use task.type = {listed(tasks)}" if tasks else ""
 
 
 def lack_of(model_type: str, head: Head) -> str:

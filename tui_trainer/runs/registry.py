@@ -18,6 +18,7 @@ from tui_trainer.runs.lock import folder_lock
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import MIB, utc_now
 
+_NEWEST_RUNS: Final = 20
 _INDEX_LIMIT_BYTES: Final = 16 * MIB
 # No name of a folder is longer, and some systems refuse to look for one.
 _NAME_LIMIT: Final = 255
@@ -68,6 +69,11 @@ def known_runs() -> list[RunFolder]:
         with suppress(FolderError):
             runs.append(RunFolder.open(root))
     return runs
+
+
+def newest_runs() -> list[RunFolder]:
+    """Return the runs of the index among which those that are alive are looked for, newest last."""
+    return known_runs()[-_NEWEST_RUNS:]
 
 
 def find_run(reference: str) -> RunFolder:

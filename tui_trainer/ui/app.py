@@ -56,7 +56,6 @@ _NEWS_SECONDS, _UNTIL_A_KEY = 6.0, 1e6
 # Of what comes while a dialog is open, which may be for a night.
 _MOST_HELD = 3
 _NO_KEY = "unbound"
-_RUNS_LOOKED_AT = 20
 _TOO_SMALL = "too small"
 _ABOVE_DIALOGS = ("save_screen", "suspend")
 
@@ -138,10 +137,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         def look() -> "tuple[bool, list[RunFolder]]":
             from tui_trainer.runs.lock import owner
-            from tui_trainer.runs.registry import known_runs
+            from tui_trainer.runs.registry import newest_runs
 
-            known = known_runs()
-            return bool(known), [folder for folder in known[-_RUNS_LOOKED_AT:] if owner(folder.lock) is not None]
+            newest = newest_runs()
+            return bool(newest), [folder for folder in newest if owner(folder.lock) is not None]
 
         def found(answer: "tuple[bool, list[RunFolder]]") -> None:
             has_runs, living = answer

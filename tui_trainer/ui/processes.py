@@ -32,7 +32,6 @@ _PERIOD_SECONDS, _UNATTENDED_SECONDS, _SECOND_LOOK_SECONDS = 2.0, 7.0, 0.5
 _SHARE_OF_A_CORE = 0.02
 # One that has not ended so long after it was asked to may be killed.
 PATIENCE_SECONDS = 5.0
-_RUNS_LOOKED_AT = 20
 _COMMAND_CHARACTERS = 300
 _NEVER = -1.0
 HEADINGS: Final = {
@@ -279,9 +278,9 @@ class ProcessesDialog(Dialog):
 def run_of(pid: int) -> RunFolder | None:
     """The run that this process carries out, of the newest."""
     from tui_trainer.runs.lock import owner
-    from tui_trainer.runs.registry import known_runs
+    from tui_trainer.runs.registry import newest_runs
 
-    for folder in reversed(known_runs()[-_RUNS_LOOKED_AT:]):
+    for folder in reversed(newest_runs()):
         holder = owner(folder.lock)
         if holder is not None and holder.here and holder.pid == pid:
             return folder

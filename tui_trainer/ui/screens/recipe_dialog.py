@@ -102,7 +102,7 @@ class RecipeDialog(SearchDialog[str | Profile]):
             return fits
 
         def found(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
-            self._fits = fits
+            self._fits = {**self._chosen_fit, **fits}
             self._arrange()
 
         def found_chosen(fits: dict[str, tuple[LoadedConfig | None, str]]) -> None:
@@ -113,7 +113,8 @@ class RecipeDialog(SearchDialog[str | Profile]):
         self._fits, self._chosen_fit = None, {}
         self._arrange()
         self._bench.background.do("chosen recipe", partial(find, (self.recipe.name,)), found_chosen, _FITS)
-        self._bench.background.do(_FITS, partial(find, tuple(self._recipes)), found, _FITS)
+        others = tuple(name for name in self._recipes if name != self.recipe.name)
+        self._bench.background.do(_FITS, partial(find, others), found, _FITS)
 
     def _arrange(self) -> None:
         self.narrow()
