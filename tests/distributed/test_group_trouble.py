@@ -211,13 +211,15 @@ def test_a_process_that_does_not_end_is_killed_but_no_other_process_with_its_num
 
 @pytest.mark.full
 @pytest.mark.parametrize(("is_full", "code"), [(False, 3), (True, 1)])
-def test_a_stop_of_the_program_reaches_all_processes_without_a_file(is_full, code, tiny_run, forked_ranks):
-    full = at_step(4, "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))")
-    forked_ranks.prelude = lambda group, number: full if is_full and not number else ""
+def test_a_stop_of_the_program_reaches_all_processes_without_a_file(is_full, code, tiny_run, forked_ranks, tmp_path):
+    ready = tmp_path / "ready"
+    fill = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " if is_full else ""
+    filling = at_step(4, f"{fill}os.mkdir({str(ready)!r})")
+    forked_ranks.prelude = lambda group, number: "" if number else filling
 
     def stop_when_it_trains(run):
         def stop():
-            while not losses(run.folder):
+            while not ready.exists():
                 sleep(0.05)
             run.controls.stop()
 
