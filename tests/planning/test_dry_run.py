@@ -1,5 +1,6 @@
 """Dry runs: what a layer keeps and makes, against real layers and known figures."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -88,7 +89,21 @@ def test_a_dry_run_counts_what_any_architecture_keeps(family):
     assert layer.counted.made >= layer.counted.kept and layer.counted.evaluated > 0
 
 
-def _kept_of_a_row(config, head, row):
+@pytest.mark.versions
+def test_a_dry_run_counts_what_dora_keeps():
+    """DoRA scales the result of each adapted layer, and keeps that result for the gradient of the scale."""
+    config = {**config_of("llama"), "vocab_size": 200}
+    plain = setup_of("llama", lora=True)
+    section = TuningSection(method="lora", r=5, use_dora=True, target_modules=",".join(plain.lora_targets))
+    adapt = partial(find_method("lora").apply, tuning=section, seed=0, autocast=False)
+    layer = layer_of(config, replace(plain, use_dora=True), _ROW)
+    kept = _kept_of_a_row(config | {"max_position_embeddings": 256}, "causal_lm", _ROW, adapt) / _ROW
+    assert layer.counted.kept == pytest.approx(kept / layer.shape.layers, rel=0.15)
+    assert layer.counted.kept > 1.1 * layer_of(config, plain, _ROW).counted.kept
+    assert [part.name for part in layer.dora_norms()] == ["DoRA norms"]
+
+
+def _kept_of_a_row(config, head, row, adapt=lambda model: model):
     """Return the bytes that autograd keeps of one more row, in a model whose head sees one token."""
     fields = {name: value for name, value in config.items() if name != "model_type"}
     if head == "seq2seq_lm":
@@ -96,6 +111,7 @@ def _kept_of_a_row(config, head, row):
     model = auto_class(head).from_config(AutoConfig.for_model(config["model_type"], **fields)).train()
     if output := model.get_output_embeddings():
         output.register_forward_pre_hook(lambda module, given: (given[0][:, :1],))
+    model = adapt(model)
     no_cache = {"use_cache": False} if head != "sequence_classification" else {}
 
     def run(rows):

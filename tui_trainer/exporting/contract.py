@@ -3,20 +3,17 @@
 Files there are light to import: torch, transformers and what else a format needs only inside functions.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError, name_hint
 from tui_trainer.exporting import formats
 from tui_trainer.exporting.formats import format_names
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, tokenizer_in
-
-Tell = Callable[[str, float, float | None, str], None]
-"""Told how far an export is: what, done, total, unit."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +56,7 @@ class Format(Protocol):
         """What its certificate allows."""
         return self.allowed
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         """Into an empty folder. Raises whatever its libraries raise."""
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:

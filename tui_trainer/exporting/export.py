@@ -19,8 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from tui_trainer.data.progress import Progress
 from tui_trainer.errors import FolderError, InputError, RunError, system_reason
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, finish_of
 from tui_trainer.files.local_paths import from_the_root, is_here
 from tui_trainer.hardware.storage import nearest_existing
@@ -231,7 +232,7 @@ def expected_seconds(trained: TrainedModel, export_format: Format) -> float | No
 
 
 def export(
-    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Progress
 ) -> tuple[Path, Certificate]:
     """Its folder. Raises FolderError, also where another process writes it, and RunError where it cannot be written;
     then nothing is left of it. What its certificate finds faulty stays, under the name `failed-FORMAT`."""
@@ -244,7 +245,7 @@ def export(
 
 
 def _export(
-    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Tell
+    trained: TrainedModel, export_format: Format, target: Path, certifier: Certifier, tell: Progress
 ) -> tuple[Path, Certificate]:
     started, beside = monotonic(), writing_folder(target)
     shutil.rmtree(beside, ignore_errors=True)

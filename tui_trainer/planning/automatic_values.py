@@ -264,6 +264,7 @@ def choose(
         lora_experts=experts,
         lora_parameters=names_in(tuning.target_parameters) if lora else (),
         lora_dropout=lora and tuning.lora_dropout > 0,
+        use_dora=lora and tuning.use_dora,
         mutates_weights=tuning.mutates_weights,
         merged_parameters=_merged_parameters(config, shape),
         optim=training.optim,

@@ -84,6 +84,7 @@ class TrainingSetup:
     lora_parameters: Annotated[tuple[str, ...], RARE_LAYER_KEY] = ()
     """What `tuning.target_parameters` names."""
     lora_dropout: Annotated[bool, LAYER_KEY] = False
+    use_dora: Annotated[bool, RARE_LAYER_KEY] = False
     merged_parameters: int = 0
     """Of an adapter that is put into the model before training; 0: there is none."""
     mutates_weights: bool = False

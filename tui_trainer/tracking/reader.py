@@ -18,12 +18,11 @@ from tui_trainer.runs.folder import RunFolder, make_private_folder
 from tui_trainer.runs.lock import owner
 from tui_trainer.runs.overview import overview
 from tui_trainer.tracking.contract import find_tracker, tracker_problems
-from tui_trainer.tracking.feeder import Feeder
+from tui_trainer.tracking.feeder import Feeder, Tell
 
 _POLL_SECONDS = 1.0
 _HANGS_AFTER_SECONDS = 120.0
 _LAST_SECONDS = 90.0
-Tell = Callable[[str, str], None]
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.data.progress import Progress
+from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel
 
 
@@ -22,7 +23,7 @@ class Adapter(Format):
     def needed_bytes(self, trained: TrainedModel) -> int:
         return sum(path.stat().st_size for path in trained.folder.iterdir())
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         for path in sorted(trained.folder.iterdir()):
             shutil.copyfile(path, folder / path.name, follow_symlinks=False)
 

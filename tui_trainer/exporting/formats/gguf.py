@@ -12,8 +12,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.data.progress import Progress
 from tui_trainer.errors import RunError
-from tui_trainer.exporting.contract import Format, Tell
+from tui_trainer.exporting.contract import Format
 from tui_trainer.exporting.formats import merged
 from tui_trainer.exporting.trained_model import TrainedModel, load_tokenizer, tokenizer_in
 from tui_trainer.models.files.weights import read_headers
@@ -44,7 +45,7 @@ class Gguf(Format):
     def needed_bytes(self, trained: TrainedModel) -> int:
         return (2 if trained.base else 1) * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         with tempfile.TemporaryDirectory(dir=folder) as place:
             whole = Path(place)
             if trained.base:

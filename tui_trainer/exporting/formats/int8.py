@@ -5,8 +5,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tui_trainer.data.progress import Progress
 from tui_trainer.errors import InputError
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, load_model, load_tokenizer
 from tui_trainer.models.heads import auto_class
 from tui_trainer.models.loading import save_tokenizer
@@ -27,7 +28,7 @@ class Int8(Format):
         # The whole model stands beside until it is quantised.
         return 2 * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         import torch
         from torchao.quantization import Int8DynamicActivationInt8WeightConfig
         from transformers import TorchAoConfig

@@ -13,7 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Format, Tell, Tolerance
+from tui_trainer.data.progress import Progress
+from tui_trainer.exporting.contract import Format, Tolerance
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.added_tokens import grown, ids_of_adapter
 from tui_trainer.models.config_json import CONFIG_FILE
@@ -39,7 +40,7 @@ class Merged(Format):
         exact = {facts.dtype for facts in read_headers(trained.base or trained.folder).values()} <= {"F32", "F64"}
         return Tolerance(logits=1e-4, loss=1e-4) if exact else Tolerance(logits=0.05, loss=0.02)
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         assert trained.base is not None, "refused otherwise"
         result = _MergedTensors(_adapted_without_weights(trained), trained.base)
         missing = [name for name in result.names if name not in result.facts and name not in result.own]
@@ -181,7 +182,7 @@ def _plain(name: str) -> str:
     return re.sub(r"\.(base_layer|modules_to_save\.default|token_adapter)(?=\.)", "", name)
 
 
-def _write_shards(result: _MergedTensors, folder: Path, tell: Tell) -> None:
+def _write_shards(result: _MergedTensors, folder: Path, tell: Progress) -> None:
     from safetensors.torch import save_file
 
     # Where the base model comes in small files, there may be little memory where the result is loaded.

@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from tui_trainer.exporting.contract import Format, Tell, saved_tokenizer
+from tui_trainer.data.progress import Progress
+from tui_trainer.exporting.contract import Format, saved_tokenizer
 from tui_trainer.exporting.trained_model import TrainedModel, config_in, load_tokenizer
 from tui_trainer.models.heads import CAUSAL, CLASSIFYING, ENCODER_DECODER
 from tui_trainer.models.loading import save_tokenizer
@@ -47,7 +48,7 @@ class Onnx(Format):
         # A decoder that answers is written twice, as it begins and as it goes on, before both share one file.
         return (3 if trained.head == ENCODER_DECODER else 2) * trained.weight_bytes
 
-    def write(self, trained: TrainedModel, folder: Path, tell: Tell) -> None:
+    def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
         from tui_trainer.exporting import run_onnx
         from tui_trainer.tasks.parts import word_windows
 

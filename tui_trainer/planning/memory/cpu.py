@@ -70,6 +70,7 @@ def cpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
         gradients,
         model.optimizer(),
         *model.adapted_experts(),
+        *model.dora_norms(),
         *steps,
         _evaluation(model, batch, there),
         *model.before_training(there),

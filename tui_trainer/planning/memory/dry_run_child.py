@@ -225,6 +225,7 @@ def _model(config: dict[str, Any], setup: dict[str, Any], layers: tuple[int, int
         method="lora" if TUNING_METHODS[setup["method"]].in_four_bits else setup["method"],
         r=max(setup["lora_rank"], 1),
         lora_dropout=0.1 if setup["lora_dropout"] else 0.0,
+        use_dora=setup.get("use_dora", False),
         target_modules=",".join(setup["lora_targets"]) or ("" if parameters else "all-linear"),
         target_parameters=",".join(parameters),
     )

@@ -30,7 +30,7 @@ def gpu_parts(shape: ModelShape, setup: TrainingSetup, batch: BatchSizes) -> tup
     model = ModelMemory(shape, setup, batch.row_tokens)
     moments = _with_checkpoints(model, batch) if setup.gradient_checkpointing else _plain(model, batch)
     lasting: Moment = (
-        *model.weight_parts(), *model.masters(), model.optimizer(), *model.adapted_experts(),
+        *model.weight_parts(), *model.masters(), model.optimizer(), *model.adapted_experts(), *model.dora_norms(),
         *model.token_tables(batch.labels),
     )  # fmt: skip
     if setup.zero_stage:

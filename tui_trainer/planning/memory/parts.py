@@ -230,6 +230,15 @@ class Static:
         formula = f"{self.weight_size} bytes x tensors of experts with their updates, and the gradient of the largest"
         return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
+    def dora_norms(self) -> tuple[MemoryPart, ...]:
+        """Return what DoRA computes a layer's norms from, for one layer at a time: its weight with the update, the
+        update, the scaled update, and the identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
+        if not self.setup.use_dora:
+            return ()
+        matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
+        formula = "three copies of the largest adapted matrix, and an identity matrix, from which DoRA computes norms"
+        return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
+
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
         """Logits of the routers, which the model collects, and what softmax makes of them, up to the backward pass."""
         if not self.setup.router_logits:
