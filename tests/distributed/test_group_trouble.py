@@ -212,10 +212,11 @@ def test_a_process_that_does_not_end_is_killed_but_no_other_process_with_its_num
 @pytest.mark.full
 @pytest.mark.parametrize(("is_full", "code"), [(False, 3), (True, 1)])
 def test_a_stop_of_the_program_reaches_all_processes_without_a_file(is_full, code, tiny_run, forked_ranks, tmp_path):
+    # A folder, because a process that may write no bytes can still make one.
     ready = tmp_path / "ready"
-    fill = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " if is_full else ""
-    filling = at_step(4, f"{fill}os.mkdir({str(ready)!r})")
-    forked_ranks.prelude = lambda group, number: "" if number else filling
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)); " if is_full else ""
+    prelude = at_step(4, f"{limit}os.mkdir({str(ready)!r})")
+    forked_ranks.prelude = lambda group, number: "" if number else prelude
 
     def stop_when_it_trains(run):
         def stop():

@@ -57,7 +57,7 @@ class Format(Protocol):
         return self.allowed
 
     def write(self, trained: TrainedModel, folder: Path, tell: Progress) -> None:
-        """Into an empty folder. Raises whatever its libraries raise."""
+        """Write the model into an empty folder and report progress to `tell`. Errors of libraries are not caught."""
 
     def load(self, trained: TrainedModel, folder: Path) -> Any:
         """What was written, by what it is made for: called with the model's inputs it gives an output with `logits`.

@@ -231,12 +231,12 @@ class Static:
         return (MemoryPart("adapted experts", self.weight_size * (sums + gradient), formula),)
 
     def dora_norms(self) -> tuple[MemoryPart, ...]:
-        """Return what DoRA computes a layer's norms from, for one layer at a time: its weight with the update, the
-        update, the scaled update, and the identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
+        """Return the temporary tensors from which DoRA computes the norms of one layer: the update, the scaled update,
+        the weight with the update, and an identity matrix. Source: `DoraLinearLayer.forward` of peft 0.21."""
         if not self.setup.use_dora:
             return ()
         matrices = max((3 * x.inputs * x.outputs + x.inputs**2 for x in self.setup.adapted(self.shape)), default=0)
-        formula = "three copies of the largest adapted matrix, and an identity matrix, from which DoRA computes norms"
+        formula = "4 bytes x three copies of the largest adapted matrix and an identity matrix, for DoRA's norms"
         return (MemoryPart("DoRA norms", FLOAT * matrices, formula),)
 
     def router_loss(self, tokens: int) -> tuple[MemoryPart, ...]:
