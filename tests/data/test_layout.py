@@ -42,6 +42,26 @@ def test_training_gets_the_batches_of_the_numpy_layout(documents, subtests):
                 assert batch.input_ids.shape[1] >= max(fixed_width, sum(len(document) - 1 for document in one[0]))
 
 
+def test_attention_by_lengths_gets_no_padding_unless_widths_are_fixed(documents, subtests):
+    from tui_trainer.training.batches import Layout
+
+    for fixed_width in (0, 30):
+        with subtests.test(fixed_width=fixed_width):
+            flat, padded = (
+                Layout(**ABOUT, rows=3, packed_width=24, fixed_width=fixed_width, by_lengths=by_lengths)
+                for by_lengths in (True, False)
+            )
+            for mine, theirs in zip(flat.window(documents[:5]), padded.window(documents[:5]), strict=True):
+                assert (
+                    mine.tokens == theirs.tokens < theirs.positions and mine.labels.tolist() == theirs.labels.tolist()
+                )
+                assert mine.positions == (theirs.positions if fixed_width else mine.tokens)
+                for name in ("input_ids", "position_ids"):
+                    at_labels = (batch.inputs[name].flatten()[batch.places].tolist() for batch in (mine, theirs))
+                    assert len({*map(tuple, at_labels)}) == 1
+                assert int(mine.inputs["cu_seq_lens_q"][-1]) == mine.positions
+
+
 def test_an_epoch_has_each_row_once_and_as_many_steps_as_planned(subtests):
     for (rows, effective), grouped in product([(1, 16), (16, 16), (17, 16), (100, 7)], [False, True]):
         with subtests.test(rows=rows, effective=effective, grouped=grouped):

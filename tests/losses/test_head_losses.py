@@ -78,6 +78,17 @@ def assert_equals_float64(transform, smoothing, has_bias, chunk, dtype, form, ke
             assert (mine.grad.double() - theirs.grad).norm() <= 2 * EPS[dtype] * theirs.grad.norm()
 
 
+def test_the_factor_of_a_loss_is_not_rounded_to_16_bits():
+    def gradient(factor: float) -> torch.Tensor:
+        (hidden, weight, _), labels, _ = draw_inputs(torch.bfloat16, has_bias=False)
+        (factor * HeadLoss(chunk_tokens=CHUNK).sum(hidden, weight, labels)).backward()
+        return hidden.grad.double()
+
+    # 1/377 rounded to bf16 is too large by 0.13 %, for each element alike.
+    whole, part = gradient(1), gradient(1 / 377)
+    assert ((part * whole).sum() / (whole * whole).sum()).item() == pytest.approx(1 / 377, rel=3e-4)
+
+
 @pytest.mark.parametrize("form", ["sum", "by label"])
 def test_gradients_too_small_for_fp16_survive_by_the_loss_scale(form, kernel):
     """The gradient of a logit is 1e-8 here, and would be 0 before the loss scale."""

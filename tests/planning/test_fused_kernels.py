@@ -31,6 +31,18 @@ def test_auto_takes_liger_on_a_card_and_family_that_have_it():
     assert len(LIGER_FAMILIES) > 15 and planned(LIGER, "qwen3")[0] == "liger"
 
 
+def test_kernels_need_a_c_compiler_and_the_headers_of_python(monkeypatch):
+    with_triton = replace(LIGER, libraries={**LIGER.libraries, "triton": "3.6.0"})
+    assert planned(with_triton)[0] == "liger"
+    for reason in ("no C compiler (gcc) is installed", "the headers of Python (Python.h) are not installed"):
+        with monkeypatch.context() as context:
+            if "headers" in reason:
+                context.setattr("sysconfig.get_path", lambda name: "/nowhere")
+            else:
+                context.setenv("CC", "no-such-compiler")
+            assert planned(with_triton) == ("none", f"auto: {reason}, and fused kernels need it", "")
+
+
 WITHOUT_KERNELS = [
 (H200, "llama", {}, "liger-kernel is not installed"),
 (CPU, "llama", {}, "this run is on the CPU"),

@@ -61,4 +61,10 @@ def _take(query: Tensor, key: Tensor, value: Tensor, ends: Tensor, longest: int)
     assert longest >= int(ends.diff().max()), "what is longer than the longest would not be computed"
 
 
-KERNELS = {VARLEN: _attend, VARLEN_BACKWARD: _attend_backward}
+def _count(numbers: Tensor, *args: Any, **settings: Any) -> Tensor:
+    """Count integers, which `histc` does on CUDA only: transformers counts the tokens of each expert with it."""
+    return HISTC(numbers.float(), *args, **settings).to(numbers.dtype)
+
+
+HISTC = torch.ops.aten.histc.default
+KERNELS = {VARLEN: _attend, VARLEN_BACKWARD: _attend_backward, HISTC: _count}

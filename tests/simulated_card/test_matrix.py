@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import combinations, product
 
 import pytest
@@ -198,3 +199,15 @@ def test_a_loss_of_named_parts_waits_for_the_card_nowhere_in_a_step(run_on_card,
     steps, [held_out] = of_kind(folder, StepDone), of_kind(folder, EvalDone)
     assert len(steps) == 2 and all(step.sums.keys() == step.counts.keys() for step in steps)
     assert {"preference", "likelihood", "accuracy", "margin"} == steps[0].sums.keys() == held_out.scores.keys()
+
+
+@pytest.mark.full
+def test_a_mixture_of_experts_waits_for_the_card_only_where_listed(run_on_card, monkeypatch, subtests):
+    monkeypatch.setitem(TASKS, "causal_lm", replace(TASKS["causal_lm"], family="mixtral"))
+    for layout in LAYOUTS:
+        with subtests.test(layout):
+            settings = {"data.packing": str(layout != "padded").lower(), "training.per_device_train_batch_size": 2}
+            card, folder, failure = run_on_card("causal_lm", settings, layout, name=layout.replace(" ", "-"))
+            assert not failure, failure
+            assert unexpected_waits(card) == []
+            assert len(of_kind(folder, StepDone)) == 2

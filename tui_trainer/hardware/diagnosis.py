@@ -3,9 +3,11 @@
 import os
 import shlex
 import shutil
+import sysconfig
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from tui_trainer.errors import InputError
 from tui_trainer.hardware import nvml
@@ -309,13 +311,24 @@ def _occupation(gpu: Gpu) -> tuple[float, float, int]:
     return (1.0 if free is None else -free, 2.0 if use is None else use, gpu.index)
 
 
-# What torch compiles with: triton for a GPU, a C++ compiler for the CPU. Nothing is imported.
+ASSUMED: Final = "assumed"
+"""Version of a library that a plan for another machine assumes to be there."""
 
 
 def lack_of_compiler(libraries: Mapping[str, str | None], device: Device) -> str:
-    """What is not installed of it, as a clause; empty where all is."""
+    """Return what is missing of the compiler that torch and Triton use, as a clause; empty if nothing is.
+
+    Triton compiles its launcher in C when its first kernel starts. Nothing is imported.
+    Sources: triton/runtime/build.py; _cpp_compiler_search in torch/_inductor/cpp_builder.py.
+    """
+    variable, programs, language = ("CC", ("gcc", "clang"), "C") if device == "cuda" else (
+        "CXX", ("g++", "clang++"), "C++"
+    )  # fmt: skip
     if device == "cuda":
-        return "" if libraries.get("triton") else "triton is not installed"
-    # Source: _cpp_compiler_search in torch/_inductor/cpp_builder.py.
-    known = filter(None, (os.environ.get("CXX"), "g++", "clang++"))
-    return "" if any(map(shutil.which, known)) else "no C++ compiler (g++) is installed"
+        if (triton := libraries.get("triton", "")) in (None, ASSUMED):
+            return "" if triton else "triton is not installed"
+        if not (Path(sysconfig.get_path("include")) / "Python.h").is_file():
+            return "the headers of Python (Python.h) are not installed"
+    asked = os.environ.get(variable, "")
+    is_there = any(map(shutil.which, (asked.split()[:1] if asked else programs)))
+    return "" if is_there else f"no {language} compiler ({programs[0]}) is installed"

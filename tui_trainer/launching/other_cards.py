@@ -8,6 +8,7 @@ from tui_trainer.advice.remedies import make_plan
 from tui_trainer.config.load import LoadedConfig, Request
 from tui_trainer.data.progress import Progress
 from tui_trainer.errors import ConfigError, InputError, name_hint
+from tui_trainer.hardware.diagnosis import ASSUMED
 from tui_trainer.hardware.facts import Hardware, with_cards
 from tui_trainer.hardware.gpu_models import CARDS, Card, plain_name
 from tui_trainer.hardware.probe import probe
@@ -88,7 +89,7 @@ def plans_for(request: Request, cards: Sequence[Card], progress: Progress | None
         needed = dict.fromkeys(library for _, library in loaded.config.libraries)
         assumed = tuple(library for library in needed if here.libraries.get(library, "") is None)
         # torch for a GPU brings triton.
-        there = dict.fromkeys((*assumed, "triton"), "assumed")
+        there = dict.fromkeys((*assumed, "triton"), ASSUMED)
         hardware = replace(hardware, libraries=there | {name: one for name, one in here.libraries.items() if one})
         if facts is None:
             facts = data_facts(loaded, progress)

@@ -41,8 +41,8 @@ class MicroBatch:
     is_idle: bool = False
     documents: Tensor = field(default_factory=lambda: _NONE.long())
     document_labels: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    row_lengths: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
-    """Of a causal model's rows, how much of each is no padding, on the host [B]: before they were laid end to end."""
+    row_lengths: Tensor = field(default_factory=lambda: _NONE.long())
+    """Tokens of each row of a causal model without its padding, int64 [B]; empty where nothing is padded."""
     row_values: Tensor = field(default_factory=lambda: _NONE)
     """What was found out about each prepared row before training, fp32 [samples, width] (`training/row_values.py`)."""
     terms: Mapping[str, Tensor] = field(default_factory=dict)
@@ -70,17 +70,19 @@ class MicroBatch:
         # The same lengths have two names.
         once = cache(change)
         inputs = {name: once(value) if isinstance(value, Tensor) else value for name, value in self.inputs.items()}
-        names = ("labels", "places", "documents", *(("row_values",) if len(self.row_values) else ()))
+        optional = (name for name in ("row_lengths", "row_values") if len(getattr(self, name)))
+        names = ("labels", "places", "documents", *optional)
         changed: dict[str, Any] = {name: once(getattr(self, name)) for name in names}
         return replace(self, inputs=inputs, **changed)
 
 
-def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
-    """A padded batch of rows as tensors on the CPU.
+def micro_batch(batch: Batch, *, by_lengths: bool = False, keeps_padding: bool = False) -> MicroBatch:
+    """Return a padded batch of rows as tensors on the CPU.
 
-    `by_lengths`: the rows laid end to end as one, with where each packed document begins in it, for attention that goes
-    by it. Models that do not hand these lengths down to flash attention have it read the position_ids, which it does
-    for one row only (`_is_packed_sequence` in transformers' modeling_flash_attention_utils.py).
+    `by_lengths`: packed rows become one row of all their documents, without padding unless `keeps_padding`, and with
+    the lengths of the documents, for attention that uses them. Models that do not hand these lengths down to flash
+    attention have it read the position_ids, which it does for one row only (`_is_packed_sequence` in transformers'
+    modeling_flash_attention_utils.py).
     """
     # numpy's operations on arrays of this size take less time than torch's.
     labels, count = batch.labels, len(batch.labels)
@@ -94,25 +96,34 @@ def micro_batch(batch: Batch, *, by_lengths: bool = False) -> MicroBatch:
     else:
         places, documents, counted = np.arange(0), np.arange(count), np.ones(count, dtype=np.int64)
     named = {"input_ids": batch.input_ids, **batch.more}
-    inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     if batch.position_ids is not None:
-        inputs["position_ids"] = torch.from_numpy(batch.position_ids)
-    if by_lengths and batch.document_lengths is not None:
-        inputs = {name: value.view(1, -1) for name, value in inputs.items()} | _lengths(batch.document_lengths)
+        named["position_ids"] = batch.position_ids
+    row_lengths, lengths = batch.row_lengths, batch.document_lengths
+    is_full = row_lengths is None or batch.tokens == batch.input_ids.size
+    if by_lengths and lengths is not None and batch.documents is not None:
+        if not (is_full or keeps_padding):
+            text = np.flatnonzero(batch.documents.ravel() >= 0)
+            named = {name: values.ravel()[text] for name, values in named.items()}
+            places, is_full = np.searchsorted(text, places), True
+            lengths = np.bincount(batch.documents.ravel()[text])
+        named = {name: values.reshape(1, -1) for name, values in named.items()}
+    else:
+        lengths = None
+    inputs: dict[str, Any] = {name: torch.from_numpy(values) for name, values in named.items()}
     return MicroBatch(
-        inputs,
+        inputs if lengths is None else inputs | _lengths(lengths),
         torch.from_numpy(labels),
         torch.from_numpy(places),
         batch.rows,
         batch.tokens,
         documents=torch.from_numpy(documents),
         document_labels=counted,
-        row_lengths=np.zeros(0, dtype=np.int64) if batch.row_lengths is None else batch.row_lengths,
+        row_lengths=_NONE.long() if is_full or row_lengths is None else torch.from_numpy(row_lengths),
         row_values=_NONE if batch.row_values is None else torch.from_numpy(batch.row_values),
     )
 
 
-def _lengths(document_lengths: NDArray[np.int32]) -> dict[str, Any]:
+def _lengths(document_lengths: NDArray[np.integer[Any]]) -> dict[str, Any]:
     """In the words of transformers: running sums from 0, int32 [documents + 1], and the longest."""
     ends = torch.from_numpy(np.concatenate([[0], np.cumsum(document_lengths)]).astype(np.int32))
     longest = int(document_lengths.max())

@@ -68,9 +68,8 @@ class RouterLoss(NamedLoss):
 
 
 def _mask_BT(batch: MicroBatch) -> Tensor | None:
-    """Where there is a token; None where nothing is padded."""
-    if batch.tokens == batch.positions:
+    """Return where there is a token; None if nothing is padded."""
+    lengths_B = batch.row_lengths
+    if not len(lengths_B):
         return None
-    device = batch.inputs["input_ids"].device
-    lengths_B = torch.from_numpy(batch.row_lengths).to(device)
-    return torch.arange(batch.positions // len(lengths_B), device=device) < lengths_B[:, None]
+    return torch.arange(batch.positions // len(lengths_B), device=lengths_B.device) < lengths_B[:, None]

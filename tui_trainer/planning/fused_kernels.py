@@ -9,6 +9,7 @@ from typing import Literal
 from tui_trainer.config.load import LoadedConfig
 from tui_trainer.config.sections import Config
 from tui_trainer.errors import Problem
+from tui_trainer.hardware.diagnosis import lack_of_compiler
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models.shape import ModelShape
@@ -85,8 +86,8 @@ def lack(hardware: Hardware, target: TrainingDevice, shape: ModelShape) -> str:
         return "fused kernels need a GPU, and this run is on the CPU"
     if hardware.libraries.get(LIBRARY) is None:
         return f"{LIBRARY} is not installed"
-    if hardware.libraries.get("triton", "") is None:
-        return "triton is not installed, and fused kernels need it"
+    if missing := lack_of_compiler(hardware.libraries, target.device):
+        return f"{missing}, and fused kernels need it"
     capability = target.gpu.capability if target.gpu else None
     if capability and capability < TENSOR_CORES_FROM:
         return f"fused kernels need compute capability 7.0, and this GPU has {dotted(capability)}"

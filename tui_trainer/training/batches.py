@@ -30,8 +30,8 @@ class Layout(RowLayout):
         return map(self.micro_batch, self.passes(documents))
 
     def micro_batch(self, rows: Pass) -> MicroBatch:
-        """One forward pass."""
-        return micro_batch(self.batch(rows), by_lengths=self.by_lengths)
+        """Return one forward pass. A compiled model would be compiled again for each number of positions."""
+        return micro_batch(self.batch(rows), by_lengths=self.by_lengths, keeps_padding=bool(self.fixed_width))
 
 
 @dataclass(slots=True)

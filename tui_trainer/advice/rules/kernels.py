@@ -7,6 +7,7 @@ from tui_trainer.advice.context import Context
 from tui_trainer.advice.contract import Cause, Verdict, failed, not_applicable, passed, rule, symptom, warned
 from tui_trainer.advice.run_view import RunView
 from tui_trainer.config.sections import is_known_attention
+from tui_trainer.hardware.diagnosis import lack_of_compiler
 from tui_trainer.hardware.gpu_models import TENSOR_CORES_FROM, dotted
 from tui_trainer.models import unsloth
 from tui_trainer.planning.fused_kernels import FUSED_ADAPTERS, KERNELS, LIBRARY, adapters_apart, lack
@@ -102,9 +103,8 @@ def _why_no_compiler(context: Context) -> str:
         return "Unsloth compiles its own layers and cannot be combined with torch.compile"
     if gpu and gpu.capability and gpu.capability < TENSOR_CORES_FROM:
         return f"the compiler supports compute capability 7.0 and newer, and this GPU has {dotted(gpu.capability)}"
-    if gpu and context.hardware.libraries and context.hardware.libraries.get("triton") is None:
-        return "triton is not installed, and the compiler needs it on a GPU"
-    return ""
+    missing = lack_of_compiler(context.hardware.libraries, "cuda") if gpu else ""
+    return f"{missing}, and torch.compile needs it on a GPU" if missing else ""
 
 
 @rule(
