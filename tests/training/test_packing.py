@@ -156,9 +156,18 @@ def assert_attention_by_lengths_keeps_documents_apart(family, kernel, documents)
         torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=0)
         prompt = batch.inputs["input_ids"][:1, :8]
         texts = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        # The second prompt is the end of the first, padded at the left.
+        ids = torch.cat([prompt, torch.cat([torch.zeros_like(prompt[:, :3]), prompt[:, 3:]], 1)])
+        mask = torch.ones_like(ids)
+        mask[1, :3] = 0
+        with varlen.with_masks(model):
+            two = model.generate(ids, attention_mask=mask, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        assert model.config._attn_implementation == varlen.NAME
         varlen.switch_off(model)
         same = model.generate(prompt, max_new_tokens=4, do_sample=False, pad_token_id=0)
+        short = model.generate(prompt[:, 3:], max_new_tokens=4, do_sample=False, pad_token_id=0)
     assert torch.equal(texts, same), "text samples do not need lengths"
+    assert torch.equal(two[:1], same) and torch.equal(two[1:, 3:], short), "prompts of several rows do not see padding"
 
 
 def test_attention_by_lengths_keeps_documents_apart(documents, subtests):

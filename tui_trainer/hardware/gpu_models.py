@@ -136,7 +136,7 @@ _OLDEST_OF_CUDA: dict[int, Version] = {11: (3, 5), 12: (5, 0), 13: (7, 5)}
 # CUDA 12.8 itself compiles for older cards; torch's wheels of it leave them out, and from 2.11 on 7.0 as well.
 _OLDEST_OF_CUDA_12_8: Version = (7, 0)
 _OLDEST_SINCE_TORCH_2_11: Version = (7, 5)
-_BLACKWELL_FROM: Version = (10, 0)
+BLACKWELL_FROM: Version = (10, 0)
 _CUDA_OF_BLACKWELL: Version = (12, 8)
 # Which wheels torch 2.9 and newer come as: 11.x has none, and of 12.x only this one still serves cards before Turing.
 _OLD_CARDS_WHEEL, _NEW_CARDS_WHEEL, _CUDA_13_WHEEL = "cu126", "cu128", "cu130"
@@ -199,7 +199,7 @@ def build_problem(capability: Version, torch_cuda: Version, torch_version: str =
     oldest = _OLDEST_SINCE_TORCH_2_11 if numbers_of(torch_version) >= (2, 11) else _OLDEST_OF_CUDA_12_8
     if torch_cuda >= _CUDA_OF_BLACKWELL and capability < oldest:
         return f"torch for CUDA 12.8 and newer has no kernels below compute capability {dotted(oldest)}"
-    if capability >= _BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
+    if capability >= BLACKWELL_FROM and torch_cuda < _CUDA_OF_BLACKWELL:
         return "this GPU needs CUDA 12.8 or newer"
     return ""
 
@@ -214,7 +214,7 @@ def fitting_wheel(driver_cuda: Version, capability: Version | None) -> str | Non
         return None
     if driver_cuda[0] >= 13 and capability >= _OLDEST_OF_CUDA[13]:
         return _CUDA_13_WHEEL
-    return _NEW_CARDS_WHEEL if capability >= _BLACKWELL_FROM else _OLD_CARDS_WHEEL
+    return _NEW_CARDS_WHEEL if capability >= BLACKWELL_FROM else _OLD_CARDS_WHEEL
 
 
 # Attention kernels that come in packages of their own, and whether they run here. Nothing is imported.

@@ -42,9 +42,11 @@ BF16_GAIN, BF16_HALF_GAIN_WIDTH = 1.9, 140
 # Source: llm-foundry's benchmarking table on H100 (760M 0.349, 1.3B 0.418, 7B 0.464); TinyLlama on A100 reports 0.56
 # at 2048, torchtitan 0.33 to 0.39 for 8B.
 CARD_SHARE, CARD_HALF_SHARE_WIDTH = 0.52, 600
-# How much longer a step takes when each product unpacks its weight from 4 bits. An estimate: torchtune's README has 8B
-# with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA (3B on an A100: 1.02 times).
-UNPACKING_TIMES = 1.28
+# How many times as long a step takes when each matmul unpacks its weight from 4 bits. Estimates: torchtune's README has
+# 8B with 4096 tokens a pass on an RTX 4090 at 3,083 tokens/s with LoRA and 2,413 with QLoRA; on an H100, Surogate
+# reports 10.2 and 9.4 thousand and Unsloth 8.9 and 8.2; torchtune 1.02 times for 3B on an A100.
+UNPACKING_TIMES, UNPACKING_TIMES_ON_LARGE_CARDS = 1.28, 1.085
+_LARGE_CARDS: tuple[Version, ...] = ((8, 0), (9, 0), (10, 0))
 # The share of one core's rate of fp32 matmuls at which matrices with so many rows or columns, the fewer of both, are
 # decomposed, on several cores too (a second one gained nothing): 0.27 at 128, 0.44 at 512. Measured as CPU time on one
 # core (AMD EPYC, torch 2.15): an SVD 0.25 at 128, 0.54 at 512, 0.57 at 1024, a QR 0.15, 0.41, 0.48; products with few
@@ -291,10 +293,14 @@ def usual_share(hidden_size: int, setup: TrainingSetup) -> float:
     """What training steps in a model of this width reach: of the maker's rate on a card, of numpy's fp32 matmuls on a
     CPU. The constants above say how measured."""
     if setup.device == "cuda":
-        share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
-        return share / UNPACKING_TIMES if setup.four_bits else share
+        return CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     share = training_share(hidden_size)
     return share if setup.precision == "fp32" else share * bf16_gain(hidden_size)
+
+
+def unpacking_times(capability: Version | None) -> float:
+    """Return how many times as long a step takes on such a GPU when its frozen weights are in 4 bits."""
+    return UNPACKING_TIMES_ON_LARGE_CARDS if capability in _LARGE_CARDS else UNPACKING_TIMES
 
 
 def compute_rates(
@@ -317,6 +323,8 @@ def compute_rates(
             row_flops=row_flops, usual_share=share, starting_seconds=starts,
             measured=rate / processes, measured_of=of,
         )  # fmt: skip
+    if setup.four_bits:
+        share /= unpacking_times(card.capability if card else None)
     kind = "tf32" if (setup.precision, setup.tf32) == ("fp32", True) else setup.precision
     tried = [record.figures.get("precisions", {}).get(kind, {}) for record in records_of_device(TRIAL, tried_on)]
     measured = tried[-1].get("teraflops") if tried else None
@@ -373,10 +381,11 @@ def _on_card(
         return estimated(None, f"the catalogue {lack}: measure one step first")
     share = CARD_SHARE * hidden_size / (hidden_size + CARD_HALF_SHARE_WIDTH)
     reason = f"{card.title}: {rate / 1e12:.0f} TFLOP/s ({card.source}); {_share_words(share)}"
+    computing = flops / (rate * share)
     if setup.four_bits:
-        times = f"about {UNPACKING_TIMES} times as long (estimate: torchtune's README)"
-        reason += f"; unpacking 4-bit weights makes steps {times}"
-    computing = flops / (rate * usual_share(hidden_size, setup))
+        times = unpacking_times(card.capability)
+        reason += f"; unpacking 4-bit weights makes steps about {times} times as long (estimated)"
+        computing *= times
     if starts > computing:
         reason = f"launch overhead takes longer than computing ({format_seconds(computing)}; {reason})"
     return estimated(max(computing, starts), reason)

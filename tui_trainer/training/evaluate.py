@@ -13,6 +13,7 @@ from tui_trainer.data.preparing.token_rows import Rows, TokenRow, evenly_spaced
 from tui_trainer.losses.micro_batch import MicroBatch
 from tui_trainer.losses.several_parts import NamedLoss, Sums, no_terms
 from tui_trainer.tasks.contract import Scores
+from tui_trainer.training import varlen
 from tui_trainer.training.compiled import uncompiled
 from tui_trainer.training.components import Components
 
@@ -38,6 +39,7 @@ def answering(components: Components, seed: int) -> Iterator[None]:
             components.mixed_precision.autocast(),
             _any_kernels(),
             uncompiled(components.model),
+            varlen.with_masks(components.model),
         ):
             torch.manual_seed(seed)
             yield

@@ -8,7 +8,8 @@ down to its attention is not taken for granted: the probe (`probes.py`) looks at
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import import_module
@@ -81,6 +82,19 @@ def switch_off(model: Any) -> None:
     """From that kernel back to SDPA with a mask of documents; what the user chose stays."""
     if model.config._attn_implementation == NAME:
         model.set_attn_implementation("sdpa")
+
+
+@contextmanager
+def with_masks(model: Any) -> Iterator[None]:
+    """Let attention use masks inside the block, for generation: prompts of several rows are padded at the left, and
+    transformers builds no mask for `NAME`."""
+    is_by_lengths = model.config._attn_implementation == NAME
+    switch_off(model)
+    try:
+        yield
+    finally:
+        if is_by_lengths:
+            model.set_attn_implementation(NAME)
 
 
 def goes_by_lengths(model: Any) -> bool:

@@ -29,7 +29,7 @@ from tui_trainer.errors import ConfigError
 from tui_trainer.methods.tuning_methods import BITSANDBYTES, METHOD_KEY
 from tui_trainer.planning.basis import EVAL_BATCH, Basis
 from tui_trainer.planning.batch_cut import ACCUMULATION, MICRO
-from tui_trainer.planning.duration import UNPACKING_TIMES, recomputed_share
+from tui_trainer.planning.duration import recomputed_share, unpacking_times
 from tui_trainer.planning.fit import largest_micro_batch
 from tui_trainer.planning.plan import CHECKPOINTING
 from tui_trainer.planning.processes import OFFLOAD, STRATEGY
@@ -234,13 +234,13 @@ def four_bits(context: Context) -> Verdict:
     if plan.device != "cuda":
         return not_applicable("4-bit weights need a GPU, and this run is on the CPU")
     weights = sum(part.bytes for part in plan.memory_parts if part.name == "weights")
+    gpu = context.basis.target.gpu
+    times = f"about {unpacking_times(gpu.capability if gpu else None)} times as long"
     if context.config.tuning.in_four_bits:
-        return passed(
-            f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {UNPACKING_TIMES} times as long"
-        )
+        return passed(f"frozen weights are in 4 bits: {format_bytes(weights)}; steps take {times}")
     sentence = f"weights take {format_bytes(weights)} as {plan.weights_dtype.value}"
     if not is_short(context):
-        return passed(f"{sentence}, which fits; in 4 bits each step would take about {UNPACKING_TIMES} times as long")
+        return passed(f"{sentence}, which fits; in 4 bits each step would take {times}")
     free = format_bytes(context.basis.room.budget_bytes)
     try:
         needed = memory_with(context, setup=context.basis.changed({METHOD_KEY: "qlora"}).setup)
