@@ -309,7 +309,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         await super().on_event(event)
 
     def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
-        if meant.name == "jump":
+        if meant.name in ("jump", "command"):
             return not dialog.takes(event.character or event.key)
         return meant.name in _ABOVE_DIALOGS and not event.is_printable
 
@@ -445,6 +445,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} quits; if a run is active, you are asked first",
             "warn",
         )
+
+    def action_command(self) -> None:
+        from tui_trainer.ui.commands import commands_here
+
+        def copy(command: str) -> None:
+            self.copy_to_clipboard(command)
+            self.bench.tell(f"copied: {command}", "good")
+            self.draw()
+
+        rows = [palette.Command(label, command, partial(copy, command)) for label, command in commands_here(self.bench)]
+        self.open(palette.Palette("Copy a command", rows))
 
     def action_theme(self) -> None:
         before = self.theme
