@@ -5,7 +5,6 @@ and what is shown of its result.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import count
@@ -30,16 +29,6 @@ if TYPE_CHECKING:
 
 _NAME: Final = 40
 _SHOWN_LINES: Final = 40
-# The command line of an action: behind its words stand the run, where RUN is named, or the settings.
-_COMMANDS: Final[Mapping[str, str]] = {
-    "app.start": "train", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
-    "config.edit": "plan", "config.preview": "preview", "config.rehearse": "rehearse", "config.tune": "tune",
-    "config.sizes": "tune --effective", "config.switches": "bench train", "checklist.again": "check",
-    "checklist.measure_all": "check --measure all", "train.pause": "ask RUN pause", "train.save": "ask RUN save",
-    "train.evaluate": "ask RUN evaluate", "train.stop": "stop RUN", "train.doctor": "doctor RUN",
-    "train.try_model": "generate RUN", "train.more": "report RUN", "runs.open": "attach RUN",
-    "runs.resume": "resume RUN", "runs.stop": "stop RUN", "runs.delete": "delete RUN", "runs.more": "evaluate RUN",
-}  # fmt: skip
 
 
 def _card(bench: Workbench) -> list[str]:
@@ -327,25 +316,6 @@ class ConfigFileDialog(ChoiceOfPath):
 
     def use(self, value: str) -> None:
         self._bench.app.open_next(ImportedDialog(self._bench, str(at_home(value))))
-
-
-def commands_here(bench: Workbench) -> list[tuple[str, str]]:
-    """Return the label and the command line of what can be done on this screen."""
-    from tui_trainer.measure.config_process import config_options
-
-    if bench.app.dialog and (words := bench.app.dialog.command_words):
-        return [(bench.app.dialog.heading, shlex.join(["tui-trainer", *words]))]
-    found, loaded = [], bench.document.loaded if bench.document else None
-    for action in bench.app.offered_actions:
-        words = _COMMANDS.get(action.id, "").split()
-        if "RUN" in words:
-            run = bench.run.folder if bench.run and action.place == "train" else bench.app.page.folder
-            words[words.index("RUN")] = str(run.root)
-        elif words and words[0] != "diagnose":
-            words = [*words, *config_options(loaded, bench.chosen_gpu)] if loaded else []
-        if words:
-            found.append((action.label, shlex.join(["tui-trainer", *words])))
-    return found
 
 
 def offer_import(bench: Workbench) -> None:
