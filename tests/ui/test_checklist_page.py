@@ -166,7 +166,7 @@ async def test_gains_are_measured_one_at_a_time_and_the_list_stays_usable(progra
 @in_event_loop
 async def test_nothing_is_measured_beside_a_run_or_a_rehearsal_and_a_run_that_begins_ends_it(program):
     async with shown((120, 24)) as screens:
-        await screens.press("2", "d")
+        await screens.press("2", "w")
         await screens.ticks("loading libraries ...")
         await screens.press("escape", "3", "M")
         await screens.shows("measure all: a rehearsal is still running: only one measurement at a time")

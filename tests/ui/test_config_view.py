@@ -68,8 +68,10 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
             in shown
         )
         await press("g")
-        for letters, best in (("=lr", "lr_scheduler_type"), ("=espa", "early_stopping_patience"),
-                              ("=beta2", "adam_beta2"), ("=learn", "learning_rate")):  # fmt: skip
+        for letters, best in (("=lr", "learning_rate"), ("=rank", "r"), ("=context", "max_length"),
+                              ("=bf16", "mixed_precision"), ("=batch_size", "effective_batch_size"),
+                              ("=beta2", "adam_beta2"), ("=slowed", "beta_slow"),
+                              ("=learn", "learning_rate")):  # fmt: skip
             shown = await press(f"/ ctrl+u {letters} enter")
             assert first_row(shown) == best
         assert f"1 of {every}" in shown and "/ learn" in shown
@@ -78,9 +80,9 @@ async def test_a_setting_is_found_by_letters_and_what_is_rarely_changed_or_diffe
         assert "Enter edit" not in await press("/ =qqq enter")
         await press("enter")
         await screens.shows("edit: nothing to do now")
-        await press("escape x")
+        await press("escape +")
         await screens.shows("all settings, including those", f"{every} of {every}", gone="more:")
-        shown = await press("x c")
+        shown = await press("+ o")
         assert "learning_rate" in shown and "max_length" not in shown
 
 

@@ -51,7 +51,7 @@ def wait_for_starts(terminal, count: int) -> None:
 
 def detach(terminal) -> None:
     terminal.wait_for_steps(20)
-    terminal.press("D")
+    terminal.press("&")
     terminal.wait_for("Detach the run?")
     terminal.press("enter")
 

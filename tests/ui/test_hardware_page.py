@@ -144,7 +144,7 @@ async def test_the_last_minutes_stand_below_the_gauges_where_there_is_room(monke
         await screens.resize(120, 35)
         await screens.shows("\u2582\u2582\u2582\u2582", "12.0/64.0 GiB", gone="the last 5 minutes")
         await screens.resize(200, 50)
-        await screens.press("c", "c")
+        await screens.press("space", "space")
         await screens.shows("GPU 1, chosen by you", "\u25b8 1 H200", "GPU 1: the last 5 minutes")
 
 
@@ -204,7 +204,7 @@ async def test_what_was_tried_of_one_card_is_not_shown_of_another_one(monkeypatc
     go_on = Event()
     shows_a_trial(monkeypatch, tried=lambda *_: go_on.wait(1500) and {**GOOD, "problems": []})
     async with shown(MACHINES["eight"], (200, 50)) as screens:
-        await screens.press("m", "c")
+        await screens.press("m", "space")
         go_on.set()
         await screens.settled()
         await screens.shows("m tests speed", gone="benchmarks: measured here")

@@ -142,7 +142,7 @@ def test_capitals_and_a_blank_are_taken_as_terminals_report_them():
 def test_an_own_key_takes_a_key_from_another_action_and_that_is_reported():
     for winner, key, loser in (
         ("config.undo", "r", "config.reset"), ("config.reset", "u", "config.undo"), ("config.undo", "?", "app.help"),
-        ("app.quit", "x", "config.show_all"),
+        ("app.quit", "v", "config.preview"),
     ):  # fmt: skip
         keymap = Keymap({winner: (key,)})
         assert keymap.find("config", key, key).id == winner
@@ -219,8 +219,8 @@ def test_sentences_name_the_key_and_not_the_command(subtests, monkeypatch):
         ("step 3 is saved; `tui-trainer resume a` continues from it", "step 3 is saved; p on Runs continues from it"),
         ("`tui-trainer attach q` shows it, `tui-trainer stop q` ends it", "Enter on Runs shows it, S on Runs ends it"),
         ("run tui-trainer preview to see which tokens", "press v on Config to see which tokens"),
-        ("why: tui-trainer doctor chat", "why: d on Train"),
-        ("run `tui-trainer download a/b`, or copy it", "press D on Config, or copy it"),
+        ("why: tui-trainer doctor chat", "why: H on Train"),
+        ("run `tui-trainer download a/b`, or copy it", "press d on Config, or copy it"),
         ("`tui-trainer tune --effective` measures one", "M on Config measures one"),
         ("run tui-trainer diagnose to see what to install", "press 1 (hardware) to see what to install"),
         # For another terminal, for the shell, the subject of a sentence, and what no key does.

@@ -42,7 +42,7 @@ REHEARSAL = {
 async def test_a_rehearsal_shows_each_part_and_one_key_applies_what_works(program):
     async with open_canned(size=(100, 40)) as screens:
         program.says("a warning of a library", *REHEARSED)
-        await screens.press("2", "d")
+        await screens.press("2", "w")
         await screens.ticks("FAILED: out of memory with 8 rows per pass, but not with 2", "300.0 MiB",
                             "row 18, which begins 'The sheep'", "typical steps ...", "close, keep running")  # fmt: skip
         await screens.press("c")
@@ -63,7 +63,7 @@ async def test_the_end_of_a_command_is_reported_on_other_screens_with_its_reason
         program.says("tui-trainer: data.path is not there")
         for ends, words in (((), "data.path is not there"), (({**REHEARSAL, "is_ready": True, "faults": []},),
                                                              "nothing failed: the run is ready to start")):  # fmt: skip
-            await screens.press("2", "d")
+            await screens.press("2", "w")
             await screens.ticks("data.path is not there ...")
             await screens.press("escape", "1")
             program.end(*ends, code=0 if ends else 2)
@@ -144,7 +144,7 @@ async def test_one_measurement_goes_on_at_a_time_and_none_beside_a_run(program):
         screens.bench.run = CannedRun(trained(60), True)
         await screens.ticks("tune was stopped: a run is training")
         await screens.until(lambda: screens.app.tick() or not screens.bench.tunings.alive)
-        for key in "dmMb":
+        for key in "wmMb":
             await screens.press("escape", key)
             await screens.shows("a run is training; the run and the measurement")
         assert len(program.commands) == 1

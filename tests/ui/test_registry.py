@@ -7,6 +7,7 @@ from itertools import product
 
 from rich.cells import cell_len
 
+from tests.runs.journals import end, run_of, start, steps
 from tests.ui.canned import CannedRun, open_canned, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.dialogs import footer_hints, hints_line
@@ -34,6 +35,38 @@ def test_every_action_has_a_key_of_its_own_that_terminals_pass_on():
     assert len({action.id for action in ACTIONS}) == len(ACTIONS) > 60
 
 
+# Of each letter that several screens have: what it means, and its labels.
+MEANINGS = {
+    "C": "compare runs, or classes: compare, scores",
+    "M": "more than m or the last line has: effective batch, measure all, more",
+    "S": "save, and not just that: save as, stop",
+    "a": "take what is at the end: apply fix, latest steps",
+    "e": "write a text: note, open in $EDITOR",
+    "h": "left: less, read left",
+    "i": "take in from outside: import, install",
+    "j": "down: down, newer",
+    "k": "up: older, up",
+    "l": "right: more, read right",
+    "m": "measure: measure, tune",
+    "o": "order, or only some: changed, open only, sort",
+    "p": "pause and resume, or the list behind the screen: pause, processes, recipes, resume",
+    "r": "again as it is: check again, refresh, reset",
+    "v": "view: metric, preview",
+    "w": "try: rehearse, try the model",
+    "y": "copy: copy, copy path, copy report",
+}  # fmt: skip
+
+
+def test_a_letter_means_the_same_on_every_screen():
+    labels: dict[str, set[str]] = {}
+    for action in ACTIONS:
+        if action.name not in ("first", "last"):
+            for key in filter(str.isalpha, (key for key in action.keys if len(key) == 1)):
+                labels.setdefault(key, set()).add(action.label)
+    several = {key: ", ".join(sorted(found)) for key, found in labels.items() if len(found) > 1}
+    assert several == {key: meaning.partition(": ")[2] for key, meaning in MEANINGS.items()}
+
+
 @in_event_loop
 async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_each_does_something():
     swept = 0
@@ -58,6 +91,21 @@ async def test_last_line_and_commands_offer_what_can_be_done_on_every_page_and_e
                     assert not is_here or callable(getattr(owner, f"action_{action.name}", None)), action.id
                     swept += is_here
     assert swept > 2 * len(ACTIONS)
+
+
+@in_event_loop
+async def test_the_command_behind_a_screen_and_behind_a_box_is_copied(tmp_path):
+    run = run_of(tmp_path / "runs", "chat", start(20), *steps(1, 20), end(20))
+    async with open_canned(size=(100, 30)) as screens:
+        for keys, letters, command in (
+            ("1", "refresh", "tui-trainer diagnose"), ("2", "start", "tui-trainer train --set "),
+            ("3", "check again", "tui-trainer check --set "), ("5", "open", f"tui-trainer attach {run.root}"),
+            ("5M", "open", f"tui-trainer attach {run.root}"),
+        ):  # fmt: skip
+            await screens.press(*keys)
+            await screens.settled()
+            await screens.press("Y", *letters, "enter")
+            await screens.until(lambda command=command: screens.app.clipboard.startswith(command))
 
 
 def test_the_last_line_has_the_help_at_its_end_and_whole_keys_before_it_at_every_width():

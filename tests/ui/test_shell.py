@@ -85,7 +85,7 @@ async def test_every_screen_and_its_questions_work_in_a_small_window():
             assert text.isascii() and "5 Runs" in screens.lines[0] and tab and max(map(len, text.splitlines())) <= 60
         await screens.press("4")
         await screens.shows("step  60 of 500", "ETA", "loss 2.1", "p pause", "S stop")
-        for keys, words in (("S", ("save and stop", "Esc back")), ("D", ("Enter detach", "Esc back")),
+        for keys, words in (("S", ("save and stop", "Esc back")), ("&", ("Enter detach", "Esc back")),
                             ("q", ("d detach", "l close the", "s save, stop", "Esc back"))):  # fmt: skip
             await screens.press(keys)
             await screens.shows(*words)

@@ -190,7 +190,7 @@ async def test_a_model_that_is_not_on_this_machine_is_planned_and_refused_at_the
     async with open_screens(request_of_a_model_elsewhere) as screens:
         assert screens.bench.plan is not None and screens.bench.plan.parameters.value > 80_000_000
         await screens.press("t")
-        await screens.shows("Cannot start yet", "press D on Config")
+        await screens.shows("Cannot start yet", "press d on Config")
         await screens.press("escape")
         # Also by the way that asks nothing.
         starting.start(screens.bench)

@@ -180,7 +180,7 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         losses={}, eval_tokens=10, unit="token", scores={"accuracy of the most frequent class": 0.31}
     )
     async with opened([*trained(148), to_beat], (120, 35)) as screens:
-        await screens.press("c")
+        await screens.press("C")
         await screens.shows("no evaluation of this run has a table")
         screens.bench.run.waiting = (SCORED,)
         screens.app.tick()
@@ -188,10 +188,10 @@ async def test_scores_stand_beside_the_loss_their_table_opens_and_the_end_says_w
         screens.bench.run.waiting = (replace(trained(149)[-1], sums={"margin": 3.5}, counts={"margin": 2}),)
         screens.app.tick()
         await screens.shows("margin 1.750")
-        await screens.press("c")
+        await screens.press("C")
         text = await screens.shows("scores: true class / predicted", "after step 148")
         assert all(f"{n + 1} class {n}" in text for n in range(8))
-        await screens.press("c", "L")
+        await screens.press("C", "L")
         await screens.shows("nothing has been written", gone="true class / predicted")
         await screens.press("L")
         await screens.resize(200, 50)
@@ -212,7 +212,7 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         held = screens.lines[1:-1]
         bench.share, bench.run.waiting = 0.3, (step(250), e.PhaseChanged(phase="paused"))
         app.tick()
-        for key in ("L", "up", "c", "m"):
+        for key in ("L", "up", "C", "z"):
             await screens.press(key)
             await screens.shows("the display is frozen")
         assert screens.lines[1:-1] == held
@@ -244,7 +244,7 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         await screens.shows("zoom 2x")
         await screens.press("0")
         await screens.shows("\u2500\u2500 loss ", gone="zoom")
-        await screens.press("y", "v")
+        await screens.press("Z", "v")
         await screens.shows("\u2500\u2500 learning rate ")
 
         newest = screens.lines[-2]

@@ -66,7 +66,7 @@ def test_keys_change_nothing_that_is_learnt(open_terminal, small_config, tmp_pat
     terminal = open_terminal(path)
     terminal.start_run()
     terminal.wait_for_steps(30)
-    terminal.press("s", "e", "2", "3", "4", "p")
+    terminal.press("s", "E", "2", "3", "4", "p")
     terminal.wait_for("paused")
     terminal.press("p")
     terminal.wait_for("finished", seconds=120)

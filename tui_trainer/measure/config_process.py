@@ -10,6 +10,12 @@ from tui_trainer.launching.command_process import SENTENCE, JsonProcess
 from tui_trainer.measure.rehearsal import lines_of
 
 
+def config_options(loaded: LoadedConfig, gpu: GpuChoice) -> list[str]:
+    """Return the options that give a command this config and this GPU."""
+    settings = [part for setting in as_request(loaded, {}).assignments for part in ("--set", setting)]
+    return [*settings, *([] if gpu is None else ["--gpu", str(gpu)])]
+
+
 class ConfigProcess(JsonProcess):
     """A command about a config. Its result is the JSON object that has `result_key`."""
 
@@ -19,11 +25,9 @@ class ConfigProcess(JsonProcess):
 
     def __init__(self, loaded: LoadedConfig, gpu: GpuChoice, *options: str) -> None:
         """Raises OSError if no process can be started."""
-        settings = [part for setting in as_request(loaded, {}).assignments for part in ("--set", setting)]
-        card = [] if gpu is None else ["--gpu", str(gpu)]
         self.outcomes: dict[str, bool] = {}
         """Whether something worked, by the line that says so."""
-        super().__init__([*self.command, *settings, *options, *card], {})
+        super().__init__([*self.command, *config_options(loaded, gpu), *options], {})
 
     @property
     def patch(self) -> dict[str, Any]:

@@ -213,13 +213,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     @property
     def offered_actions(self) -> list[Action]:
-        actions = [*self.keymap.of(self.page.place), *self.keymap.of("app")]
-        return [action for action in actions if self.is_available(action)]
+        return [action for action in self.page_actions if not self.refusal(action)]
 
-    def is_available(self, action: Action) -> bool:
+    @property
+    def page_actions(self) -> list[Action]:
+        return [*self.keymap.of(self.page.place), *self.keymap.of("app")]
+
+    def refusal(self, action: Action) -> str:
+        """Why an action of this screen or of all screens cannot be done now; empty when it can."""
         if action.id in ("app.start", "app.new"):
-            return not self.bench.run_is_ours_and_alive
-        return action.place == "app" or not self.page.refusal(action)
+            return "a run is active" if self.bench.run_is_ours_and_alive else ""
+        return "" if action.place == "app" else self.page.refusal(action)
 
     def tick(self) -> None:
         """Take in what is new and draw it where it shows: once a second, less often while nobody is there."""
@@ -309,7 +313,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         await super().on_event(event)
 
     def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
-        if meant.name == "jump":
+        if meant.name in ("jump", "command"):
             return not dialog.takes(event.character or event.key)
         return meant.name in _ABOVE_DIALOGS and not event.is_printable
 
@@ -320,7 +324,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def carry_out(self, action_id: str) -> None:
         page, action = self.page, next(one for one in self.keymap.actions if one.id == action_id)
-        if self.is_available(action):
+        if not (refusal := self.refusal(action)):
             if action.name.startswith("go_"):
                 self.bench.go(PLACES[1:].index(action.name.removeprefix("go_")))
             else:
@@ -329,7 +333,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             self.bench.refuse_second_run()
         elif "escape" not in action.keys:
             # Escape that finds nothing to end needs no answer.
-            self.bench.tell(f"{action.label}: {self.page.refusal(action)}", "dim")
+            self.bench.tell(f"{action.label}: {refusal}", "dim")
         if page is self.page:
             self.draw()
         else:
@@ -445,6 +449,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             f"Ctrl+C stops nothing here: {self.key_of('app.quit')} quits; if a run is active, you are asked first",
             "warn",
         )
+
+    def action_command(self) -> None:
+        self.open(palette.Palette("Copy a command", palette.command_lines(self)))
 
     def action_theme(self) -> None:
         before = self.theme

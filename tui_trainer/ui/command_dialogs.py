@@ -62,6 +62,10 @@ class CommandDialog(Dialog):
         return self.command.asks if isinstance(self.command, Tool) else None
 
     @property
+    def command_words(self) -> Sequence[str]:  # type: ignore[override]
+        return self.command.arguments if isinstance(self.command, Tool) else ()
+
+    @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         process = self.command.process
         if process is not None and process.alive:

@@ -124,6 +124,8 @@ class Dialog(HasGlyphs, ModalScreen[None], inherit_bindings=False):
     keys: Sequence[tuple[str, str]] = (("escape", "close"),)
     """What the last line says: `(key, what it does)`."""
     is_closed = False
+    command_words: Sequence[str] = ()
+    """Arguments of the program for what is done here."""
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:

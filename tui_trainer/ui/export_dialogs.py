@@ -99,6 +99,11 @@ class ExportDialog(Dialog):
         return process and (process.alive, seconds, process.part, process.progress, process.is_cancelled)
 
     @property
+    def command_words(self) -> Sequence[str]:  # type: ignore[override]
+        form = self._list.chosen
+        return ["export", str(next(iter(form)).root), "--to", _choice(form).name] if form else []
+
+    @property
     def keys(self) -> Sequence[tuple[str, str]]:  # type: ignore[override]
         if self._process is not None and self._process.alive:
             return (("c", "cancel the export"), ("up down", "choose"), ("escape", "close, keep exporting"))

@@ -232,7 +232,7 @@ class Tool(OwnProcess["JsonProcess"]):
         done: Callable[[dict[str, Any]], str] = lambda _: "",
     ) -> None:  # fmt: skip
         super().__init__(bench, what, measures=measures)
-        self._arguments, self._yes, self._done = tuple(arguments), tuple(yes), done
+        self.arguments, self._yes, self._done = tuple(arguments), tuple(yes), done
         self._agreed = not yes
 
     @property
@@ -247,7 +247,7 @@ class Tool(OwnProcess["JsonProcess"]):
 
         def make() -> JsonProcess:
             self._agreed = not self._yes or self.asks is not None
-            return JsonProcess([*self._arguments, *(self._yes if self._agreed else ())], {})
+            return JsonProcess([*self.arguments, *(self._yes if self._agreed else ())], {})
 
         return self._begin(make)
 

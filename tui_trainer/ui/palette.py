@@ -1,26 +1,27 @@
-"""The list of what can be done: some letters of its name find it, Enter does it.
+"""The list of what can be done: some words of its name find it, Enter does it.
 
 Not Textual's palette: keys that come faster than it opens, fills and closes end the application (8.2: a page key before
 its list was drawn, Enter and a click at once, a letter before Escape)."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from rich.cells import cell_len
 from textual.events import Key
-from textual.fuzzy import FuzzySearch
 
 from tui_trainer.errors import ConfigError
 from tui_trainer.lines.guides import guides, sections
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import SearchDialog
 from tui_trainer.ui.keymap import PLACES, TITLES, Action, key_sign
-from tui_trainer.ui.spans import Line, beside, fit, paragraph
+from tui_trainer.ui.search import match
+from tui_trainer.ui.spans import Line, Role, beside, fit, paragraph
 from tui_trainer.ui.widgets.lists import LineList
 
 if TYPE_CHECKING:
@@ -28,11 +29,21 @@ if TYPE_CHECKING:
     from tui_trainer.runs.folder import RunFolder
 
 _NAME_CELLS = 44
-# What is done here comes before what has as good a name elsewhere.
-_ELSEWHERE = 0.9
 # They need something chosen by eye on their screen.
 _MOVES = ("up", "down", "page_up", "page_down", "first", "last", "clear", "cancel", "older", "newer")
 _READING = "runs for the palette"
+# The command line that does what an action of the screens does.
+_COMMANDS: Final = {
+    "app.start": "train SETTINGS", "hardware.look_again": "diagnose", "hardware.try_out": "diagnose --try",
+    "config.edit": "plan SETTINGS", "config.preview": "preview SETTINGS", "config.rehearse": "rehearse SETTINGS",
+    "config.tune": "tune SETTINGS", "config.sizes": "tune --effective SETTINGS",
+    "config.switches": "bench train SETTINGS", "checklist.again": "check SETTINGS",
+    "checklist.measure_all": "check --measure all SETTINGS", "train.pause": "ask RUN pause",
+    "train.save": "ask RUN save", "train.evaluate": "ask RUN evaluate", "train.stop": "stop RUN",
+    "train.doctor": "doctor RUN", "train.try_model": "generate RUN", "train.more": "report RUN",
+    "runs.open": "attach RUN", "runs.resume": "resume RUN", "runs.stop": "stop RUN", "runs.delete": "delete RUN",
+    "runs.more": "evaluate RUN",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +51,7 @@ class Command:
     """`name` is what letters are looked for in, `note` and `help` stand beside it. Texts were made safe before.
 
     `show` is done while it is the chosen one, to see what it would be like. What is of `elsewhere` is found by letters
-    only, behind what has as good a name here; `text` has further words by which it is found.
+    only; `text` has further words by which it is found. With a `refusal` it is shown, and cannot be done now.
     """
 
     name: str
@@ -50,28 +61,21 @@ class Command:
     show: Callable[[], object] | None = None
     elsewhere: bool = False
     text: str = ""
+    refusal: str = ""
 
 
 Hit = tuple[Command, Sequence[int]]
 """A command, and the places of the letters in its name."""
 
 
-def found(commands: Iterable[Command], letters: str, search: FuzzySearch) -> list[Hit]:
-    """Those whose name has the letters in their order, the best first, with the places of the letters; then those
-    whose help has the words. Without letters all of them, as they come."""
-    letters = letters.strip()
-    if not letters:
+def found(commands: Iterable[Command], letters: str) -> list[Hit]:
+    """Return the commands that match, the best first, and of equal ones the one that comes first; without letters
+    those of this screen as they come."""
+    if not letters.strip():
         return [(one, ()) for one in commands if not one.elsewhere]
-    named, helping = list[tuple[float, Command, Sequence[int]]](), list[Hit]()
-    for one in commands:
-        # Every way to find letters is tried: a long name is not looked through for a sentence.
-        score, places = search.match(letters, one.name) if len(letters) <= len(one.name) else (0.0, ())
-        if score > 0:
-            named.append((score * (_ELSEWHERE if one.elsewhere else 1), one, places))
-        elif letters.casefold() in f"{one.help} {one.text}".casefold():
-            helping.append((one, ()))
-    named.sort(key=lambda hit: -hit[0])
-    return [(one, places) for _, one, places in named] + helping
+    hits = [(hit, one) for one in commands if (hit := match(letters, one.name, f"{one.help} {one.text}"))]
+    hits.sort(key=lambda pair: pair[0].rank)
+    return [(one, hit.places) for hit, one in hits]
 
 
 class Palette(SearchDialog[Hit]):
@@ -81,11 +85,10 @@ class Palette(SearchDialog[Hit]):
         """Show the commands. `back` is called if the palette is closed without one."""
         super().__init__()
         self.heading, self._commands, self._back = heading, commands, back
-        self._search = FuzzySearch()
-        self.list.show(found(commands, "", self._search))
+        self.list.show(found(commands, ""))
 
     def narrow(self) -> None:
-        self.list.show(found(self._commands, self.field.value, self._search), self.list.place)
+        self.list.show(found(self._commands, self.field.value), self.list.place)
 
     def on_line_list_chosen(self, message: LineList.Chosen) -> None:
         # One click takes it.
@@ -107,9 +110,15 @@ class Palette(SearchDialog[Hit]):
 
     def row(self, row: Hit, width: int) -> Line:
         command, letters = row
-        name: Line = [(letter, "accent" if at in letters else "text") for at, letter in enumerate(command.name)]
+        usual: Role = "dim" if command.refusal else "text"
+        name: Line = [(letter, "accent" if at in letters else usual) for at, letter in enumerate(command.name)]
         gap = " " * max(min(_NAME_CELLS, (width + 1) // 2) - cell_len(command.name), 2)
-        line: Line = [(f"{self._mark_of(command)} ", "text"), *name, (gap, "text"), (command.help, "dim")]
+        line: Line = [
+            (f"{self._mark_of(command)} ", "text"),
+            *name,
+            (gap, "text"),
+            (command.refusal or command.help, "dim"),
+        ]
         room = width - cell_len(command.note) - 2
         return beside(fit(line, room, self.glyphs.ellipsis), [(f" {command.note} ", "key")], width)
 
@@ -118,7 +127,8 @@ class Palette(SearchDialog[Hit]):
         return ""
 
     def about(self, width: int, _: int) -> list[Line]:
-        return paragraph(self.chosen.help, width) if self.chosen else []
+        now = f" Not possible now: {self.chosen.refusal}." if self.chosen and self.chosen.refusal else ""
+        return paragraph(self.chosen.help + now, width) if self.chosen else []
 
     def on_choice(self) -> None:
         if self.chosen and self.chosen.show:
@@ -196,10 +206,10 @@ class MarkingPalette(Palette):
             self._take_names(names)
 
 
-def _command(app: Any, action: Action, do: Callable[[], object], *, elsewhere: bool = False) -> Command:
+def _command(app: Any, action: Action, do: Callable[[], object], refusal: str | None = None) -> Command:
     keys = " ".join(key_sign(key, ascii_only=app.bench.glyphs.ascii) for key in action.keys)
     name = f"{TITLES[action.place]}: {action.label}"
-    return Command(name, action.help, do, keys or "no key", elsewhere=elsewhere)
+    return Command(name, action.help, do, keys or "no key", elsewhere=refusal is not None, refusal=refusal or "")
 
 
 def actions_here(app: Any) -> list[Command]:
@@ -213,7 +223,12 @@ def all_commands(app: Any) -> list[Command]:
     """What is done here, what the other screens do, settings, recipes, pages of guides and themes."""
     here = app.page.place
     others = [
-        _command(app, action, partial(app.do_on, place, partial(app.carry_out, action.id)), elsewhere=True)
+        _command(app, action, partial(app.call_next, app.carry_out, action.id), refusal)
+        for action in app.page_actions
+        if (refusal := app.refusal(action)) and action.name not in _MOVES
+    ]
+    others += [
+        _command(app, action, partial(app.do_on, place, partial(app.carry_out, action.id)), "")
         for place in PLACES[1:]
         if place != here
         for action in app.keymap.of(place)
@@ -282,6 +297,33 @@ def theme_commands(app: Any, *, shows: bool = False) -> list[Command]:
         note = "now" if name == app.theme else ""
         commands.append(Command(name, about, take, note, show=take if shows else None))
     return commands
+
+
+def command_lines(app: Any) -> list[Command]:
+    """Return the command lines for what can be done in the dialog on top, or else on this screen, to copy them."""
+    from tui_trainer.measure.config_process import config_options
+
+    bench, dialog = app.bench, app.dialog
+    settings = config_options(loaded, bench.chosen_gpu) if (loaded := bench.document and bench.document.loaded) else []
+    lines: list[tuple[str, list[str]]] = [(dialog.heading, list(dialog.command_words))] if dialog else []
+    if not (lines and lines[0][1]):
+        lines = [(action.label, _COMMANDS.get(action.id, "").split()) for action in app.offered_actions]
+    found = []
+    for label, words in lines:
+        if words[-1:] == ["SETTINGS"]:
+            words = [*words[:-1], *settings] if settings else []
+        elif "RUN" in words:
+            run = app.page.folder if app.page.place == "runs" else bench.run.folder
+            words = [str(run.root) if word == "RUN" else word for word in words]
+        if words:
+            line = shlex.join(["tui-trainer", *words])
+            found.append(Command(label, one_line(line), partial(_copy, app, line)))
+    return found
+
+
+def _copy(app: Any, line: str) -> None:
+    app.copy_to_clipboard(line)
+    app.bench.tell(f"copied (OSC 52): {one_line(line)}", "good")
 
 
 def add_runs(app: Any, palette: Palette) -> None:

@@ -133,7 +133,7 @@ class Curves(Pane):
 class CompareDialog(Dialog):
     heading = "Compare"
     keys = (
-        ("v", "metric"), ("V", "second"), ("x", "axis"), ("y", "log"),
+        ("v", "metric"), ("V", "second"), ("x", "axis"), ("Z", "log"),
         ("up down", "scroll"), ("?", "help"), ("escape", "close"),
     )  # fmt: skip
     app: Any
@@ -216,7 +216,7 @@ class CompareDialog(Dialog):
         elif key == "x":
             for chart in charts:
                 chart.unit = next_of(list(_FIELDS), chart.unit)
-        elif key == "y":
+        elif character == "Z":
             for chart in charts:
                 chart.is_log = not chart.is_log
         self._show_curves()

@@ -5,7 +5,6 @@ Methods that change something return a sentence for the message line where there
 """
 
 import os
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -30,13 +29,10 @@ from tui_trainer.config.load import all_settings
 from tui_trainer.errors import Problem
 from tui_trainer.planning.unread_settings import unread_settings
 from tui_trainer.terminal.safe_text import one_line
+from tui_trainer.ui.search import IN_TEXT, match
 from tui_trainer.ui.widgets.settings_table import ListRow
 
-# Letters in order, anywhere: shown only where nothing fits better.
-LOOSE = 1000
 _EDIT_IT = "press Enter to edit it"
-# Nothing that belongs to a word stands before it.
-_WORD = r"(?<![^\W_])"
 
 
 @cache
@@ -264,26 +260,31 @@ class ConfigModel:
 def table_rows(
     document: ConfigDocument, wanted: frozenset[str], unread: Mapping[str, str], query: str
 ) -> list[ListRow]:
-    """The wanted settings under their headings; with a query only those that match, the best group and row first."""
-    matches = {key: match for key in wanted if (match := match_of(query, all_settings()[key]))}
-    best = min((rank for rank, _ in matches.values()), default=0)
-    found: list[tuple[int, list[ListRow]]] = []
+    """The wanted settings under their headings; with a query only those that match, the best group and row first.
+    Descriptions are searched where no name matches."""
+    known = all_settings()
+    matches = {key: hit for key in wanted if (hit := match(query, key, known[key].help))}
+    best = min((hit.rank for hit in matches.values()), default=(0,))[0]
+    found: list[tuple[tuple[int, bool, bool], list[ListRow]]] = []
     for _, title, settings in groups():
-        shown = [one for one in settings if one.key in matches and (matches[one.key][0] < LOOSE or best >= LOOSE)]
-        shown.sort(key=lambda one: matches[one.key][0])
+        shown = [
+            one for one in settings if one.key in matches and (matches[one.key].rank[0] < IN_TEXT or best >= IN_TEXT)
+        ]
+        shown.sort(key=lambda one: matches[one.key].rank)
         if shown:
-            rows = [_row(document, one, matches[one.key][1], one.key in unread) for one in shown]
-            found.append((matches[shown[0].key][0], [ListRow(name=title), *rows]))
+            rows = [_row(document, one, matches[one.key].places, one.key in unread) for one in shown]
+            found.append((matches[shown[0].key].rank, [ListRow(name=title), *rows]))
     found.sort(key=lambda pair: pair[0])
     return [row for _, rows in found for row in rows]
 
 
-def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], is_unread: bool) -> ListRow:
+def _row(document: ConfigDocument, setting: Setting, places: tuple[int, ...], is_unread: bool) -> ListRow:
+    begin = len(setting.key) - len(setting.name)
     value, changed = document.value(setting.key), document.is_changed(setting.key)
     found = document.loaded.columns.get(setting.key, value) if document.loaded else value
     text = value_text(setting, value) if found == value else f"{one_line(found)} (found)"
     return ListRow(
-        key=setting.key, name=setting.name, value=text, matched=matched, is_changed=changed,
+        key=setting.key, name=setting.name, value=text, matched=tuple(at - begin for at in places), is_changed=changed,
         preset=display_text(setting, document.preset_value(setting.key)) if changed else "",
         has_problem=bool(document.problems_of(setting.key)), is_advanced=setting.advanced or is_unread,
         is_placeholder=value in ("", EMPTY, "auto"),
@@ -292,38 +293,3 @@ def _row(document: ConfigDocument, setting: Setting, matched: tuple[int, ...], i
 
 def value_text(setting: Setting, value: object) -> str:
     return f"{display_text(setting, value)} {unit_text(setting, value)}".rstrip()
-
-
-def match_of(query: str, setting: Setting) -> tuple[int, tuple[int, ...]] | None:
-    """How well a query fits (0 is best) and which letters of the name it found; None when it does not fit.
-
-    Best is the beginning of the name, then the beginning of a word in it, any part of it, a part of the whole key, what
-    the help begins with (`lora` finds r, whose help is `LoRA: ...`), beginnings of words (`lr` finds learning_rate),
-    and from LOOSE on letters in order anywhere in the name.
-    """
-    if not query:
-        return 0, ()
-    query = query.lower().replace(" ", "_")
-    name, key = setting.name.lower(), setting.key.lower()
-    place = name.find(query)
-    if place >= 0:
-        word = place == 0 or name[place - 1] == "_"
-        return (0 if place == 0 else 1 if word else 2), tuple(range(place, place + len(query)))
-    if query in key:
-        start = key.index(query) - (len(key) - len(name))
-        return 3, tuple(at for at in range(start, start + len(query)) if at >= 0)
-    if setting.help.lower().startswith(f"{query}:"):
-        return 4, ()
-    if (letters := _in_order(query, name, at_words=True)) is not None:
-        return 10 + letters[-1] - letters[0], letters
-    if (letters := _in_order(query, name, at_words=False)) is not None:
-        return LOOSE + letters[-1] - letters[0], letters
-    return None
-
-
-def _in_order(query: str, text: str, *, at_words: bool) -> tuple[int, ...] | None:
-    """Places of the letters one after the other; `at_words`: each begins a word or follows the one before it."""
-    begin, between = (rf".*?{_WORD}", rf"(?:|.*?{_WORD})") if at_words else (".*?", ".*?")
-    letters = between.join(f"({re.escape(letter)})" for letter in query)
-    found = re.match(begin + letters, text) if len(query) <= len(text) else None
-    return tuple(found.start(place) for place in range(1, len(query) + 1)) if found else None

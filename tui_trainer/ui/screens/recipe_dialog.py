@@ -18,6 +18,7 @@ from tui_trainer.tasks import find_task, task_names
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.dialogs import Dialog, SearchDialog
 from tui_trainer.ui.screens.config_model import name_cells, settings_count
+from tui_trainer.ui.search import match
 from tui_trainer.ui.spans import Line, Role, pad, paragraph, title_rule
 from tui_trainer.ui.widgets.lists import MARK_CELLS, VI_KEYS
 from tui_trainer.ui.widgets.settings_table import preset_cells, shortened, value_cells
@@ -124,8 +125,8 @@ class RecipeDialog(SearchDialog[str | Profile]):
         by_task = {name: list[Profile]() for name in task_names()}
         for recipe in self._recipes.values():
             task = self._task_of(recipe)
-            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}".lower()
-            if all(word in text for word in self.field.value.lower().split()):
+            text = f"{recipe.name} {recipe.title} {task} {find_task(task).title}"
+            if match(self.field.value, text):
                 by_task[task].append(recipe)
         for recipes in by_task.values():
             recipes.sort(key=lambda one: bool(self.misfit(one.name)))

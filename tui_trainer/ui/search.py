@@ -1,0 +1,67 @@
+"""One ranking for the palette and for the filters of settings and recipes."""
+
+import re
+from typing import Final, NamedTuple
+
+# Other words for an action, by its label, and for a setting, by its key. They count as words of its name.
+SYNONYMS: Final = {
+    "copy command": "cli, shell", "delete": "remove", "doctor": "slow, bottleneck",
+    "export": "gguf, onnx, int8, merge, convert, ollama, llama.cpp", "help": "keys, manual", "open": "attach",
+    "more": "evaluate, predict, publish, upload, report", "mouse": "select text", "new run": "own data",
+    "processes": "kill, nvidia-smi", "quit": "exit, leave", "rehearse": "dry run", "resume": "continue",
+    "save screen": "screenshot, picture", "stop": "cancel, abort", "theme": "dark, light, colours, colors",
+    "try the model": "generate, chat, prompt, sample", "undo": "revert", "checkpoint.save_total_limit": "disk space",
+    "data.max_length": "context, context length, sequence length, cutoff", "data.path": "dataset",
+    "dataloader.num_workers": "threads", "evaluation.early_stopping_patience": "overfitting",
+    "logging.report_to": "wandb, tensorboard, mlflow, trackio, tracker", "model.model_name_or_path": "base model",
+    "model.attn_implementation": "flash attention, sdpa", "training.gradient_accumulation_steps": "ga, accumulate",
+    "training.gradient_checkpointing": "activation checkpointing", "training.learning_rate": "lr",
+    "training.lr_scheduler_type": "schedule, cosine", "training.max_grad_norm": "gradient clipping",
+    "training.mixed_precision": "precision, bf16, fp16, half, amp", "training.num_train_epochs": "epochs, passes",
+    "training.optim": "optimizer, adamw", "training.per_device_train_batch_size": "micro-batch",
+    "training.weight_decay": "wd", "tuning.method": "lora, qlora, peft", "tuning.r": "rank, lora rank, lora r",
+}  # fmt: skip
+IN_TEXT: Final = 3
+"""The rank from which on words were found in the description only."""
+_BEGIN, _END = r"(?<![^\W_])", r"(?![^\W_])"
+
+
+class Match(NamedTuple):
+    """How well words fit, the smallest rank first, and the places of their letters in the name."""
+
+    rank: tuple[int, bool, bool]
+    places: tuple[int, ...]
+
+
+def match(query: str, name: str, text: str = "") -> Match | None:
+    """Return how well a name, or else its description, has all words of the query; None where it lacks one.
+
+    Best are whole words of the name, then beginnings of words, then parts of it, then whole words and beginnings of
+    words of the description. Of equal ones the best is the query itself, then a name that has its words together.
+    """
+    words = _words(query) or query.lower().split()
+    tail = name.rpartition(": ")[2]
+    phrases = [tail, tail.rpartition(".")[2], *SYNONYMS.get(tail, "").split(", ")]
+    names = ", ".join([name, *phrases[2:]]).lower()
+    found = [hit for word in words if (hit := _find(re.escape(word), names, text.lower()))]
+    if len(found) < len(words):
+        return None
+    is_apart = not re.search(r"[\W_]+".join(map(re.escape, words)), names)
+    places = tuple(place for _, span in found for place in range(*span) if place < len(name))
+    rank = max((rank for rank, _ in found), default=0)
+    return Match((rank, words not in map(_words, phrases), is_apart), places)
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\W_]+", text.lower())
+
+
+def _find(word: str, names: str, text: str) -> tuple[int, tuple[int, int]] | None:
+    """Return the rank of a word, and where it begins and ends in the names."""
+    for rank, pattern in enumerate((f"{_BEGIN}{word}{_END}", _BEGIN + word, word)):
+        if found := re.search(pattern, names):
+            return rank, found.span()
+    for rank, pattern in enumerate((f"{_BEGIN}{word}{_END}", _BEGIN + word), IN_TEXT):
+        if re.search(pattern, text):
+            return rank, (0, 0)
+    return None
