@@ -298,7 +298,6 @@ def test_a_run_is_named_after_its_data_model_and_time_and_names_are_unique(tmp_p
             assert len(set(names)) == 4
 
 
-
 def test_a_resume_is_refused_if_the_weights_of_the_model_folder_changed(tiny_run, tmp_path):
     model = save_tiny_model(tmp_path / "llama", "llama")
     changes = {"model.init": "pretrained", "model.model_name_or_path": model, "profile": "finetune", "tuning.r": 2}

@@ -43,7 +43,7 @@ from tui_trainer.ui.screens.runs_view import (
     run_titles,
     summary,
 )
-from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.spans import Line, beside, paragraph
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
@@ -108,7 +108,7 @@ def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJou
 
 class RunsPage(FilteredPage, ListPage):
     place = "runs"
-    filter_words = "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
+    filter_words = "words model: data: task: state: #tag loss<1.5 accuracy>0.8 size_gib>10"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
     table: LineList
@@ -151,6 +151,7 @@ class RunsPage(FilteredPage, ListPage):
             with Container(id="list"):
                 yield self.table
                 yield self._filter
+                yield Pane(self._wrong, id="wrong")
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
                 yield self.chart
@@ -203,6 +204,9 @@ class RunsPage(FilteredPage, ListPage):
         work = partial(look_at, one, self.model.found or (), journal)
         self.bench.background.do(_LOOKING, work, looked, _LOOKING)
 
+    def _wrong(self, width: int, _: int) -> list[Line]:
+        return paragraph(self.model.problem, width, "bad") if self.model.problem else []
+
     def _differences(self, width: int, _: int) -> list[Line]:
         one, chosen = self.model.chosen, self._chosen_run
         if not self.is_wide or one is None or not one.is_run:
@@ -215,7 +219,7 @@ class RunsPage(FilteredPage, ListPage):
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
-        return detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+        return detail_lines(chosen, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self.table.seen_places, len(self.model.shown)
