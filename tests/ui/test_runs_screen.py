@@ -156,6 +156,23 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.shows("interrupted", "of 100", "4 Train interrupted")
 
 
+@in_event_loop
+async def test_a_filter_that_asks_for_nothing_known_and_a_state_folder_that_is_a_file_are_named(runs, private_home):
+    run_of(runs, "reviews-tiny-bert-1647", start(100), *steps(1, 20), held_out(10, 4.0, accuracy=0.5))
+    async with opened() as screens:
+        await screens.press("/", *"acuracy>0.2")
+        await screens.shows("no run has 'acuracy'", "score, size_gib, steps, accuracy", "1 matching")
+        await screens.press("ctrl+u", *"accuracy>0.6")
+        await screens.shows("no matching runs", gone="Names: loss")
+        await screens.press("ctrl+u", *"foo:bar")
+        await screens.shows("Use model: data: task: state: #tag", "reviews-tiny-bert-1647")
+    shutil.rmtree(runs)
+    private_home.rename(private_home.with_name("before"))
+    private_home.write_text("a file")
+    async with opened() as screens:
+        await screens.shows("folder;", "TUI_TRAINER_HOME", gone="no runs yet")
+
+
 @pytest.mark.full
 @in_event_loop
 async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_read_is_refused(runs):

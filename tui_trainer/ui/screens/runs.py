@@ -23,6 +23,7 @@ from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, diffe
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
 from tui_trainer.runs.overview import Overviews, RunOverview
+from tui_trainer.runs.registry import list_problem
 from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
@@ -246,8 +247,13 @@ class RunsPage(FilteredPage, ListPage):
         if self.is_shown:
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
-            overviews = self._overviews
-            self.bench.background.do(_READING, lambda: overviews.read(map(Path, folders)), self._found)
+
+            def read() -> list[RunOverview]:
+                found = self._overviews.read(map(Path, folders))
+                self.model.without_list = "" if found else str(list_problem() or "")
+                return found
+
+            self.bench.background.do(_READING, read, self._found)
 
     def _found(self, found: list[RunOverview]) -> None:
         if found != self.model.found:
