@@ -44,10 +44,9 @@ _STATE_ROLES: Final[dict[str, Role]] = {
     "training": "accent", "preparing": "accent", "paused": "warn", "interrupted": "warn", "failed": "bad",
     "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
-_CURVE: Final = "curve"
-# Before a name stands the pointer, or the letter of a mark. Names that take a larger share of the list are cut before a
-# column is left out.
-_POINTER_CELLS, _LABEL_CELLS, _SHARE_OF_NAMES = 2, 11, 0.4
+_NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
+# Names that take a larger share of the list are cut before a column is left out.
+_SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +55,9 @@ class Column:
 
     title: str
     cells: int
-    """Most cells: texts on the left side may need fewer."""
+    """Most cells: texts on the left side may need fewer, and the name has what is left."""
     rank: int
-    """Where not all columns fit, those of the smallest ranks are shown. The name has what is left."""
+    """Where not all columns fit, those of the smallest ranks are shown."""
     order: Callable[[RunOverview], Any] | None
     text: Callable[[RunOverview, str, int, Glyphs], str]
     falls: bool = False
@@ -82,18 +81,15 @@ def _model_words(one: RunOverview) -> str:
     return one_line(one.came_from.rpartition(" > ")[2]) or short_name(one.model)
 
 
-def _data_words(one: RunOverview) -> str:
-    return short_name(one.data.partition(",")[0])
-
-
 # fmt: off
 COLUMNS: Final = {column.title: column for column in (
+    Column(_NAME, 64, 0, attrgetter("name"), lambda one, *_: one.name),
     Column("tags", 12, 3, attrgetter("tags"), lambda one, *_: tag_words(one.tags), role=lambda _: "accent"),
     Column("state", 13, 0, attrgetter("status_words"), lambda one, *_: one.status_words, role=_state_role),
     Column("done", 4, 1, attrgetter("share_done"),
            lambda one, *_: "" if one.share_done is None else f"{int(100 * one.share_done)}%",
            falls=True, is_right=True),
-    Column(_CURVE, 6, 4, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
+    Column(_CURVE, _CURVE_CELLS[-1], 4, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
            role=lambda _: "chart_smooth"),
     Column("loss", 7, 10, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True, of_runs=True),
     Column("held out", 8, 2, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss),
@@ -101,7 +97,7 @@ COLUMNS: Final = {column.title: column for column in (
     Column("score", 18, 7, _score, lambda one, *_: one.score, falls=True),
     Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
            falls=True, is_right=True, of_runs=True, role=lambda _: "warn"),
-    Column("data", 14, 5, _data_words, lambda one, *_: _data_words(one)),
+    Column("data", 14, 5, attrgetter("data"), lambda one, *_: short_name(one.data.partition(",")[0])),
     Column("model", 18, 6, _model_words, lambda one, *_: _model_words(one)),
     Column("task", 23, 13, attrgetter("task"), lambda one, *_: one.task),
     Column("began", 16, 12, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
@@ -112,10 +108,7 @@ COLUMNS: Final = {column.title: column for column in (
            lambda one, *_: "" if one.size_bytes is None else format_bytes(one.size_bytes), falls=True, is_right=True),
 )}
 # fmt: on
-_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
-    "run": attrgetter("name"),
-    **{title: column.order for title, column in COLUMNS.items() if column.order},
-}  # fmt: skip
+_ORDERS: Final = {title: column.order for title, column in COLUMNS.items() if column.order}
 _Condition = Callable[[RunOverview], bool]
 _COMPARISON: Final = re.compile(r"([^<>=]+)(<=|>=|<|>)(-?(?:\d+\.?\d*|\.\d+))")
 _SIGNS: Final = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
@@ -157,14 +150,14 @@ class RunsModel:
     without_list: str = ""
     """Why no list of runs can be kept."""
     _cells: dict[str, int] = field(default_factory=dict)
-    """Of each column that says anything, and of the names."""
+    """Of each column that says anything."""
 
     def take(self, found: Sequence[RunOverview]) -> None:
         """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
         self.found = found
         listed = {one.path for one in found if one.is_run}
         self.marked = [path for path in self.marked if path in listed]
-        self._cells = {"run": max((cell_len(one_line(one.name)) for one in found), default=0)}
+        self._cells = {}
         for title, column in COLUMNS.items():
             shown = (one for one in found if one.is_run or not column.of_runs)
             texts = (column.text(one, "age", column.cells, UNICODE).strip() for one in shown)
@@ -210,7 +203,7 @@ class RunsModel:
 
     def sort_by_next(self, width: int) -> None:
         self.is_reversed = False
-        self.sort_by(next_of(["", "run", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
+        self.sort_by(next_of(["", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
 
     def choose(self, place: int) -> None:
         self.place = max(min(place, len(self.shown) - 1), 0)
@@ -245,17 +238,20 @@ class RunsModel:
         return glyphs.pointer if path == self.path else " "
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Titles and cells. A curve is wider where all names are whole."""
-        room = width - _POINTER_CELLS - min(self._cells.get("run", 0), int(width * _SHARE_OF_NAMES))
-        shown = list[str]()
+        """Return titles and cells. The curve is wider where all names are whole."""
+        cells = {_NAME: min(self._cells.get(_NAME, 0), int(width * _SHARE_OF_NAMES))}
+        room = width - cells[_NAME] - 2
         for column in sorted(COLUMNS.values(), key=attrgetter("rank")):
-            taken = self._cells.get(column.title, 0) + 1
-            if 1 < taken <= room:
-                shown.append(column.title)
-                room -= taken
-        times = next((times for times in (4, 2) if room >= COLUMNS[_CURVE].cells * (times - 1)), 1)
-        wider = {_CURVE: COLUMNS[_CURVE].cells * times}
-        return [(title, cells) for title, cells in (self._cells | wider).items() if title in shown]
+            wanted = self._cells.get(column.title, 0)
+            if column.title != _NAME and 0 < wanted < room:
+                cells[column.title] = wanted
+                room -= wanted + 1
+        if _CURVE in cells:
+            room += cells[_CURVE]
+            room -= (wider := next(size for size in _CURVE_CELLS if size <= room))
+            cells[_CURVE] = wider
+        cells[_NAME] += room
+        return [(title, cells[title]) for title in COLUMNS if title in cells]
 
 
 def _is_known(value: object) -> bool:
@@ -311,40 +307,34 @@ def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
     """Return the titles of the columns, with the direction where the runs are sorted by one."""
-    columns, titles = model.columns(width), list[tuple[str, Span]]()
-    for title, cells in [("run", _name_cells(width, columns) + 1), *columns]:
-        is_sorted = title == model.order
-        text = ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
-        text = f" {text}" if title == "run" else text.rjust(cells + 1) if COLUMNS[title].is_right else text
-        titles.append((title, (pad(text, cells + 1), "bold" if is_sorted else "dim")))
+    titles = list[tuple[str, Span]]()
+    for title, cells in model.columns(width):
+        is_sorted, lead = title == model.order, " " * (title == _NAME)
+        text = lead + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
+        text = text.rjust(cells + 1) if COLUMNS[title].is_right else text
+        titles.append((title, (pad(text, cells + 1 + len(lead)), "bold" if is_sorted else "dim")))
     return titles
 
 
 def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
     """Return the row of a run in the columns of the list."""
-    one, columns = model.shown[place], model.columns(width)
+    one = model.shown[place]
     usual: Role = "text" if one.is_run else "dim"
-    cells, age = _name_cells(width, columns), age_words(one, now)
-    name = pad(cut_inside(one_line(one.name), cells, glyphs), cells)
-    line: Line = [(f"{model.sign(one.path, glyphs)} {name}", usual)]
-    for title, size in columns:
+    age, line = age_words(one, now), [(model.sign(one.path, glyphs), usual)]
+    for title, size in model.columns(width):
         column = COLUMNS[title]
         text = one_line(column.text(one, age, size, glyphs)) if one.is_run or not column.of_runs else ""
-        role = column.role(one) if column.role else usual
         text = text.rjust(size) if column.is_right else cut_inside(text, size, glyphs)
+        role = column.role(one) if column.role else usual
         line += [(" ", "text"), *fit([(text, role)], size, glyphs.ellipsis)]
     return cursor_line(line) if place == model.place else line
-
-
-def _name_cells(width: int, columns: Sequence[tuple[str, int]]) -> int:
-    return width - _POINTER_CELLS - sum(cells + 1 for _, cells in columns)
 
 
 def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
     """Return what is known of a run: a fact on each line, or as many as fit where the list is not `is_wide`."""
     state: Line = [(f" {one.status_words} ", _state_role(one))]
     state += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
-    name = cut_inside(one_line(one.name), max(width - 3 - width_of(state), 12), glyphs)
+    name = cut_inside(one_line(one.name), max(width - 4 - width_of(state), 12), glyphs)
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += paragraph(one.note, width, "bold") if one.note else []
@@ -365,13 +355,12 @@ def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
     """Return what is known of a run in words, by labels."""
     if not one.is_run:
         return {"folder": _EXPLANATIONS[one.status], "size": format_bytes(one.size_bytes)}
-    kept = one.stopped_early or one.kept_step is not None
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
     facts = {
         "task": one.task,
         "data": one_line(one.data),
         "model": one_line(one.came_from or one.model) or "from scratch",
-        "ended" if kept else "steps": one.ending if kept else steps_words(one),
+        "steps": steps_words(one),
         "epoch": "" if one.epoch is None else f"{one.epoch:.2f}",
         "loss": f"{loss_words(one.loss)}, held out {loss_words(one.eval_loss)}",
         "best": "" if one.best is None else f"{plain(one.metric)} {number(one.best)}",
