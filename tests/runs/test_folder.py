@@ -11,7 +11,7 @@ from tui_trainer.runs.folder import RunFolder, check_name, check_target, write_a
 
 BAD_NAMES = [
     "", ".", "..", "../x", "x/../../y", "/etc", "a/b", ".hidden", "-flag", "a\0b", "x" * 65, "x" * 300, "a b", "a\n",
-    "ü", "~root", "a\\b", "\x1b[2J",
+    "\u8d70" * 80, "\U00020000" * 64, "a\u200db", "\u0301a", "a\ud800", "~root", "a\\b", "\x1b[2J",
 ]  # fmt: skip
 
 
@@ -36,7 +36,8 @@ def test_a_name_that_leaves_the_folder_or_could_be_misread_is_refused(tmp_path, 
 
 
 def test_an_ordinary_name_is_accepted(tmp_path):
-    for name in ("a", "qwen-0.5b_2026.11.20", "0", "x" * 64):
+    scripts = ("\u00fc", "\u8d70\u308b", "\ud55c\uae00_1", "\u0939\u093f\u0928\u094d\u0926\u0940")
+    for name in ("a", "qwen-0.5b_2026.11.20", "0", "x" * 64, *scripts):
         assert check_name(name) is None
         assert RunFolder.create(tmp_path, name).root == tmp_path.resolve() / name
 

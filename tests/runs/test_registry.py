@@ -6,9 +6,19 @@ import stat
 
 import pytest
 
+from tui_trainer.cli import main
 from tui_trainer.errors import FolderError
 from tui_trainer.runs.folder import RunFolder
-from tui_trainer.runs.registry import find_run, forget, known_runs, listed_roots, move, remember, state_folder
+from tui_trainer.runs.registry import (
+    find_run,
+    forget,
+    known_runs,
+    list_problem,
+    listed_roots,
+    move,
+    remember,
+    state_folder,
+)
 
 
 @pytest.fixture
@@ -65,13 +75,23 @@ def test_the_index_is_private_and_compacted(tmp_path, home):
     assert stat.S_IMODE(home.stat().st_mode) == 0o700
 
 
-def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home):
+def test_an_unwritable_state_folder_is_reported_and_stops_nothing(tmp_path, home, monkeypatch, capsys):
     folder = RunFolder.create(tmp_path / "runs", "a")
     home.write_text("a file where the folder should be")
     assert "cannot write the list of runs" in remember(folder.root).message
     assert forget(folder.root) is not None
     assert known_runs() == []
     assert find_run("runs/a") == folder
+    for place, words in ((home, "it is not a folder"), (home / "inside", "it is not a folder")):
+        monkeypatch.setenv("TUI_TRAINER_HOME", str(place))
+        assert words in list_problem().message and "TUI_TRAINER_HOME" in list_problem().hint
+        with pytest.raises(FolderError, match="cannot hold the list of runs"):
+            find_run("last")
+        assert main(["runs"]) == 2 and words in capsys.readouterr().err
+    monkeypatch.setenv("TUI_TRAINER_HOME", str(tmp_path / "not" / "there"))
+    assert list_problem() is None and main(["runs"]) == 0
+    monkeypatch.setattr(os, "access", lambda path, mode: not mode & os.W_OK)
+    assert "it is not writable" in list_problem().message
 
 
 def test_a_run_is_found_by_path_name_prefix_or_last(tmp_path):

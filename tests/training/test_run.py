@@ -3,7 +3,6 @@
 import json
 import math
 import re
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.runs.journals import read_all
 from tests.tiny_models import save_tiny_model
 from tests.training.finished_runs import of_kind
-from tui_trainer.config.load import Request
+from tui_trainer.config.load import Request, load
 from tui_trainer.data.preparing.token_rows import Rows
 from tui_trainer.errors import EXIT_BAD_INPUT, EXIT_DONE, EXIT_FAILED
 from tui_trainer.launching.carry_out import carry_out
@@ -33,6 +32,7 @@ from tui_trainer.runs.events import (
     StepDone,
     TextSampled,
 )
+from tui_trainer.runs.folder import RunFolder
 from tui_trainer.runs.state import fold
 from tui_trainer.training import checkpoint
 from tui_trainer.training.checkpoint_folder import steps_saved
@@ -276,14 +276,26 @@ def test_a_run_whose_folder_becomes_unreadable_fails_with_the_reason(tiny_run, m
     assert of_kind(folder, RunFailed)[0].log_path is None
 
 
-def test_names_of_runs_that_start_in_the_same_second_are_unique(tmp_path):
-    loaded = SimpleNamespace(recipe=None, config=SimpleNamespace(task=SimpleNamespace(type="char_lm")))
-    names = []
-    for _ in range(4):
-        names.append(free_name(tmp_path, loaded))
-        (tmp_path / names[-1]).mkdir()
-    assert len(set(names)) == 4
-    assert all(re.fullmatch(r"char_lm-\d{8}-\d{6}(_[234])?", name) for name in names), names
+def test_a_run_is_named_after_its_data_model_and_time_and_names_are_unique(tmp_path, subtests):
+    for start, recipe, path, model in (
+        ("reviews-tiny-bert", "finetune", "/data/reviews.csv.gz", "/models/tiny-bert/"),
+        ("imdb-Qwen2.5-1.5B", "finetune", "stanfordnlp/imdb", "Qwen/Qwen2.5-1.5B"),
+        ("quickstart", "quickstart", "", ""),
+        ("my-notes-1-char-lm", "char-lm", "/home/ada/my notes (1)/", ""),
+        ("\u8d70\u308b-first-1647", "finetune", "\u8d70\u308b.jsonl, b.csv", "/runs/first-1647/model"),
+        ("jsonl-bert", "finetune", "*.jsonl", "bert"),
+        ("x" * 24 + "-" + "\U00020000" * 24, "finetune", "x" * 70, "\U00020000" * 70),
+    ):
+        with subtests.test(start):
+            written = {"data.path": path, "model.model_name_or_path": model}
+            settings = tuple(f"{key}={value}" for key, value in written.items() if value)
+            loaded = load(Request(profile=recipe, assignments=settings), lambda _: (None, ""))
+            names = []
+            for _ in range(4):
+                names.append(free_name(tmp_path, loaded))
+                RunFolder.create(tmp_path, names[-1])
+            assert all(re.fullmatch(re.escape(start) + r"-\d{4}(-[23])?", name) for name in names[:3]), names
+            assert len(set(names)) == 4
 
 
 def test_a_resume_is_refused_if_the_weights_of_the_model_folder_changed(tiny_run, tmp_path):

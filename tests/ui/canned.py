@@ -89,7 +89,7 @@ PLANNED_TIMES = {
 def trained(steps: int, total: int = 500, device: str = "cpu", **more) -> list[e.Event]:
     """The journal of a run that has done so many steps."""
     events: list[e.Event] = [
-        e.RunStarted(name="quickstart-20261120-180238", task="char_lm", device=device, pid=1, total_steps=total),
+        e.RunStarted(name="quickstart-1802", task="char_lm", device=device, pid=1, total_steps=total),
         e.PhaseChanged(phase="preparing"),
         e.DataPrepared(from_cache=False, rows=2626, eval_rows=292, tokens=336_000, eval_tokens=37_000, documents=45,
                        eval_documents=12, vocabulary=106, seconds=0.162),
@@ -137,7 +137,7 @@ class CannedRun(WatchedRun):
     is_ours = True
 
     def __init__(self, events: list[e.Event], alive: bool) -> None:
-        super().__init__(RunFolder(Path("/data/runs/quickstart-20261120-180238")))
+        super().__init__(RunFolder(Path("/data/runs/quickstart-1802")))
         self.alive = alive
         for event in events:
             self.state.apply(event)
@@ -240,7 +240,8 @@ def made_up(name: str, status: str, step: int, loss: float | None, **more) -> Ru
     curve = tuple(loss + 3 * math.exp(-n / 4) for n in range(24)) if loss else ()
     about = RunOverview(
         name=name, path=_FOLDER / name, status=status, task="char_lm", step=step, total_steps=500, epoch=step / 165,
-        loss=loss, loss_curve=curve, eval_loss=loss and loss + 0.1, best=loss and loss + 0.1,
+        data="sample:python-reference" * bool(loss), loss_curve=curve,
+        loss=loss, eval_loss=loss and loss + 0.1, best=loss and loss + 0.1,
         started_at="2026-11-20T18:02:38.000Z", last_event_at="2026-11-20T18:04:00.000Z", size_bytes=35 * MIB,
         freed_bytes=34 * MIB,
     )  # fmt: skip
@@ -248,14 +249,15 @@ def made_up(name: str, status: str, step: int, loss: float | None, **more) -> Ru
 
 
 RUNS = [
-    made_up("chat-20261120-182700", "training", 210, 1.92, alive=True, task="chat", model="Qwen/Qwen2.5-0.5B",
-            last_event_at="2026-11-20T18:29:59.500Z"),
-    made_up("quickstart-20261120-180238", "finished", 500, 1.42, out_of_memory_events=2),
-    made_up("quickstart-20261119-091522", "interrupted", 120, 1.71, last_event_at="2026-11-19T09:17:00.000Z"),
-    made_up("topics-bert-20261118-220103", "finished", 300, 0.31, task="sequence_classification",
+    made_up("help-Qwen2.5-0.5B-1827", "training", 210, 1.92, alive=True, task="chat", model="Qwen/Qwen2.5-0.5B",
+            data="/data/help.jsonl", last_event_at="2026-11-20T18:29:59.500Z"),
+    made_up("quickstart-1802", "finished", 500, 1.42, out_of_memory_events=2),
+    made_up("quickstart-0915", "interrupted", 120, 1.71, last_event_at="2026-11-19T09:17:00.000Z"),
+    made_up("topics-bert-base-uncased-2201", "finished", 300, 0.31, task="sequence_classification",
             model="google-bert/bert-base-uncased", scores={"accuracy": 0.913, "macro_f1": 0.901}, total_steps=300,
-            metric="accuracy", best=0.916, last_event_at="2026-11-18T22:40:00.000Z", size_bytes=1340 * MIB),
-    made_up("too-far-20261117-101010", "failed", 17, math.nan, loss_curve=(4.1, math.nan), eval_loss=None, best=None,
+            data="/data/topics.csv", metric="accuracy", best=0.916, size_bytes=1340 * MIB,
+            last_event_at="2026-11-18T22:40:00.000Z"),
+    made_up("too-far-1010", "failed", 17, math.nan, loss_curve=(4.1, math.nan), eval_loss=None, best=None,
             last_event_at="2026-11-17T10:11:00.000Z"),
     made_up("elsewhere-20261116-000000", "stopped", 250, 1.5, last_event_at="2027-01-01T00:00:00.000Z"),
     made_up("old", "half deleted", 0, None, path=_FOLDER / ".deleting-old", total_steps=0),

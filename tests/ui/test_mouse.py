@@ -161,4 +161,4 @@ async def test_a_terminal_that_is_not_looked_at_is_reported_once_when_a_run_ende
             app.tick()
             app.tick()
         told = [text for text in written if text.startswith("\x1b]9;")]
-        assert told == ["\x1b]9;quickstart-20261120-180238: training\x07"], "once, and only where nobody looks"
+        assert told == ["\x1b]9;quickstart-1802: training\x07"], "once, and only where nobody looks"

@@ -92,7 +92,7 @@ async def test_a_csv_and_a_model_come_to_the_question_before_the_start_with_few_
         await screens.press("enter")
         await screens.shows("2 of 2: the model", "./my-bert", FROM_SCRATCH, "task sequence_classification", "steps")
         await screens.press("enter")
-        await screens.shows("Start finetune?", "sequence_classification", "my-bert", "Enter start")
+        await screens.shows("Start reviews-my-bert?", "sequence_classification", "my-bert", "Enter start")
         own = screens.bench.document.own_values()
         assert own["data.path"] == "reviews.csv" and own["model.model_name_or_path"] == "./my-bert"
         await screens.press("escape", "2", "u")
@@ -168,7 +168,7 @@ async def test_columns_that_were_not_found_or_are_others_are_chosen_before_the_s
         await screens.press("ctrl+t", "right", "right", "enter")
         await screens.shows("columns: text text, label kind", "short 0", gone="body of review 0")
         await screens.press("enter")
-        await screens.shows("Start finetune?")
+        await screens.shows("Start many-my-bert?")
         own = screens.bench.document.own_values()
         assert (own["data.text_column"], own["data.label_column"]) == ("text", "kind")
         await screens.press("escape", "2", "u")

@@ -29,6 +29,13 @@ def keys_of(keymap: Keymap, id: str) -> tuple[str, ...]:
     return action.keys
 
 
+def test_the_keys_of_tui_trainer_home_come_before_those_of_the_settings_folder(private_home):
+    assert written('"config.undo" = "z"').problems == [] and keys_file().parent != private_home
+    private_home.mkdir(exist_ok=True)
+    (private_home / "keys.toml").write_text('"config.undo" = "Z"')
+    assert keys_file().parent == private_home and keys_of(load_keymap(), "config.undo") == ("Z",)
+
+
 @asynccontextmanager
 async def opened(keymap: Keymap, page: str):
     """The screens with these keys, on the page that a key shows."""

@@ -51,7 +51,7 @@ async def _trained(request: Request, *, saves: bool) -> Path:
         await screens.shows("Press t to start", "tiny-llama, LoRA r 4: 4.1 k of 30.9 k parameters (13 %) are trainable")
         await screens.press("t")
         await screens.shows(
-            "Start finetune?",
+            "Start notes-tiny-llama?",
             "3, each with 4 rows",
             "tiny-llama",
             "LoRA r 4: 4.1 k of 30.9 k parameters (13 %) are trainable",

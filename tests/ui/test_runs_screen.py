@@ -22,7 +22,7 @@ from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.registry import forget, known_runs, listed_roots
 from tui_trainer.ui.screens import runs as runs_module
 from tui_trainer.ui.screens.runs import refusal
-from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines
+from tui_trainer.ui.screens.runs_view import COLUMNS, RunsModel, detail_lines, run_row
 from tui_trainer.ui.spans import ASCII, UNICODE, text_of
 
 
@@ -78,7 +78,7 @@ async def test_every_kind_of_folder_is_listed_for_what_it_is_and_what_is_left_of
         await screens.shows("3 here")
         assert not (runs / ".deleting-half").exists()
         await screens.press("/", *"gone", "enter", "D")
-        await screens.shows("only removed from the list")
+        await screens.shows("Only removed from the list")
         await screens.press("D")
         await screens.until(lambda: runs / "gone" not in listed_roots())
         assert known_runs()[-1].name == "whole"
@@ -156,6 +156,23 @@ async def test_runs_are_chosen_by_mouse_found_by_letters_and_their_path_is_copie
         await screens.shows("interrupted", "of 100", "4 Train interrupted")
 
 
+@in_event_loop
+async def test_a_filter_that_asks_for_nothing_known_and_a_state_folder_that_is_a_file_are_named(runs, private_home):
+    run_of(runs, "reviews-tiny-bert-1647", start(100), *steps(1, 20), held_out(10, 4.0, accuracy=0.5))
+    async with opened() as screens:
+        await screens.press("/", *"acuracy>0.2")
+        await screens.shows("no run has 'acuracy'", "score, size_gib, steps, accuracy", "1 matching")
+        await screens.press("ctrl+u", *"accuracy>0.6")
+        await screens.shows("no matching runs", gone="Names: loss")
+        await screens.press("ctrl+u", *"foo:bar")
+        await screens.shows("Use model: data: task: state: #tag", "reviews-tiny-bert-1647")
+    shutil.rmtree(runs)
+    private_home.rename(private_home.with_name("before"))
+    private_home.write_text("a file")
+    async with opened() as screens:
+        await screens.shows("folder;", "TUI_TRAINER_HOME", gone="no runs yet")
+
+
 @pytest.mark.full
 @in_event_loop
 async def test_no_more_than_six_runs_are_compared_and_a_config_that_cannot_be_read_is_refused(runs):
@@ -226,9 +243,9 @@ def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
     model.take(RUNS)
     newest_first = names_of(model)
     model.sort_by("loss")
-    assert names_of(model) == ["topics", "quickstart", "elsewhere", "quickstart", "chat", "too"]
+    assert names_of(model) == ["topics", "quickstart", "elsewhere", "quickstart", "help", "too"]
     model.sort_by("loss")
-    assert names_of(model) == ["chat", "quickstart", "elsewhere", "quickstart", "topics", "too"]
+    assert names_of(model) == ["help", "quickstart", "elsewhere", "quickstart", "topics", "too"]
     model.sort_by("size")
     assert names_of(model)[0] == "topics" and model.shown[-1].size_bytes is None
     model.choose(2)
@@ -238,31 +255,61 @@ def test_runs_are_sorted_by_a_column_and_what_has_no_value_comes_last():
     for _ in range(20):
         model.sort_by_next(200)
         titles.append(model.order)
-    assert {"", "run", "loss", "held out", "began", "size", "task", "model"} <= set(titles)
+    assert {"", "run", "loss", "held out", "began", "size", "task", "model", "data"} <= set(titles)
     while model.order:
         model.sort_by_next(200)
     assert names_of(model) == newest_first
 
 
-def test_the_name_keeps_its_room_at_every_width():
-    for tags in ((), ("baseline",)):
-        model, seen = RunsModel(found=[replace(RUNS[0], tags=tags)]), set()
-        for width in range(60, 230):
-            columns = model.columns(width)
-            assert width - 2 - sum(cells + 1 for _, cells in columns) >= 16, width
-            seen |= {title for title, _ in columns}
-        assert seen == COLUMNS.keys() - ({"tags"} if not tags else set())
+def test_a_name_is_whole_while_there_is_room_and_what_no_run_has_takes_none(subtests):
+    name = "a-rather-long-name-of-some-data-tiny-bert-1647"
+    long, model = replace(RUNS[1], name=name), RunsModel()
+    model.take([RUNS[0], RUNS[3], long])
+    for width in range(60, 230):
+        with subtests.test(str(width)):
+            columns = dict(model.columns(width))
+            room = columns["run"]
+            assert width - 1 == sum(cells + 1 for cells in columns.values()) and "tags" not in columns
+            assert room >= min(len(name), int(width * 0.4))
+            for place in range(3):
+                line = text_of([run_row(model, place, runs_module._now(), width, UNICODE)])
+                assert (model.shown[place].name in line) == (room >= len(model.shown[place].name)), line
+                assert " a-rather" in line or place < 2
+    assert dict(model.columns(230)).keys() == COLUMNS.keys() - {"tags"}
+    model.take([replace(one, tags=("baseline",), model="", scores={}) for one in model.found])
+    assert {"tags", "data"} < dict(model.columns(230)).keys() <= COLUMNS.keys() - {"model", "score"}
 
 
-def test_the_filter_takes_numbers():
-    for words, found in (
-        ("loss<1.5", ["quickstart", "topics"]), ("loss>1.5 quickstart", ["quickstart"]), ("score>0.9", ["topics"]),
-        ("score>0.92", []), ("size_gib>1", ["topics"]), ("task:chat", ["chat"]), ("steps<20", ["too"]), ("loss<", []),
+def test_data_and_model_of_a_run_are_short_and_a_state_has_the_colour_of_its_kind():
+    model = RunsModel()
+    model.take(RUNS)
+    rows = [run_row(model, place, runs_module._now(), 134, UNICODE) for place in range(1, 6)]
+    assert "topics         bert-base-uncased" in text_of(rows[2:3]) and "python-re\u2026ence" in text_of(rows[:1])
+    roles = {text.strip(): role for row in rows for text, role in row}
+    states = {"finished": "good", "interrupted": "warn", "failed": "bad", "stopped": "warn"}
+    assert states.items() <= roles.items()
+
+
+def test_the_filter_takes_words_fields_tags_and_every_metric_and_names_them_where_one_is_wrong(subtests):
+    model = RunsModel()
+    model.take(RUNS)
+    for words, found, problem in (
+        ("loss<1.5", ["quickstart", "topics"], ""), ("loss>1.5 quickstart", ["quickstart"], ""),
+        ("score>0.9", ["topics"], ""), ("score>0.92", [], ""), ("size_gib>1", ["topics"], ""),
+        ("task:chat", ["help"], ""), ("steps<20", ["too"], ""), ("accuracy>=0.913", ["topics"], ""),
+        ("macro_F1<0.5", [], ""), ("model:BERT", ["topics"], ""), ("data:topics", ["topics"], ""),
+        ("state:running", ["help"], ""), ("state:fin", ["quickstart", "topics"], ""),
+        ("f1>0.05 topics", ["topics"], "no run has 'f1'. Write, for example, loss<1.5. Names: loss, held_out, score, "
+         "size_gib, steps, accuracy, macro_f1"),
+        ("chat foo:bar", ["help"], "'foo:' is unknown. Use model: data: task: state: #tag, or words without a colon"),
+        ("loss<<1 chat", ["help"], "'loss<<1' is not a comparison."), ("loss< chat", ["help"], "'loss<' is not"),
+        ("loss=1 chat", ["help"], "'loss=1' is not"),
     ):  # fmt: skip
-        model = RunsModel()
-        model.take(RUNS)
-        model.narrow(words)
-        assert names_of(model) == found, words
+        with subtests.test(words):
+            model.narrow(words)
+            assert (
+                names_of(model) == found and model.problem.startswith(problem) and bool(problem) == bool(model.problem)
+            )
 
 
 @pytest.mark.full
@@ -401,7 +448,7 @@ def test_what_deleting_frees_is_said_where_it_is_not_all_of_a_run():
     def size_of(freed_bytes):
         one = replace(RUNS[1], size_bytes=35 << 20, freed_bytes=freed_bytes)
         lines = text_of(detail_lines(one, runs_module._now(), 200, UNICODE))
-        return lines.partition(" ago, ")[2].partition("\n")[0]
+        return lines.partition("size       ")[2].partition("\n")[0]
 
     assert size_of(35 << 20) == size_of(None) == "35.0 MiB"
     assert size_of(34 << 20) == "35.0 MiB (deleting it frees 34.0 MiB)"

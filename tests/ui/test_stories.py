@@ -135,7 +135,7 @@ async def test_story_train(small, tmp_path):
         await screens.press("4")
         await screens.shows("Press t to start")
         await screens.press("t")
-        await screens.shows("Start char_lm?", "memory", "disk", "CPU", "Enter start")
+        await screens.shows("Start data-char_lm?", "memory", "disk", "CPU", "Enter start")
         await screens.press("enter")
         await screens.shows("training", "of 1,000,000", "tokens/s", "ETA", "S stop")
         await screens.press("p")

@@ -106,12 +106,15 @@ def runs(as_json: AsJson = False) -> None:
 
     from tui_trainer.lines import plan_and_events as lines
     from tui_trainer.runs.overview import Overviews
+    from tui_trainer.runs.registry import list_problem
 
     overviews = Overviews()
     for one in overviews.read():
         overviews.measure(one.path)
     # Runs that somebody removed by hand are no longer on this disk.
     found = [one for one in overviews.read() if one.status != "gone"]
+    if not found and (problem := list_problem()):
+        raise FolderError(problem)
     if as_json:
         print_json([asdict(one) for one in found])
     elif not found:

@@ -625,7 +625,7 @@ class OutputSection(SettingsSection):
     runs_dir: Annotated[str, Form('a folder, such as "./runs"', _check_folder)] = option("./runs", completes="folder")
     """The folder that holds the run folders."""
     name: str = option("")
-    """Name of the run and its folder; empty: RECIPE-DATE-TIME."""
+    """Name of the run and its folder; empty: DATA-MODEL-TIME."""
 
 
 class Config(SettingsSection):

@@ -4,6 +4,7 @@ They are kept in configs, plans and journals, all of which are UTF-8: a path tha
 """
 
 import os
+import re
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
@@ -54,6 +55,15 @@ def is_here(path: str) -> bool:
         return Path(path).expanduser().exists()
     except (OSError, RuntimeError, ValueError):
         return False
+
+
+def short_name(path: str) -> str:
+    """Return the last part of a path or of a name on the hub, without its ending: `reviews` of `data/reviews.csv.gz`.
+
+    The folder `model` of a run has the name of the run.
+    """
+    names = re.split(r"[/:]", path.rstrip("/").removesuffix("/model"))
+    return re.sub(r"(?<=\w)(\.[A-Za-z]\w{0,7})+$", "", names[-1])
 
 
 def nearest_path(path: str, *, folders_only: bool = False) -> str:

@@ -4,14 +4,18 @@ import os
 import re
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 
 from tui_trainer.config.load import LoadedConfig, Request, load
+from tui_trainer.config.mixture import paths_in
 from tui_trainer.config.paths import with_absolute_paths
 from tui_trainer.config.save import to_toml
+from tui_trainer.config.sections import DATA_KEY, MODEL_KEY
 from tui_trainer.data.sources.resolved import ResolvedData
-from tui_trainer.errors import ConfigError, FolderError, Problem
+from tui_trainer.errors import ConfigError, Problem
 from tui_trainer.exporting.trained_model import model_again
+from tui_trainer.files.local_paths import short_name
 from tui_trainer.hardware.diagnosis import GpuChoice
 from tui_trainer.hardware.facts import Hardware
 from tui_trainer.hardware.probe import probe, with_memory_now
@@ -33,6 +37,9 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.tasks import find_task
 from tui_trainer.terminal.safe_text import shell_word
+
+# The time and a number behind two of them still fit into a name, in any script.
+_MOST_OF_A_PART = 24
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -162,12 +169,18 @@ def open_again(
     )  # fmt: skip
 
 
+def name_start(loaded: LoadedConfig) -> str:
+    """Return what the name of a run says before its time: data and model, or the recipe whose own data it trains on."""
+    config, words = loaded.config, [loaded.recipe.name if loaded.recipe else loaded.config.task.type]
+    if any(loaded.origin(key).by_user for key in (DATA_KEY, MODEL_KEY)):
+        data = short_name(paths_in(config.data.path)[0])
+        words = [data, short_name(config.model.model_name_or_path) or words[0]]
+    parts = ("".join("-" if check_name(f"a{sign}") else sign for sign in word)[:_MOST_OF_A_PART] for word in words)
+    return "-".join(filter(None, (re.sub("-{2,}", "-", part).strip("-._") for part in parts))) or "run"
+
+
 def free_name(runs_dir: Path, loaded: LoadedConfig) -> str:
-    """RECIPE-DATE-TIME, with a number behind it when two runs start in the same second."""
-    start = loaded.recipe.name if loaded.recipe else loaded.config.task.type
-    start = re.sub(r"[^A-Za-z0-9._-]", "-", start).lstrip("._-")[:40] or "run"
-    first = f"{start}-{datetime.now():%Y%m%d-%H%M%S}"
-    for name in (first, *(f"{first}_{number}" for number in range(2, 1000))):
-        if not os.path.lexists(runs_dir / name):
-            return name
-    raise FolderError(f"too many runs were started in {runs_dir} in this second: start this one again")
+    """Return DATA-MODEL-HHMM, followed by a number if a run has that name already."""
+    first = f"{name_start(loaded)}-{datetime.now():%H%M}"
+    names = chain([first], (f"{first}-{number}" for number in count(2)))
+    return next(name for name in names if not os.path.lexists(runs_dir / name))

@@ -24,7 +24,8 @@ from tui_trainer.units import MIB
 
 MARKER: Final = ".tui-trainer"
 _MARKER_TEXT: Final = b"A run of tui-trainer. This file allows `tui-trainer` to remove what it made here.\n"
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+# Deleting a run puts a word before its name, and names of files have up to 255 bytes.
+_NAME_CHARACTERS, _NAME_BYTES = 64, 230
 _NAME_RULE: Final = "use up to 64 letters, digits, dots, hyphens and underscores, the first a letter or a digit"
 _FILES: Final = (
     MARKER,
@@ -184,8 +185,10 @@ def _files_in(folder: str | Path, *, is_own: bool | None = None) -> Iterator[tup
 
 
 def check_name(name: str) -> Problem | None:
-    """What is wrong with the name of a run, or None."""
-    if _NAME.fullmatch(name):
+    """Return what is wrong with the name of a run, or None. Letters may be of any script."""
+    # An identifier consists of letters, marks on them, digits and underscores.
+    is_plain = name[:1].isalnum() and f"a{re.sub('[.-]', '', name)}".isidentifier()
+    if is_plain and len(name) <= _NAME_CHARACTERS and len(name.encode()) <= _NAME_BYTES:
         return None
     return Problem(message=f"{one_line(name, 80)!r} cannot be the name of a run", key="output.name", hint=_NAME_RULE)
 

@@ -140,7 +140,8 @@ class FileLock:
             try:
                 fd = os.open(self.path, flags, 0o600)
             except OSError as error:
-                raise FolderError(f"cannot be locked: {system_reason(error)}", where=str(self.path)) from error
+                reason = f"cannot create a file in {one_line(str(self.path.parent))}: {system_reason(error)}"
+                raise FolderError(reason, where=one_line(str(self.about))) from error
             if not _flock_now(fd):
                 holder = _read_owner(fd)
                 os.close(fd)

@@ -46,7 +46,7 @@ from tui_trainer.units import MIB
 CURVE_POINTS: Final = 24
 _SUMMARY_LIMIT_BYTES: Final = MIB
 # Of what is read from a journal into a summary: a summary of another number is made anew.
-_SUMMARY_VERSION: Final = 2
+_SUMMARY_VERSION: Final = 3
 
 # A folder for runs with more in it is something else as well.
 _MOST_UNLISTED: Final = 1_000
@@ -102,6 +102,8 @@ class RunOverview(RunResult):
     has_model: bool = False
     """Whether the folder of a finished run still holds its final model."""
     model: str = ""
+    data: str = ""
+    """`data.path` as it was planned; empty before."""
     came_from: str = ""
     """The chain of runs that trained its model before, in words; empty if there was none."""
     epoch: float | None = None
@@ -270,9 +272,10 @@ def _summary(folder: RunFolder, made_from: tuple[int, int, int], alive: bool) ->
 
 
 def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunOverview:
-    metric = "loss"
+    metric, data = "loss", ""
     with suppress(LookupError, TypeError):
         metric = str(plan["config"]["evaluation"]["metric_for_best_model"])
+        data = str(plan["config"]["data"]["path"])
     # The state has only the last problems: the plan has counted them.
     reductions = sum(isinstance(problem, MicroBatchReduced) for problem in state.problems)
     counted = plan.get("out_of_memory_events")
@@ -286,6 +289,7 @@ def _of_state(about: RunOverview, state: RunState, plan: dict[str, Any]) -> RunO
         kept_step=kept_step(state),
         task=state.task,
         model=state.plan.base_model if state.plan else "",
+        data=data,
         came_from=state.plan.came_from if state.plan else "",
         step=state.step,
         total_steps=state.total_steps,

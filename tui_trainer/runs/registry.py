@@ -117,6 +117,18 @@ def _note(entry: dict[str, str]) -> Problem | None:
     return None
 
 
+def list_problem() -> Problem | None:
+    """Return why the state folder can hold no list of runs, or None. Writes nothing."""
+    folder = state_folder()
+    place = next((path for path in (folder, *folder.parents) if os.path.lexists(path)), folder)
+    reason = "" if os.access(place, os.R_OK | os.W_OK | os.X_OK) else "it is not writable"
+    # Path.is_dir may raise PermissionError.
+    if reason := reason if os.path.isdir(place) else "it is not a folder":  # noqa: PTH112
+        message, hint = f"cannot hold the list of runs: {reason}", "set TUI_TRAINER_HOME to a writable folder"
+        return Problem(message=message, where=one_line(str(place)), hint=hint)
+    return None
+
+
 def _append_line(path: Path, line: str) -> None:
     """The line begins with its break, so that a torn line before it cannot swallow it."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -168,6 +180,8 @@ def _listed(lines: Iterable[bytes]) -> list[str]:
 
 
 def _not_found(reference: str, names: list[str]) -> FolderError:
+    if not names and (problem := list_problem()):
+        return FolderError(problem)
     if not names:
         message = f"no run {one_line(reference, 80)!r}: the list of runs is empty"
         return FolderError(message, hint="give the path of a run folder; `tui-trainer --no-ui` starts a run")

@@ -20,6 +20,7 @@ from textual.binding import Binding
 from textual.events import Event, Key
 from textual.keys import Keys
 
+from tui_trainer.files.local_paths import at_home
 from tui_trainer.runs.json_fields import dotted_keys
 from tui_trainer.terminal.safe_text import one_line
 
@@ -316,8 +317,11 @@ def _refusal(key: str) -> str:
 
 
 def keys_file() -> Path:
-    home = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    return home / "tui-trainer" / "keys.toml"
+    """Return `keys.toml` in `TUI_TRAINER_HOME` if it exists, else the one of the user's folder for settings."""
+    home = os.environ.get("TUI_TRAINER_HOME")
+    if home and (own := at_home(home) / "keys.toml").is_file():
+        return own
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "tui-trainer" / "keys.toml"
 
 
 def load_keymap() -> Keymap:

@@ -169,13 +169,17 @@ def title_rule(title: str | Line, width: int, glyphs: Glyphs, note: str | Line =
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """The words in lines of at most `width` cells, with keys for commands; a word that is longer is broken. One empty
+    """The words in lines of at most `width` cells, with keys for commands; a longer word is broken. One empty
     line for no words."""
     lines, line = list[str](), ""
     for word in in_keys(text).split():
         if line and cell_len(line) + 1 + cell_len(word) > width:
             lines.append(line)
             line = ""
+        # A path is broken between its parts, so that a double click takes whole names.
+        while cell_len(word) > width and (end := chop_cells(word, max(width, 2))[0].rfind("/") + 1) > 1:
+            lines.append(word[:end])
+            word = word[end:]
         # No line is narrower than one wide sign.
         *whole, line = chop_cells(f"{line} {word}" if line else word, max(width, 2)) or [""]
         lines += whole

@@ -43,7 +43,7 @@ def offer_start(bench: Workbench) -> None:
         bench.start_wanted = True
         bench.tell(f"planning: {bench.fitting}" if bench.fitting else "planning ...", "dim")
         return
-    from tui_trainer.launching.open_run import start_problems
+    from tui_trainer.launching.open_run import name_start, start_problems
 
     bench.start_wanted = False
     loaded, plan = bench.document.loaded, bench.plan
@@ -51,7 +51,7 @@ def offer_start(bench: Workbench) -> None:
     if plan is None or problems:
         show_problems(bench, _NOT_YET, problems)
         return
-    title = f"Start {one_line(plan.recipe or plan.config.task.type)}?"
+    title = f"Start {one_line(plan.config.output.name or (name_start(loaded) if loaded else plan.recipe))}?"
     answers = [("enter", "start", lambda: start(bench)), ("c", "change settings", lambda: bench.go(1))]
     if (plan.duration_seconds.value or 0) > REHEARSAL_SECONDS:
         answers.append(("d", "rehearse first", lambda: rehearse(bench)))

@@ -23,6 +23,7 @@ from tui_trainer.runs.comparison import LEAST_RUNS, MOST_RUNS, Difference, diffe
 from tui_trainer.runs.folder import RunFolder, read_fields
 from tui_trainer.runs.labels import label, parsed_note, parsed_tags
 from tui_trainer.runs.overview import Overviews, RunOverview
+from tui_trainer.runs.registry import list_problem
 from tui_trainer.runs.state import FollowedJournal, RunState
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.chart import LossChart
@@ -32,18 +33,9 @@ from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action
 from tui_trainer.ui.page import NO_REPORT, FilteredPage, ListPage, bindings
 from tui_trainer.ui.run_dialogs import show_and_try
+from tui_trainer.ui.screens import runs_view as view
 from tui_trainer.ui.screens.compare_dialog import CompareDialog
-from tui_trainer.ui.screens.runs_view import (
-    RunsModel,
-    detail_lines,
-    difference_lines,
-    empty_words,
-    run_before,
-    run_row,
-    run_titles,
-    summary,
-)
-from tui_trainer.ui.spans import Line, beside
+from tui_trainer.ui.spans import Line, beside, paragraph
 from tui_trainer.ui.starting import offer_resume, offer_stop, take_settings_of
 from tui_trainer.ui.widgets.lists import LineList
 from tui_trainer.ui.widgets.pane import KeyedPane, Pane
@@ -99,7 +91,7 @@ def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJou
     links = read_fields(folder.plan).get("ancestors")
     last = links[-1] if isinstance(links, list) and links else None
     ancestor = str(last["name"]) if isinstance(last, dict) and last.get("method") and "name" in last else ""
-    before = run_before(one, found, ancestor)
+    before = view.run_before(one, found, ancestor)
     if before is None:
         return ChosenRun(journal)
     differences = differing([settings_of(RunFolder(before.path)), settings_of(folder)])
@@ -108,7 +100,7 @@ def look_at(one: RunOverview, found: Sequence[RunOverview], journal: FollowedJou
 
 class RunsPage(FilteredPage, ListPage):
     place = "runs"
-    filter_words = "name, state, task, model, note; #tag loss<1.5 held_out<2 score>0.8 task:chat size_gib>10"
+    filter_words = "words model: data: task: state: #tag loss<1.5 accuracy>0.8 size_gib>10"
     BINDINGS = bindings("runs")
     AUTO_FOCUS = ""
     table: LineList
@@ -129,13 +121,13 @@ class RunsPage(FilteredPage, ListPage):
 
     def __init__(self, bench: Workbench) -> None:
         super().__init__(bench)
-        self.model: RunsModel = RunsModel()
+        self.model = view.RunsModel()
         self._overviews = Overviews()
         self.table = LineList(
-            lambda place, width: run_row(self.model, place, _now(), width, bench.glyphs),
+            lambda place, width: view.run_row(self.model, place, _now(), width, bench.glyphs),
             lambda: (len(self.model.shown), self.model.place),
-            titles=lambda width: run_titles(self.model, width, bench.glyphs),
-            empty=lambda: empty_words(self.model, bench.app.key_of("app.start")),
+            titles=lambda width: view.run_titles(self.model, width, bench.glyphs),
+            empty=lambda: view.empty_words(self.model, bench.app.key_of("app.start")),
         )
         self._below = KeyedPane(self._summary, id="summary", from_left=False)
         self.chart = LossChart(lambda: self._state, id="curve")
@@ -151,6 +143,7 @@ class RunsPage(FilteredPage, ListPage):
             with Container(id="list"):
                 yield self.table
                 yield self._filter
+                yield Pane(self._wrong, id="wrong")
             with Container(id="beside"):
                 yield Pane(self._details, id="details")
                 yield self.chart
@@ -203,6 +196,9 @@ class RunsPage(FilteredPage, ListPage):
         work = partial(look_at, one, self.model.found or (), journal)
         self.bench.background.do(_LOOKING, work, looked, _LOOKING)
 
+    def _wrong(self, width: int, _: int) -> list[Line]:
+        return paragraph(self.model.problem, width, "bad") if self.model.problem else []
+
     def _differences(self, width: int, _: int) -> list[Line]:
         one, chosen = self.model.chosen, self._chosen_run
         if not self.is_wide or one is None or not one.is_run:
@@ -210,12 +206,12 @@ class RunsPage(FilteredPage, ListPage):
         if chosen is None:
             return [[("reading the journal ...", "dim")]]
         if not chosen.before:
-            return [[("no earlier run of this task to compare with", "dim")]]
-        return difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
+            return paragraph("no earlier run of this task to compare with", width, "dim")
+        return view.difference_lines(chosen.differences, chosen.before, chosen.is_ancestor, width, self.bench.glyphs)
 
     def _details(self, width: int, _: int) -> list[Line]:
         chosen = self.model.chosen
-        return detail_lines(chosen, _now(), width, self.bench.glyphs) if chosen else []
+        return view.detail_lines(chosen, _now(), width, self.bench.glyphs, is_wide=self.is_wide) if chosen else []
 
     def _summary(self, width: int, _: int) -> list[Line]:
         seen, count = self.table.seen_places, len(self.model.shown)
@@ -224,7 +220,7 @@ class RunsPage(FilteredPage, ListPage):
         if self.model.marked and not words:
             for name in ("compare", "export", "delete"):
                 words += [("   ", "text"), (self.bench.app.key_of(f"runs.{name}"), "key"), (f" {name}", "accent")]
-        return [beside([(summary(self.model), "dim"), *words], [(where, "dim")], width)]
+        return [beside([(view.summary(self.model), "dim"), *words], [(where, "dim")], width)]
 
     def by_clock(self) -> object:
         now, shown = _now(), self.model.shown
@@ -242,8 +238,13 @@ class RunsPage(FilteredPage, ListPage):
         if self.is_shown:
             document = self.bench.document
             folders = dict.fromkeys(["runs", *([str(document.value("output.runs_dir"))] if document else [])])
-            overviews = self._overviews
-            self.bench.background.do(_READING, lambda: overviews.read(map(Path, folders)), self._found)
+
+            def read() -> list[RunOverview]:
+                found = self._overviews.read(map(Path, folders))
+                self.model.without_list = "" if found else str(list_problem() or "")
+                return found
+
+            self.bench.background.do(_READING, read, self._found)
 
     def _found(self, found: list[RunOverview]) -> None:
         if found != self.model.found:
@@ -472,23 +473,18 @@ class RunsPage(FilteredPage, ListPage):
         if not sizes or self.bench.app.takes_text:
             return
         runs = [one for one, _ in sizes]
-        total = format_bytes(sum(size for _, size in sizes))
-        if len(runs) == 1 and not refused:
-            what = f"Frees {total}: journal, checkpoints, model and exports."
-            if runs[0].status == "gone":
-                what = "The run is only removed from the list: its folder is gone."
-            rows: list[Row] = [what, (one_line(str(runs[0].path)), "dim")]
-            heading, answer = f"Delete {one_line(runs[0].name, 50)}?", "delete"
-        else:
-            rows = [f"Frees {total}: journals, checkpoints, models and exports."]
-            rows += [(one_line(one.name), "dim") for one in runs[:_NAMES_SHOWN]]
-            rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
-            shown = {one.path for one in self.model.shown}
-            if hidden := sum(one.path not in shown for one in runs):
-                rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
-            rows += [(one_line(why), "warn") for why in refused]
-            heading = f"Delete {len(runs)} {'run' if len(runs) == 1 else 'runs'}?"
-            answer = "delete" if len(runs) == 1 else f"delete {len(runs)}"
+        total, are_many = format_bytes(sum(size for _, size in sizes)), len(runs) > 1
+        rows: list[Row] = [f"Frees {total}: journals, checkpoints, models and exports."]
+        if all(one.status == "gone" for one in runs):
+            rows = ["Only removed from the list: the folder is gone."]
+        rows += [(one_line(str(one.path)), "dim") for one in runs[:_NAMES_SHOWN]]
+        rows += [(f"and {len(runs) - _NAMES_SHOWN} more", "dim")] * (len(runs) > _NAMES_SHOWN)
+        shown = {one.path for one in self.model.shown}
+        if hidden := sum(one.path not in shown for one in runs):
+            rows.append((f"{hidden} of them {'is' if hidden == 1 else 'are'} hidden by the filter", "warn"))
+        rows += [(one_line(why), "warn") for why in refused]
+        heading = f"Delete {f'{len(runs)} runs' if are_many else one_line(runs[0].name, 50)}?"
+        answer = f"delete {len(runs)}" if are_many else "delete"
         self.bench.app.ask(heading, rows, [("D", answer, partial(self._delete_all, runs))])
 
     def _delete_all(self, runs: Sequence[RunOverview]) -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final
 
+from rich.cells import cell_len, set_cell_size
+
+from tui_trainer.files.local_paths import short_name
 from tui_trainer.lines.plan_and_events import age_words, loss_words, steps_words
 from tui_trainer.runs.comparison import MOST_RUNS, Difference, value_words
 from tui_trainer.runs.labels import tag_words
@@ -17,12 +21,14 @@ from tui_trainer.runs.overview import RunOverview
 from tui_trainer.runs.result import number, plain
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.spans import (
+    UNICODE,
     Glyphs,
     Line,
     Role,
     Span,
     cursor_line,
     fit,
+    labelled,
     next_of,
     pad,
     paragraph,
@@ -35,16 +41,12 @@ from tui_trainer.units import GIB, format_bytes
 SIGNS: Final = "ABCDEF"
 """What stands for the runs that are compared, in the order in which they were marked."""
 _STATE_ROLES: Final[dict[str, Role]] = {
-    "training": "good", "preparing": "good", "paused": "warn", "interrupted": "warn", "failed": "bad",
-    "unreadable": "bad", "half deleted": "warn", "finished": "text", "stopped": "text",
-    "submitted": "text",
+    "training": "accent", "preparing": "accent", "paused": "warn", "interrupted": "warn", "failed": "bad",
+    "unreadable": "bad", "half deleted": "warn", "finished": "good", "stopped": "warn",
 }  # fmt: skip
-# A list that is narrower shows tags in the place of the curve.
-_ROOM_FOR_BOTH: Final = 100
-_CURVE, _TAGS = "curve", "tags"
-# The name has at least so many, and what most names take before a curve is drawn wider; the pointer or the letter of a
-# mark stands before it.
-_NAME_CELLS, _WHOLE_NAME_CELLS, _POINTER_CELLS = 16, 32, 2
+_NAME, _CURVE, _CURVE_CELLS = "run", "curve", (24, 12, 6)
+# Names that take a larger share of the list are cut before a column is left out.
+_SHARE_OF_NAMES, _LABEL_CELLS = 0.4, 11
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,9 @@ class Column:
 
     title: str
     cells: int
-    from_cells: int
-    """Width of the list from which on it is shown: the name has what is left."""
+    """Most cells: texts on the left side may need fewer, and the name has what is left."""
+    rank: int
+    """Where not all columns fit, those of the smallest ranks are shown."""
     order: Callable[[RunOverview], Any] | None
     text: Callable[[RunOverview, str, int, Glyphs], str]
     falls: bool = False
@@ -75,42 +78,47 @@ def _state_role(one: RunOverview) -> Role:
 
 
 def _model_words(one: RunOverview) -> str:
-    return one_line(one.came_from.rpartition(" > ")[2]) or Path(one.model).name
+    return one_line(one.came_from.rpartition(" > ")[2]) or short_name(one.model)
 
 
 # fmt: off
 COLUMNS: Final = {column.title: column for column in (
-    Column(_TAGS, 12, 70, attrgetter("tags"), lambda one, *_: tag_words(one.tags), role=lambda _: "accent"),
+    Column(_NAME, 64, 0, attrgetter("name"), lambda one, *_: one.name),
+    Column("tags", 12, 3, attrgetter("tags"), lambda one, *_: tag_words(one.tags), role=lambda _: "accent"),
     Column("state", 13, 0, attrgetter("status_words"), lambda one, *_: one.status_words, role=_state_role),
-    Column("done", 4, 0, attrgetter("share_done"),
+    Column("done", 4, 1, attrgetter("share_done"),
            lambda one, *_: "" if one.share_done is None else f"{int(100 * one.share_done)}%",
            falls=True, is_right=True),
-    Column(_CURVE, 6, 78, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
+    Column(_CURVE, _CURVE_CELLS[-1], 4, None, lambda one, age, cells, glyphs: sparkline(one.loss_curve, cells, glyphs),
            role=lambda _: "chart_smooth"),
-    Column("loss", 7, 100, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True, of_runs=True),
-    Column("held out", 8, 0, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss),
+    Column("loss", 7, 10, attrgetter("loss"), lambda one, *_: loss_words(one.loss), is_right=True, of_runs=True),
+    Column("held out", 8, 2, attrgetter("eval_loss"), lambda one, *_: loss_words(one.eval_loss),
            is_right=True, of_runs=True),
-    Column("score", 18, 116, _score, lambda one, *_: one.score, falls=True),
-    Column("OOM", 3, 140, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
+    Column("score", 18, 7, _score, lambda one, *_: one.score, falls=True),
+    Column("OOM", 3, 11, attrgetter("out_of_memory_events"), lambda one, *_: str(one.out_of_memory_events or ""),
            falls=True, is_right=True, of_runs=True, role=lambda _: "warn"),
-    Column("began", 16, 126, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
+    Column("data", 14, 5, attrgetter("data"), lambda one, *_: short_name(one.data.partition(",")[0])),
+    Column("model", 18, 6, _model_words, lambda one, *_: _model_words(one)),
+    Column("task", 23, 13, attrgetter("task"), lambda one, *_: one.task),
+    Column("began", 16, 12, attrgetter("started_at"), lambda one, *_: one.started_at[:16].replace("T", " "),
            falls=True),
-    Column("last event", 11, 0, attrgetter("last_event_at"), lambda one, age, *_: age,
+    Column("last event", 11, 8, attrgetter("last_event_at"), lambda one, age, *_: age,
            falls=True, is_right=True, of_runs=True),
-    Column("size", 10, 78, attrgetter("size_bytes"),
+    Column("size", 10, 9, attrgetter("size_bytes"),
            lambda one, *_: "" if one.size_bytes is None else format_bytes(one.size_bytes), falls=True, is_right=True),
-    Column("task", 20, 150, attrgetter("task"), lambda one, *_: one.task),
-    Column("model", 26, 176, attrgetter("model"), lambda one, *_: _model_words(one)),
 )}
 # fmt: on
-_ORDERS: Final[dict[str, Callable[[RunOverview], Any]]] = {
-    "run": attrgetter("name"),
-    **{title: column.order for title, column in COLUMNS.items() if column.order},
-}  # fmt: skip
-_CONDITION: Final = re.compile(r"(loss|held_out|score|size_gib|steps)([<>])(\d+(?:\.\d*)?|\.\d+)")
+_ORDERS: Final = {title: column.order for title, column in COLUMNS.items() if column.order}
+_Condition = Callable[[RunOverview], bool]
+_COMPARISON: Final = re.compile(r"([^<>=]+)(<=|>=|<|>)(-?(?:\d+\.?\d*|\.\d+))")
+_SIGNS: Final = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
 _MEASURES: Final[dict[str, Callable[[RunOverview], float | None]]] = {
     "loss": _ORDERS["loss"], "held_out": _ORDERS["held out"], "score": _ORDERS["score"],
     "size_gib": lambda one: None if one.size_bytes is None else one.size_bytes / GIB, "steps": attrgetter("step"),
+}  # fmt: skip
+_FIELDS: Final[dict[str, Callable[[RunOverview], str]]] = {
+    "model": lambda one: f"{one.model} {one.came_from}", "data": attrgetter("data"), "task": attrgetter("task"),
+    "state": lambda one: f"{one.status} {one.status_words}{' running' * one.alive}",
 }  # fmt: skip
 _EXPLANATIONS: Final = {
     "half deleted": "The deletion of this run was interrupted: delete the run again to remove the rest.",
@@ -137,29 +145,41 @@ class RunsModel:
     shown: list[RunOverview] = field(default_factory=list)
     place: int = 0
     """Of the chosen one among those shown."""
+    problem: str = ""
+    """What is wrong with the filter, and what it takes."""
+    without_list: str = ""
+    """Why no list of runs can be kept."""
+    _cells: dict[str, int] = field(default_factory=dict)
+    """Of each column that says anything."""
 
     def take(self, found: Sequence[RunOverview]) -> None:
         """A newer list. The choice stays with its run, and with its place when the run is not there any more."""
         self.found = found
         listed = {one.path for one in found if one.is_run}
         self.marked = [path for path in self.marked if path in listed]
+        self._cells = {}
+        for title, column in COLUMNS.items():
+            shown = (one for one in found if one.is_run or not column.of_runs)
+            texts = (column.text(one, "age", column.cells, UNICODE).strip() for one in shown)
+            if title == _CURVE or column.is_right:
+                self._cells[title] = column.cells * any(texts)
+            elif longest := max((cell_len(one_line(text)) for text in texts), default=0):
+                self._cells[title] = min(max(longest, len(title)), column.cells)
         self._settle()
 
     def narrow(self, words: str) -> None:
-        """Show those whose name, state, task, model, tags or note have all these words, and to which conditions such as
-        `loss<1.5`, `task:chat` and `#tag` apply. Runs that are gone are asked for."""
+        """Show those whose name, state, task, data, model, tags or note have all these words, and to which conditions
+        such as `loss<1.5`, `task:chat` and `#tag` apply. Runs that are gone are asked for."""
         self.words = words.lower()
         self._settle()
 
     def _settle(self) -> None:
-        words = self.words.split()
-
-        def matches(one: RunOverview) -> bool:
-            parts = (one.name, one.status, one.status_words, one.task, one.model, *one.tags, one.note)
-            text = " ".join(parts).lower() if words else ""
-            return all(_applies(word, one, text) for word in words) and (one.status != "gone" or "gone" in words)
-
-        self.shown = [one for one in self.found or () if matches(one)]
+        names, words = {name for one in self.found or () for name in one.scores}, self.words.split()
+        scores = {name.lower(): lambda one, name=name: one.scores.get(name) for name in sorted(names)}
+        conditions = [_condition(word, _MEASURES | scores) for word in words]
+        self.problem = next((one for one in conditions if isinstance(one, str)), "")
+        known = [one for one in self.found or () if one.status != "gone" or "gone" in words]
+        self.shown = [one for one in known if all(isinstance(holds, str) or holds(one) for holds in conditions)]
         if sorted_by := _ORDERS.get(self.order):
             known = [one for one in self.shown if _is_known(sorted_by(one))]
             known.sort(key=sorted_by, reverse=self.falls)
@@ -183,7 +203,7 @@ class RunsModel:
 
     def sort_by_next(self, width: int) -> None:
         self.is_reversed = False
-        self.sort_by(next_of(["", "run", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
+        self.sort_by(next_of(["", *(title for title, _ in self.columns(width) if title in _ORDERS)], self.order))
 
     def choose(self, place: int) -> None:
         self.place = max(min(place, len(self.shown) - 1), 0)
@@ -218,41 +238,50 @@ class RunsModel:
         return glyphs.pointer if path == self.path else " "
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Titles and cells. A curve is worth as many cells as it has values, where they are to be had."""
-        has_tags = any(one.tags for one in self.found or ())
-        left_out = _TAGS if not has_tags else _CURVE if width < _ROOM_FOR_BOTH else ""
-        shown = [one for one in COLUMNS.values() if width >= one.from_cells and one.title != left_out]
-
-        def for_the_name() -> int:
-            return _name_cells(width, [(column.title, column.cells) for column in shown])
-
-        while for_the_name() < _NAME_CELLS and (last := max(shown, key=attrgetter("from_cells"))).from_cells:
-            shown.remove(last)
-        spare = for_the_name() - _WHOLE_NAME_CELLS
-        wider = next((times for times in (4, 2) if spare >= COLUMNS[_CURVE].cells * (times - 1)), 1)
-        return [(one.title, one.cells * wider if one.title == _CURVE else one.cells) for one in shown]
+        """Return titles and cells. The curve is wider where all names are whole."""
+        cells = {_NAME: min(self._cells.get(_NAME, 0), int(width * _SHARE_OF_NAMES))}
+        room = width - cells[_NAME] - 2
+        for column in sorted(COLUMNS.values(), key=attrgetter("rank")):
+            wanted = self._cells.get(column.title, 0)
+            if column.title != _NAME and 0 < wanted < room:
+                cells[column.title] = wanted
+                room -= wanted + 1
+        if _CURVE in cells:
+            room += cells[_CURVE]
+            room -= (wider := next(size for size in _CURVE_CELLS if size <= room))
+            cells[_CURVE] = wider
+        cells[_NAME] += room
+        return [(title, cells[title]) for title in COLUMNS if title in cells]
 
 
 def _is_known(value: object) -> bool:
     return value not in (None, "", ()) and value == value
 
 
-def _applies(word: str, one: RunOverview, text: str) -> bool:
-    if found := _CONDITION.fullmatch(word):
-        value, limit = _MEASURES[found[1]](one), float(found[3])
-        return value is not None and (value < limit if found[2] == "<" else value > limit)
-    if word.startswith("task:"):
-        return word.removeprefix("task:") in one.task.lower()
+def _condition(word: str, measures: Mapping[str, Callable[[RunOverview], float | None]]) -> _Condition | str:
+    """Return what a word of the filter asks of a run, or why it cannot be used."""
+    name, colon, value = word.partition(":")
     if word.startswith("#"):
-        return any(tag.startswith(word.removeprefix("#")) for tag in one.tags)
-    return word in text
+        return lambda one: any(tag.startswith(word[1:]) for tag in one.tags)
+    if not {"<", ">", "="}.isdisjoint(word):
+        compared = _COMPARISON.fullmatch(word)
+        if compared is None or compared[1] not in measures:
+            wrong = f"no run has {compared[1]!r}" if compared else f"{word!r} is not a comparison"
+            return one_line(f"{wrong}. Write, for example, loss<1.5. Names: {', '.join(measures)}")
+        measure, is_so, limit = measures[compared[1]], _SIGNS[compared[2]], float(compared[3])
+        return lambda one: (found := measure(one)) is not None and is_so(found, limit)
+    if colon and name not in _FIELDS:
+        return f"{one_line(name, 20) + ':'!r} is unknown. Use {': '.join(_FIELDS)}: #tag, or words without a colon"
+    if colon:
+        return lambda one: value in _FIELDS[name](one).lower()
+    return lambda one: word in " ".join((one.name, one.note, *one.tags, *(of(one) for of in _FIELDS.values()))).lower()
 
 
 def empty_words(model: RunsModel, start_key: str) -> str:
     """What stands in the place of the runs where none is shown."""
     if model.found is None:
         return "reading ..."
-    return "no matching runs" if model.words else f"no runs yet; {start_key} starts one"
+    return "no matching runs" if model.words else model.without_list or f"no runs yet; {start_key} starts one"
 
 
 def summary(model: RunsModel) -> str:
@@ -269,72 +298,79 @@ def summary(model: RunsModel) -> str:
 
 
 def cut_inside(name: str, cells: int, glyphs: Glyphs) -> str:
-    """A name that is too long without its middle: names differ at their ends, in the time."""
-    if len(name) <= cells:
+    """Return a name that is too long without its middle: it begins with the data and ends with the time."""
+    if cell_len(name) <= cells:
         return name
-    behind = min(cells * 3 // 4, 15)
-    return f"{name[: max(cells - behind - 1, 0)]}{glyphs.ellipsis}{name[-behind:]}"
+    end = set_cell_size(name[::-1], cells // 3).rstrip()[::-1]
+    return f"{set_cell_size(name, max(cells - cell_len(end) - 1, 0)).rstrip()}{glyphs.ellipsis}{end}"
 
 
 def run_titles(model: RunsModel, width: int, glyphs: Glyphs) -> list[tuple[str, Span]]:
     """Return the titles of the columns, with the direction where the runs are sorted by one."""
-    columns, titles = model.columns(width), list[tuple[str, Span]]()
-    for title, cells in [("run", _name_cells(width, columns) + 1), *columns]:
-        is_sorted = title == model.order
-        text = ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
-        text = f" {text}" if title == "run" else text.rjust(cells + 1) if COLUMNS[title].is_right else text
-        titles.append((title, (pad(text, cells + 1), "bold" if is_sorted else "dim")))
+    titles = list[tuple[str, Span]]()
+    for title, cells in model.columns(width):
+        is_sorted, lead = title == model.order, " " * (title == _NAME)
+        text = lead + ((glyphs.below if model.falls else glyphs.above) if is_sorted else " ") + title
+        text = text.rjust(cells + 1) if COLUMNS[title].is_right else text
+        titles.append((title, (pad(text, cells + 1 + len(lead)), "bold" if is_sorted else "dim")))
     return titles
 
 
 def run_row(model: RunsModel, place: int, now: datetime, width: int, glyphs: Glyphs) -> Line:
     """Return the row of a run in the columns of the list."""
-    one, columns = model.shown[place], model.columns(width)
+    one = model.shown[place]
     usual: Role = "text" if one.is_run else "dim"
-    cells, age = _name_cells(width, columns), age_words(one, now)
-    name = pad(cut_inside(one_line(one.name), cells, glyphs), cells)
-    line: Line = [(f"{model.sign(one.path, glyphs)} {name}", usual)]
-    for title, size in columns:
+    age, line = age_words(one, now), [(model.sign(one.path, glyphs), usual)]
+    for title, size in model.columns(width):
         column = COLUMNS[title]
         text = one_line(column.text(one, age, size, glyphs)) if one.is_run or not column.of_runs else ""
+        text = text.rjust(size) if column.is_right else cut_inside(text, size, glyphs)
         role = column.role(one) if column.role else usual
-        line += [(" ", "text"), *fit([(text.rjust(size) if column.is_right else text, role)], size, glyphs.ellipsis)]
+        line += [(" ", "text"), *fit([(text, role)], size, glyphs.ellipsis)]
     return cursor_line(line) if place == model.place else line
 
 
-def _name_cells(width: int, columns: Sequence[tuple[str, int]]) -> int:
-    return width - _POINTER_CELLS - sum(cells + 1 for _, cells in columns)
-
-
-def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs) -> list[Line]:
+def detail_lines(one: RunOverview, now: datetime, width: int, glyphs: Glyphs, *, is_wide: bool = True) -> list[Line]:
+    """Return what is known of a run: a fact on each line, or as many as fit where the list is not `is_wide`."""
     state: Line = [(f" {one.status_words} ", _state_role(one))]
     state += [(f"{tag_words(one.tags)} ", "accent")] if one.tags else []
-    name = cut_inside(one_line(one.name), max(width - 3 - width_of(state), 12), glyphs)
+    name = cut_inside(one_line(one.name), max(width - 4 - width_of(state), 12), glyphs)
     begin: Line = [(glyphs.rule * 2 + " ", "rule"), (name, "title"), *state]
-    rows = _facts(one, now) if one.is_run else [_EXPLANATIONS[one.status], f"size {format_bytes(one.size_bytes)}"]
     lines: list[Line] = [fit([*begin, (glyphs.rule * width, "rule")], width, glyphs.rule)]
     lines += paragraph(one.note, width, "bold") if one.note else []
-    lines += [row for text in rows for row in paragraph(text, width)]
-    return lines + paragraph(one_line(str(one.path)), width, "dim")
+    lines += paragraph(one_line(str(one.path)), width, "dim")
+    packed = list[Line]()
+    for label, text in _facts(one, now).items():
+        fact: Line = [(f"{label} ", "dim"), (text, "text")]
+        if is_wide or width_of(fact) > width:
+            lines += labelled(label, text, _LABEL_CELLS, width)
+        elif packed and width_of(packed[-1]) + 3 + width_of(fact) <= width:
+            packed[-1] += [("   ", "text"), *fact]
+        else:
+            packed.append(fact)
+    return lines + packed
 
 
-def _facts(one: RunOverview, now: datetime) -> list[str]:
-    kept = one.stopped_early or one.kept_step is not None
-    steps = one.ending if kept else f"steps {steps_words(one)}"
-    epoch = "" if one.epoch is None else f", epoch {one.epoch:.2f}"
-    best = "" if one.best is None else f", best {plain(one.metric)} {number(one.best)}"
-    scores = "".join(f", {plain(name)} {number(value)}" for name, value in one.scores.items())
-    age = age_words(one, now) + ("" if (one.age_seconds(now) or 0) < 0 else " ago")
-    shortages = one.out_of_memory_events
-    memory = f", out of memory {'once' if shortages == 1 else f'{shortages} times'}" if shortages else ""
+def _facts(one: RunOverview, now: datetime) -> dict[str, str]:
+    """Return what is known of a run in words, by labels."""
+    if not one.is_run:
+        return {"folder": _EXPLANATIONS[one.status], "size": format_bytes(one.size_bytes)}
     is_shared = one.freed_bytes is not None and one.freed_bytes != one.size_bytes
-    freed = f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" if is_shared else ""
-    started = one.started_at[:16].replace("T", " ")
-    return [
-        f"{one.task or '--'}, {one_line(one.came_from) or one.model or 'from scratch'}, {steps}{epoch}{memory}",
-        f"training loss {loss_words(one.loss)}, held-out loss {loss_words(one.eval_loss)}{best}{scores}",
-        f"started {started or '--'} UTC, last event {age}, {format_bytes(one.size_bytes)}{freed}",
-    ]
+    facts = {
+        "task": one.task,
+        "data": one_line(one.data),
+        "model": one_line(one.came_from or one.model) or "from scratch",
+        "steps": steps_words(one),
+        "epoch": "" if one.epoch is None else f"{one.epoch:.2f}",
+        "loss": f"{loss_words(one.loss)}, held out {loss_words(one.eval_loss)}",
+        "best": "" if one.best is None else f"{plain(one.metric)} {number(one.best)}",
+        "scores": ", ".join(f"{plain(name)} {number(value)}" for name, value in one.scores.items()),
+        "memory": f"ran out {one.out_of_memory_events} times" if one.out_of_memory_events else "",
+        "started": f"{one.started_at[:16].replace('T', ' ')} UTC" if one.started_at else "",
+        "last event": age_words(one, now) + " ago" * ((one.age_seconds(now) or 0) >= 0),
+        "size": format_bytes(one.size_bytes) + f" (deleting it frees {format_bytes(one.freed_bytes or 0)})" * is_shared,
+    }
+    return {label: text for label, text in facts.items() if text}
 
 
 def run_before(one: RunOverview, found: Sequence[RunOverview], ancestor: str) -> RunOverview | None:

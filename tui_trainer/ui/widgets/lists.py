@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 from textual.events import Click, MouseEvent, MouseScrollDown, MouseScrollUp
 from textual.message import Message
 
-from tui_trainer.ui.spans import Line, Span, cursor_line, fit, width_of
+from tui_trainer.ui.spans import Line, Span, cursor_line, fit, hanging, paragraph, width_of
 from tui_trainer.ui.widgets.pane import Pane
 
 T = TypeVar("T")
@@ -50,7 +50,7 @@ class LineList(Pane):
         def draw(width: int, _: int) -> list[Line]:
             rows = [draw_row(place, width) for place in self.seen_places]
             if not rows:
-                return [[(" " * MARK_CELLS + empty(), "dim")]]
+                return hanging([(" " * MARK_CELLS, "dim")], paragraph(empty(), width - MARK_CELLS, "dim"))
             return [*([[span for _, span in titles(width)]] if titles else []), *rows]
 
         super().__init__(draw, id=id)
