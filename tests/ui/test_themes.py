@@ -20,8 +20,8 @@ pytestmark = pytest.mark.full
 SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
 # A form with fields, lists, a table and a bar of keys.
 RICHEST_SCENE = "2"
-# A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
-LEAST_CONTRAST = 1.2
+# Ratios of luminances (WCAG 2), of words and of lines.
+LEAST_CONTRAST, LEAST_OF_LINES = 4.5, 1.2
 Rgb = tuple[int, int, int]
 
 
@@ -71,13 +71,19 @@ def _luminance(colour: Rgb) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def least_at(app: App, x: int, y: int, text: str) -> float:
+    """Return the contrast that the text needs; what is shaded by a dialog is not to be read."""
+    is_shaded = app.screen.get_widget_at(x, y)[0] is app.screen and len(app.screen_stack) > 1
+    return LEAST_CONTRAST if any(map(str.isalnum, text)) and not is_shaded else LEAST_OF_LINES
+
+
 def foreign_cells(app: App) -> list[str]:
     """What stands on a colour that the theme does not have, or can hardly be read."""
     known, wrong = known_colours(app), []
     for x, y, text, ink, ground in cells(app):
         if ground is None or not known & set(product(*((n - 1, n, n + 1) for n in ground))):
             wrong.append(f"{text.strip()[:20]!r} at {x}, {y} is on {ground}")
-        elif text.strip() and (ink is None or contrast(ink, ground) < LEAST_CONTRAST):
+        elif text.strip() and (ink is None or contrast(ink, ground) < least_at(app, x, y, text)):
             wrong.append(f"{text.strip()[:20]!r} at {x}, {y} is {ink} on {ground}")
     return wrong
 

@@ -34,7 +34,7 @@ from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.theme import AsciiOnly
+from tui_trainer.ui.theme import AsciiOnly, readable
 from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
@@ -95,6 +95,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
+
+    def get_css_variables(self) -> dict[str, str]:
+        colours = super().get_css_variables()
+        return colours if self.current_theme.ansi else readable(colours)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and one behind them where only ASCII may appear: its own widgets do not know of that."""
