@@ -88,6 +88,7 @@ ACTIONS: Final[tuple[Action, ...]] = (
     _action("app", "help", "? f1", "help", "Show the keys of this screen, and the guides."),
     _action("app", "palette", ": ctrl+p", "commands", "Search actions, settings, runs, guides ... by name."),
     _action("app", "jump", "f", "jump", "Show a letter on every control; press the letter to activate it."),
+    _action("app", "mouse", "F", "mouse", "Leave the mouse to your terminal, to select text there, or take it back."),
     _action("app", "redraw", "ctrl+l", "redraw", "Redraw the whole screen, if another program has written over it."),
     _action("app", "save_screen", "f12", "save screen", "Save this screen as a picture (SVG)."),
     _action("app", "theme", "T", "theme", "Choose a colour theme; the choice is saved."),

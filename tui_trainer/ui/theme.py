@@ -89,8 +89,8 @@ def contrast(one: Color, other: Color) -> float:
 
 
 def _luminance(colour: Color) -> float:
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
 class HasGlyphs:
