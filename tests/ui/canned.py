@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tests.ui.screens import Screens, open_screens
 from tui_trainer.advice.checklist import Finding
-from tui_trainer.advice.contract import Rule, Verdict
+from tui_trainer.advice.contract import Group, Rule, Verdict
 from tui_trainer.config.changes import Change
 from tui_trainer.config.document import ConfigDocument
 from tui_trainer.config.load import Request
@@ -61,7 +62,7 @@ FACTS = DataFacts(
 
 def finding(name: str, status: str, order: int, evidence: str, **fix) -> Finding:
     rule = Rule(name=name, order=order, title=f"The {name} suits the run", why="Time is money.",
-                published="2x faster (arXiv:1234.56789)")  # fmt: skip
+                published="2x faster (arXiv:1234.56789)", group=get_args(Group)[order // 7])  # fmt: skip
     patch = {key.replace("__", "."): value for key, value in fix.items()}
     changes = tuple(Change(key=key, old=0.1, new=new) for key, new in patch.items())
     switch = f"{name}: on" if order < 4 else ""

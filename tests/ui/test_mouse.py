@@ -146,6 +146,15 @@ def test_tmux_has_a_mouse_only_where_its_user_said_so(tmp_path, monkeypatch, ans
     assert terminal.has_mouse({}) is True
 
 
+def test_unicode_is_for_terminals_that_show_it(subtests):
+    for shows_it, environment in (
+        (True, {}), (True, {"LANG": "de_DE.UTF-8", "TERM": "xterm"}), (False, {"TERM": "linux", "LANG": "en_US.UTF-8"}),
+        (False, {"LANG": "C", "LC_CTYPE": "C.UTF-8"}), (True, {"LC_CTYPE": "C.UTF-8"}), (False, {"LC_ALL": "C"}),
+    ):  # fmt: skip
+        with subtests.test(str(environment)):
+            assert terminal.speaks_unicode(environment) is shows_it
+
+
 @pytest.mark.full
 @in_event_loop
 async def test_a_terminal_that_is_not_looked_at_is_reported_once_when_a_run_ended(monkeypatch):

@@ -78,6 +78,17 @@ async def test_own_keys_are_in_the_footer_in_the_help_and_do_what_they_say():
         await screens.until(lambda: screens.ended)
 
 
+@in_event_loop
+async def test_a_letter_of_another_alphabet_names_the_keyboard_layout_once():
+    async with opened(written('"config.undo" = "\u044b"'), "2") as screens:
+        await screens.press("\u00e9", "\u044b")
+        assert "is not a key" not in await screens.settled()
+        await screens.press("\u0444")
+        await screens.shows("\u0444 is not a key: switch the keyboard layout, or add letters in keys.toml", "? help")
+        await screens.press("\u0439")
+        await screens.shows("Enter edit", gone="is not a key")
+
+
 @pytest.mark.full
 @in_event_loop
 async def test_any_key_may_be_chosen_keys_can_be_swapped_and_what_is_chosen_for_a_screen_goes_first():

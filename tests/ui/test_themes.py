@@ -9,19 +9,23 @@ from itertools import product
 import pytest
 from textual.app import App
 from textual.color import Color, ColorParseError
+from textual.theme import BUILTIN_THEMES
 
 from tests.ui.canned import CPU, CannedRun, open_canned, stand_still, trained
 from tests.ui.pictures import in_event_loop
 from tui_trainer.ui.app import TERMINAL_THEME
 from tui_trainer.ui.spans import ASCII, UNICODE
+from tui_trainer.ui.theme import readable
 
 pytestmark = pytest.mark.full
 
 SCENES = ("1", "2", "3", "4", "5", "2 /", "2 ?", "2 ? G", "2 ? right right", "2 p", "t", "5 ctrl+p")
+INKS = ("foreground", "foreground-muted", "primary", "warning", "text-success", "text-warning", "text-error",
+        "foreground-disabled")  # fmt: skip
 # A form with fields, lists, a table and a bar of keys.
 RICHEST_SCENE = "2"
-# A ratio of luminances (WCAG 2). Textual's own dimmest words have less than what is wanted of prose.
-LEAST_CONTRAST = 1.2
+# Ratios of luminances (WCAG 2), of words and of lines.
+LEAST_CONTRAST, LEAST_OF_LINES = 4.5, 1.2
 Rgb = tuple[int, int, int]
 
 
@@ -71,13 +75,19 @@ def _luminance(colour: Rgb) -> float:
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
+def least_at(app: App, x: int, y: int, text: str) -> float:
+    """Return the contrast that the text needs; what is shaded by a dialog is not to be read."""
+    is_shaded = app.screen.get_widget_at(x, y)[0] is app.screen and len(app.screen_stack) > 1
+    return LEAST_CONTRAST if any(map(str.isalnum, text)) and not is_shaded else LEAST_OF_LINES
+
+
 def foreign_cells(app: App) -> list[str]:
     """What stands on a colour that the theme does not have, or can hardly be read."""
     known, wrong = known_colours(app), []
     for x, y, text, ink, ground in cells(app):
         if ground is None or not known & set(product(*((n - 1, n, n + 1) for n in ground))):
             wrong.append(f"{text.strip()[:20]!r} at {x}, {y} is on {ground}")
-        elif text.strip() and (ink is None or contrast(ink, ground) < LEAST_CONTRAST):
+        elif text.strip() and (ink is None or contrast(ink, ground) < least_at(app, x, y, text)):
             wrong.append(f"{text.strip()[:20]!r} at {x}, {y} is {ink} on {ground}")
     return wrong
 
@@ -138,7 +148,34 @@ async def test_in_the_terminals_own_colours_no_cell_has_a_background_but_the_cho
             await close_all(screens)
 
 
+def contrasts(colours: dict[str, str]) -> dict[str, float]:
+    """Return the least contrast of each ink on the grounds of a theme; translucent inks are laid on its background."""
+    grounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
+    inks = {name: grounds[0] + Color.parse(colours[name]) for name in INKS}
+    return {name: min(contrast(ink.rgb, ground.rgb) for ground in grounds) for name, ink in inks.items()}
+
+
+def contrast_table() -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:
+    """Yield each theme with the contrasts of its inks as Textual has them, and as they are drawn here."""
+    for name, theme in BUILTIN_THEMES.items():
+        if not theme.ansi:
+            colours = theme.to_color_system().generate() | theme.variables
+            yield name, contrasts(colours), contrasts(readable(dict(colours)))
+
+
+def test_words_of_each_theme_have_the_least_contrast_and_lines_that_of_lines(subtests):
+    for name, _, drawn in contrast_table():
+        with subtests.test(name):
+            assert not {ink: ratio for ink, ratio in drawn.items() if ratio < (3 if "disabled" in ink else 4.5)}
+
+
 async def close_all(screens) -> None:
     while len(screens.app.screen_stack) > 1 or screens.app.page.is_typing:
         await screens.press("escape")
         await screens.pilot.pause()
+
+
+if __name__ == "__main__":
+    print(f"{'least contrast, Textual -> here':<32}" + "".join(f"{ink:>20}" for ink in INKS))
+    for theme_name, before, drawn in contrast_table():
+        print(f"{theme_name:<32}" + "".join(f"{f'{before[ink]:.2f} -> {drawn[ink]:.2f}':>20}" for ink in INKS))

@@ -19,6 +19,7 @@ from tui_trainer.config.changes import Patch, settings_words
 from tui_trainer.planning.basis import Basis
 
 Status = Literal["pass", "warn", "fail", "n/a", "error"]
+Group = Literal["Machine", "Data", "Memory", "Speed", "Learning"]
 STATUSES: tuple[Status, ...] = ("error", "fail", "warn", "pass", "n/a")
 """From the worst to what does not apply."""
 BAR_SHARE = 0.1
@@ -133,6 +134,8 @@ class Rule:
     """What it finds in a config before its run; only rules with an `order` are asked."""
     order: int = 0
     """Its place in the checklist; 0: it has nothing to say before a run."""
+    group: Group = "Learning"
+    """The heading above it on the Checklist screen."""
     during: tuple[Symptom, ...] = ()
     remedies: Callable[[Basis, float], Iterable[Remedy]] | None = None
     """What it would change where a plan does not fit into a budget in bytes: only what is not in force yet."""
@@ -151,12 +154,13 @@ def rule(
     title: str, order: int, *settings: str, name: str = "", **more: Any
 ) -> Callable[[Callable[[Context], Verdict]], Rule]:
     """Return a decorator that makes a rule of the function that looks at a config. The first paragraph of its docstring
-    says why; `more` are the other fields."""
+    says why; `more` are the other fields. Its group is Speed where it is for speed, else the `GROUP` of its file."""
 
     def of(before: Callable[[Context], Verdict]) -> Rule:
         why = " ".join((before.__doc__ or "").partition("\n\n")[0].split())
-        own_name = name or before.__name__
-        return Rule(name=own_name, title=title, why=why, order=order, settings=settings, before=before, **more)
+        group = "Speed" if more.get("is_for_speed") else before.__globals__.get("GROUP", "Learning")
+        fields: dict[str, Any] = {"name": name or before.__name__, "group": group} | more
+        return Rule(title=title, why=why, order=order, settings=settings, before=before, **fields)
 
     return of
 

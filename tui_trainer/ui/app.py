@@ -13,6 +13,7 @@ from functools import partial, partialmethod
 from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
+from unicodedata import name
 
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
@@ -34,7 +35,7 @@ from tui_trainer.ui.page import Page, Pages, TooSmall, bindings
 from tui_trainer.ui.preferences import Preferences
 from tui_trainer.ui.spans import Role
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH, TerminalGuard, hung_up
-from tui_trainer.ui.theme import AsciiOnly
+from tui_trainer.ui.theme import AsciiOnly, readable
 from tui_trainer.ui.workbench import Leaving, Workbench
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self.error_console.quiet = True
         self.crash, self._has_begun = "", False
         self.preferences = Preferences.load()
-        self._run_was_alive = self._has_lasting_news = False
+        self._run_was_alive = self._has_lasting_news = self._has_named_layout = False
         self._held_news: deque[Callable[[], None]] = deque(maxlen=_MOST_HELD)
         self._event_loop: asyncio.AbstractEventLoop | None = None
         self.when_shown: Callable[[], None] = lambda: None
@@ -95,6 +96,10 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         self._tick_seconds = TICK_SECONDS
         self.set_class(bench.glyphs.ascii, "-ascii")
         self.set_keymap({one.id: ",".join(map(textual_key, one.keys)) or _NO_KEY for one in keymap.changed})
+
+    def get_css_variables(self) -> dict[str, str]:
+        colours = super().get_css_variables()
+        return colours if self.current_theme.ansi else readable(colours)
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """Textual's, and one behind them where only ASCII may appear: its own widgets do not know of that."""
@@ -310,7 +315,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
                 await self.run_action(meant.name)  # a dialog takes all other keys
                 self.page.redraw()
                 return
+            self._name_layout(event.character or "", event.key)
         await super().on_event(event)
+
+    def _name_layout(self, letter: str, key: str) -> None:
+        """Say, once, why a letter of another alphabet does nothing."""
+        is_foreign = letter.isalpha() and "LATIN" not in name(letter, "LATIN")
+        has_use = self.takes_text or self.keymap.find(self.page.place, key, letter)
+        if is_foreign and not (has_use or self._has_named_layout):
+            self._has_named_layout = True
+            self.bench.tell(f"{letter} is not a key: switch the keyboard layout, or add letters in keys.toml", "warn")
+            self.draw()
 
     def _is_above(self, dialog: Dialog, meant: Action, event: Key) -> bool:
         if meant.name in ("jump", "command"):
@@ -482,6 +497,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
         if self.dialog:
             # It hides the last line.
             self.notify(words, markup=False)
+
+    def action_mouse(self) -> None:
+        key, has_mouse = self.key_of("app.mouse"), self.terminal is not None and self.terminal.switch_mouse()
+        words = "clicks work here again" if has_mouse else "the mouse selects text of the terminal"
+        self.bench.tell(f"{words}: {key} {'leaves the mouse to the terminal' if has_mouse else 'takes it back'}")
 
     def action_suspend(self) -> None:
         note = "tui-trainer is suspended: `fg` resumes it"

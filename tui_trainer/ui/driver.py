@@ -86,6 +86,13 @@ class PatientDriver(LinuxDriver):
             asyncio.get_running_loop().remove_reader(self._tty)
             super().disable_input()
 
+    def switch_mouse(self) -> bool:
+        """Leave the mouse to the terminal, or take it back. Return whether this program has it now."""
+        self._disable_mouse_support()
+        self._mouse = not self._mouse
+        self._enable_mouse_support()
+        return self._mouse
+
     def close(self) -> None:
         super().close()
         if isinstance(sys.__stderr__, PatientWriter):

@@ -70,7 +70,7 @@ def run_screens(
     from tui_trainer.ui.spans import ASCII, UNICODE
     from tui_trainer.ui.workbench import Workbench
 
-    glyphs = ASCII if ascii_only or not speaks_unicode() else UNICODE
+    glyphs = ASCII if ascii_only or not speaks_unicode(os.environ) else UNICODE
     bench = Workbench(make_request, probe(), glyphs, gpu=gpu)
     app = TrainerApp(bench, load_keymap())
     logs = logs_folder()

@@ -147,10 +147,11 @@ def pad(text: str, width: int) -> str:
 
 
 def beside(left: Line, right: Line, width: int) -> Line:
-    """One line with `left` at its beginning and `right` at its end; when both do not fit, `left` is cut, and a blank
-    follows it."""
+    """One line with `left` at its beginning and `right` at its end; when both do not fit with a blank between them,
+    `left` is cut."""
     room = width - width_of(right)
-    if room > 1 and width_of(left) > room:
+    has_blank = any(text.endswith(" ") for text, _ in left[-1:]) or any(text.startswith(" ") for text, _ in right[:1])
+    if room > 1 and width_of(left) > room - (not has_blank):
         return [*fit(left, room - 1), (" ", "text"), *right]
     return [*fit(left, room), *right] if room > 0 else fit(right, width)
 

@@ -78,26 +78,17 @@ def refuse_unfit(environment: Mapping[str, str], command: str = "") -> None:
         raise InputError(f"{shown}: this terminal cannot position the cursor", hint=hint)
 
 
-def speaks_unicode() -> bool:
+def speaks_unicode(environment: Mapping[str, str]) -> bool:
     """Return whether the terminal is likely to show more than ASCII, by the encoding that the user's locale names."""
+    if environment.get("TERM") == "linux":  # the console, whose font has 512 signs and none of Braille
+        return False
     for name in ("LC_ALL", "LC_CTYPE", "LANG"):
-        value = os.environ.get(name)
-        if value and not (name == "LC_CTYPE" and _is_set_by_python(value)):
+        value = environment.get(name)
+        # For the locale C, and for one that is not installed, Python sets LC_CTYPE to this (PEP 538).
+        if value and (name, value) != ("LC_CTYPE", "C.UTF-8"):
             return "utf" in value.lower()
     # No locale at all is usual in containers, whose terminals are somewhere else and speak UTF-8.
     return True
-
-
-def _is_set_by_python(lc_ctype: str) -> bool:
-    """Return whether Python set LC_CTYPE itself, as it does for the locale C and for one that is not installed.
-
-    Source: PEP 538. The variables that a process was started with stay readable in /proc.
-    """
-    try:
-        started_with = Path("/proc/self/environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-    return lc_ctype == "C.UTF-8" and f"LC_CTYPE={lc_ctype}".encode() not in started_with
 
 
 def ends_with_its_connection(environment: Mapping[str, str]) -> bool:

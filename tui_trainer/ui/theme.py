@@ -4,7 +4,7 @@ The terminal's own background and foreground are kept, so that light and dark te
 costs few bytes. The colours of the 256-colour set are middle tones, readable on black and on white.
 """
 
-from collections.abc import Mapping
+import re
 from functools import cache
 from typing import Any, Final
 
@@ -12,7 +12,7 @@ from rich.cells import split_graphemes
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import App
-from textual.color import Color
+from textual.color import BLACK, WHITE, Color
 from textual.filter import LineFilter
 
 from tui_trainer.ui.spans import ASCII, UNICODE, Glyphs, Role
@@ -31,7 +31,7 @@ _LOOKS: Final[dict[Role, tuple[str, str, str, str]]] = {
     "key": ("bold", "bold", "bold", "bold foreground"),
     "cursor": ("color(231) on color(24)", "reverse", "reverse", "background on primary"),
     "edit": ("color(16) on color(115)", "reverse bold", "bold underline", "bold foreground on panel"),
-    "chart_raw": ("color(66)", "blue", "", "foreground-disabled"),
+    "chart_raw": ("color(66)", "blue", "", "foreground-muted"),
     "chart_smooth": ("bold color(44)", "bold cyan", "bold", "bold primary"),
     "chart_eval": ("bold color(172)", "bold yellow", "bold", "bold warning"),
     "chart_cross": ("color(245)", "white", "", "foreground-muted"),
@@ -57,10 +57,40 @@ def role_styles(app: App[Any]) -> dict[str, Style]:
         # Not `theme_variables`: they are still those of the theme before while this one is being set.
         colours = app.get_css_variables()
         _THEMED[app.theme] = {
-            role: Style.parse(" ".join(_hex(colours, word) for word in themed.split()))
+            role: Style.parse(" ".join(colours.get(word, word) for word in themed.split()))
             for role, (*_, themed) in _LOOKS.items()
         }
     return _THEMED[app.theme]
+
+
+_IS_INK: Final = re.compile(r"primary|warning|(text-|foreground-?)[a-z]*|markdown-h\d-color").fullmatch
+# Sources: WCAG 2.2, 1.4.3 for text and 1.4.11 for lines and bars.
+LEAST_CONTRAST: Final = 4.5
+_LEAST_OF_LINES: Final = 3.0
+
+
+def readable(colours: dict[str, str]) -> dict[str, str]:
+    """Lighten or darken the inks of a theme until each has the least contrast on all grounds of the theme."""
+    grounds = [Color.parse(colours[name]) for name in ("background", "surface", "panel")]
+    end = max((BLACK, WHITE), key=lambda one: contrast(one, grounds[0]))
+    for name in filter(_IS_INK, colours):
+        value = colours["foreground-muted"] if colours[name].startswith("auto") else colours[name]
+        ink = grounds[0] + Color.parse(value)
+        least = _LEAST_OF_LINES if name == "foreground-disabled" else LEAST_CONTRAST
+        steps = (ink.blend(end, step / 20) for step in range(20))
+        colours[name] = next((one for one in steps if min(contrast(one, it) for it in grounds) >= least), end).hex
+    return colours
+
+
+def contrast(one: Color, other: Color) -> float:
+    """Return the ratio of the luminances of two colours, 1 to 21."""
+    low, high = sorted(map(_luminance, (one, other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def _luminance(colour: Color) -> float:
+    parts = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour.normalized)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), parts, strict=True))
 
 
 class HasGlyphs:
@@ -69,15 +99,6 @@ class HasGlyphs:
     @property
     def glyphs(self) -> Glyphs:
         return ASCII if self.app.has_class("-ascii") else UNICODE
-
-
-def _hex(variables: Mapping[str, str], word: str) -> str:
-    """A theme variable as a colour that Rich reads; translucent ones are laid on the background."""
-    if word in ("bold", "on"):
-        return word
-    background = Color.parse(variables["background"])
-    value = variables[word].replace("auto", variables["foreground"]) if "auto" in variables[word] else variables[word]
-    return (background + Color.parse(value)).rich_color.name
 
 
 class AsciiOnly(LineFilter):

@@ -7,6 +7,7 @@ from tui_trainer.planning.disk import space_words
 from tui_trainer.tasks import find_task
 from tui_trainer.units import MIB, format_bytes, percent
 
+GROUP = "Data"
 WORKERS, _PROCESSES = "dataloader.num_workers", "data.num_proc"
 # A run that waits for data longer than this share of its time is told of it.
 _MOST_FETCHING_SHARE = 0.05

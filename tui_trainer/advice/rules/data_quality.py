@@ -10,6 +10,7 @@ from tui_trainer.data.preparing.unknown_tokens import WARNED_SHARE, unknown_word
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.units import format_count, format_seconds
 
+GROUP = "Data"
 _MAX_CHARS, _MAX_ROWS, _ON_BAD_ROWS = "data.max_chars", "data.max_rows", "data.on_bad_rows"
 _EVAL_FRACTION = "data.eval_fraction"
 _OVERLAP = "overlap between training and held-out rows"

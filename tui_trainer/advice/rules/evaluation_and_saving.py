@@ -69,7 +69,7 @@ _GOOD_SECONDS = 600.0
 _FEW_ROWS = 4
 
 
-@rule("Disk space", 340, SAVE_LIMIT)
+@rule("Disk space", 340, SAVE_LIMIT, group="Machine")
 def disk(context: Context) -> Verdict:
     """If the disk fills up during a run, no further checkpoints can be saved."""
     plan, free = context.planned, context.disk_free_bytes
@@ -270,16 +270,9 @@ class _Overhead:
 
 
 @rule(
-    "Evaluation overhead",
-    490,
-    _EVAL,
-    _EVAL_ROWS,
-    _SAVE,
-    _SAMPLE,
-    _LOG,
-    _EMPTY_CACHE,
+    "Evaluation overhead", 490, _EVAL, _EVAL_ROWS, _SAVE, _SAMPLE, _LOG, _EMPTY_CACHE, group="Speed",
     during=(cache_emptied, evaluations, checkpoints, text_samples, journal_writes, between_steps),
-)
+)  # fmt: skip
 def cadence(context: Context) -> Verdict:
     """While a run evaluates, saves or generates samples, it does not train.
 

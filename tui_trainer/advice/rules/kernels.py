@@ -16,6 +16,7 @@ from tui_trainer.planning.training_setup import TrainingSetup
 from tui_trainer.runs.wording import planned_time_words
 from tui_trainer.units import format_bytes, format_seconds, percent
 
+GROUP = "Speed"
 COMPILE = "training.torch_compile"
 # The compiler takes a minute or more: a gain of a tenth must bring back three times that before it is worth it.
 _WORTH_SECONDS = 3 * 60.0 / 0.1

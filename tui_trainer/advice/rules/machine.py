@@ -32,6 +32,7 @@ from tui_trainer.runs.wording import takes_words
 from tui_trainer.terminal.safe_text import shell_word
 from tui_trainer.units import MIB, format_bytes, format_number, format_rate, format_seconds, percent
 
+GROUP = "Machine"
 # One core of two taken away halves the speed of a step; a quarter is noticed.
 _BUSY_SHARE = 0.25
 # A minute that began with starting this program has such a load by itself.
@@ -333,7 +334,7 @@ def slower_later(view: RunView) -> Cause | None:
     )
 
 
-@rule("Throughput", 160, during=(slower_later,))
+@rule("Throughput", 160, group="Speed", during=(slower_later,))
 def throughput(context: Context) -> Verdict:
     """A rate that was measured on this machine shows whether a change of settings helped."""
     plan, seconds = context.planned, context.step_seconds
@@ -399,7 +400,10 @@ def launch_bound(view: RunView) -> Cause | None:
     )
 
 
-@rule("Processor utilisation", 170, MICRO, EFFECTIVE, ACCUMULATION, COMPILE, during=(throttled, launch_bound))
+@rule(
+    "Processor utilisation", 170, MICRO, EFFECTIVE, ACCUMULATION, COMPILE, group="Speed",
+    during=(throttled, launch_bound),
+)  # fmt: skip
 def gpu_utilisation(context: Context) -> Verdict:
     """A GPU that waits for data, for the journal or for small batches costs as much as a busy one."""
     earlier, device = context.earlier, context.device

@@ -39,6 +39,7 @@ from tui_trainer.runs.state import WARM_UP_STEPS
 from tui_trainer.tuning.some_layers import LAYERS_KEY
 from tui_trainer.units import MIB, format_bytes, format_bytes_of, percent
 
+GROUP = "Memory"
 _CHUNK = "training.loss_chunk_tokens"
 # Logits of so many tokens are small beside a model's weights.
 _CHUNK_TOKENS = 1024

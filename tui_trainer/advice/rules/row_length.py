@@ -16,6 +16,7 @@ from tui_trainer.tasks import find_task, task_names
 from tui_trainer.tasks.contract import DataFacts
 from tui_trainer.units import percent
 
+GROUP = "Data"
 LENGTH = "data.max_length"
 # The shortest that a plan is made to fit with.
 _LEAST_LENGTH = 128

@@ -3,14 +3,18 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final
+from functools import partial
+from itertools import groupby
+from typing import Any, ClassVar, Final, get_args
 
 from rich.cells import cell_len
 from textual.app import ComposeResult
 
-from tui_trainer.advice.checklist import ALL, Finding, counts
-from tui_trainer.advice.contract import STATUSES, Status
+from tui_trainer.advice.checklist import ALL, Finding, counts, patch_words
+from tui_trainer.advice.contract import STATUSES, Group, Status
 from tui_trainer.config.changes import settings_words
+from tui_trainer.config.load import all_settings, value_of
+from tui_trainer.config.sections import Config
 from tui_trainer.terminal.safe_text import one_line
 from tui_trainer.ui.commands import install
 from tui_trainer.ui.dialogs import Dialog
@@ -26,6 +30,7 @@ from tui_trainer.ui.workbench import Workbench
 _LABEL_COLUMNS: Final = 7
 _ROLES: Final[dict[Status, Role]] = {"pass": "good", "warn": "warn", "fail": "bad", "error": "bad", "n/a": "dim"}
 _COUNTED: Final[tuple[Status, ...]] = ("pass", "warn", "fail", "n/a", "error")
+_GROUPS: Final[tuple[Group, ...]] = get_args(Group)
 _LEAST_EVIDENCE: Final = 12
 # "-- checks -" before a note, and what ends its line.
 _HEADING_CELLS: Final = 16
@@ -38,7 +43,8 @@ def _mark(status: Status, glyphs: Glyphs) -> str:
     return signs.get(status, "?")
 
 
-def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
+def finding_lines(finding: Finding, width: int, glyphs: Glyphs, config: Config | None = None) -> list[Line]:
+    """Return what the check found, then the settings that it is about, and what it looks for during a run."""
     rule, verdict = finding.rule, finding.verdict
     sign = "" if _mark(finding.status, glyphs) == "ok" else f"{_mark(finding.status, glyphs)} "
     status: Line = [(f"{sign}{finding.status}", _ROLES[finding.status])]
@@ -56,20 +62,25 @@ def finding_lines(finding: Finding, width: int, glyphs: Glyphs) -> list[Line]:
     lines += labelled("why", rule.why, _LABEL_COLUMNS, width)
     for place, detail in enumerate(verdict.details):
         lines += labelled("" if place else "more", one_line(detail), _LABEL_COLUMNS, width, "dim")
+    for key in rule.settings if config else ():
+        lines += labelled("now", patch_words({key: value_of(config, key)}), _LABEL_COLUMNS, width)
+        lines += labelled("", all_settings()[key].help, _LABEL_COLUMNS, width, "dim")
+    for symptom in rule.during:
+        lines += labelled("in run", f"{symptom.title}: {symptom.why}", _LABEL_COLUMNS, width, "dim")
     return lines
 
 
 class FindingDialog(Dialog):
     """All of a finding: the page shows what it has room for."""
 
-    def __init__(self, finding: Finding, apply: Callable[[], object] | None) -> None:
+    def __init__(self, draw: Callable[[int, Glyphs], list[Line]], apply: Callable[[], object] | None) -> None:
         """`apply` takes its fix; None where there is none."""
         super().__init__()
-        self.heading, self._finding, self._apply = "Finding", finding, apply
+        self.heading, self._draw, self._apply = "Finding", draw, apply
         self.keys = (*[("a", "apply fix")] * (apply is not None), ("escape", "close"))
 
     def lines(self, width: int) -> list[Line]:
-        return finding_lines(self._finding, width, self.glyphs)
+        return self._draw(width, self.glyphs)
 
     def press(self, key: str, character: str | None) -> bool:
         if character != "a" or self._apply is None:
@@ -81,7 +92,7 @@ class FindingDialog(Dialog):
 class ChecklistPage(ListPage):
     place = "checklist"
     BINDINGS = bindings("checklist")
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]  # noqa: RUF012
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (180, "-wide")]  # noqa: RUF012
     ACTS: ClassVar[dict[str, Callable[["ChecklistPage"], object]]] = {
         "measure_all": lambda page: page.measure(ALL),
         "cancel": lambda page: page.bench.measuring.cancel(),
@@ -93,7 +104,7 @@ class ChecklistPage(ListPage):
         self._order: dict[str, int] = {}
         """The places of the checks, as of the last sort: a fix does not move its line away."""
         self._open_only, self._chosen_name = False, ""
-        self._list: ChoiceList[Finding] = ChoiceList(self._row)
+        self._list: ChoiceList[Finding | str] = ChoiceList(self._row, is_heading=lambda row: isinstance(row, str))
         self._finding = Scroller(Pane(self._finding_lines), id="chosen")
         self.found(bench.findings)
 
@@ -117,7 +128,7 @@ class ChecklistPage(ListPage):
 
     def _counts(self, width: int, _: int) -> list[Line]:
         bench, found, glyphs = self.bench, counts(self._findings), self.bench.glyphs
-        seen, listed = self._list.seen_places, len(self._list.rows)
+        seen, checks = self._list.seen_places, [isinstance(row, Finding) for row in self._list.rows]
         line: Line = []
         for status in _COUNTED:
             if status != "error" or found[status]:
@@ -128,13 +139,15 @@ class ChecklistPage(ListPage):
             words = "checking ... "
             if bench.document is not None and bench.document.loaded is None:
                 words = f"the config has a problem: press {bench.app.key_of('app.go_config')} to see it "
-        elif not listed:
+        elif not checks:
             words = f"no open checks: press {bench.app.key_of('checklist.open_only')} to show all "
-        elif listed > self._list.size.height:
-            words += f"{seen.start + 1}-{seen.stop} of {listed} "
+        elif len(checks) > self._list.size.height:
+            words += f"{sum(checks[: seen.start]) + 1}-{sum(checks[: seen.stop])} of {sum(checks)} "
         return [beside(fit(line, max(width - cell_len(words), 0), glyphs.ellipsis), [(words, "dim")], width)]
 
-    def _row(self, finding: Finding, width: int) -> Line:
+    def _row(self, finding: Finding | str, width: int) -> Line:
+        if isinstance(finding, str):
+            return [(f" {finding}", "title")]
         glyphs, titles = self.bench.glyphs, max(cell_len(one.title) for one in self._findings)
         line: Line = [
             (f" {pad(_mark(finding.status, glyphs), 2)}", _ROLES[finding.status]),
@@ -148,8 +161,16 @@ class ChecklistPage(ListPage):
         return [*line, *fit(evidence, room, glyphs.ellipsis), *fix]
 
     def _finding_lines(self, width: int, _: int) -> list[Line]:
-        chosen = self._list.chosen
-        return finding_lines(chosen, width, self.bench.glyphs) if chosen else []
+        return finding_lines(self._chosen, width, self.bench.glyphs, self._config) if self._chosen else []
+
+    @property
+    def _chosen(self) -> Finding | None:
+        return chosen if isinstance(chosen := self._list.chosen, Finding) else None
+
+    @property
+    def _config(self) -> Config | None:
+        document = self.bench.document
+        return document.loaded.config if document and document.loaded else None
 
     def on_line_list_chosen(self, event: LineList.Chosen) -> None:
         self.move(0)
@@ -162,7 +183,7 @@ class ChecklistPage(ListPage):
 
     def move(self, lines: int) -> None:
         self._list.move(lines)
-        if chosen := self._list.chosen:
+        if chosen := self._chosen:
             self._chosen_name = chosen.name
         self._finding.scroll_lines(-self._finding.scrolled.virtual_size.height)
 
@@ -179,27 +200,30 @@ class ChecklistPage(ListPage):
         self._show_list()
 
     def _sort(self) -> None:
-        """Put the worst first and choose it, what does not apply last; a status has the order of the checks."""
+        """Put the group with the worst first, and in each the worst, which is chosen, and last what does not apply."""
         self._findings.sort(key=lambda finding: (STATUSES.index(finding.status), finding.rule.order))
+        worst = {one.rule.group: STATUSES.index(one.status) for one in reversed(self._findings)}
+        self._findings.sort(key=lambda one: (worst[one.rule.group], _GROUPS.index(one.rule.group)))
         self._order = {finding.name: place for place, finding in enumerate(self._findings)}
         self._chosen_name = self._findings[0].name if self._findings else ""
 
     def _show_list(self) -> None:
         """List what is wanted. The pointer stays on its check, or points to another one while that is not listed."""
-        rows = [finding for finding in self._findings if finding.is_open or not self._open_only]
+        wanted = [finding for finding in self._findings if finding.is_open or not self._open_only]
+        rows = [row for group, found in groupby(wanted, lambda one: one.rule.group) for row in (group, *found)]
         before = self._order.get(self._chosen_name, 0)
-        places = (place for place, one in enumerate(rows) if self._order[one.name] >= before)
+        places = (n for n, row in enumerate(rows) if isinstance(row, Finding) and self._order[row.name] >= before)
         self._list.show(rows, next(places, len(rows) - 1))
 
     def refusal(self, action: Action) -> str:
         if action.name == "show":
-            return "" if self._list.chosen else NOTHING_TO_DO
+            return "" if self._chosen else NOTHING_TO_DO
         if action.name == "apply":
             return "" if self._chosen_fix else "this check has no fix to apply"
         if action.name == "apply_all":
             return "" if any(one.fix and one.is_open for one in self._findings) else NOTHING_TO_DO
         if action.name in ("measure", "measure_all"):
-            return self._why_not_measured([self._list.chosen] if action.name == "measure" else self._findings)
+            return self._why_not_measured([self._chosen] if action.name == "measure" else self._findings)
         if action.name == "install":
             return "" if self._named_libraries else "this check has nothing to install"
         if action.name == "cancel":
@@ -222,13 +246,13 @@ class ChecklistPage(ListPage):
 
     @property
     def _chosen_fix(self) -> Finding | None:
-        chosen = self._list.chosen
+        chosen = self._chosen
         return chosen if chosen and chosen.fix and chosen.is_open else None
 
     def action_show(self) -> None:
-        if chosen := self._list.chosen:
+        if chosen := self._chosen:
             apply = self.action_apply if self._chosen_fix else None
-            self.bench.app.open(FindingDialog(chosen, apply))
+            self.bench.app.open(FindingDialog(partial(finding_lines, chosen, config=self._config), apply))
 
     def action_apply(self) -> None:
         chosen = self._chosen_fix
@@ -272,7 +296,7 @@ class ChecklistPage(ListPage):
     @property
     def _named_libraries(self) -> list[str]:
         """What the chosen check says to install."""
-        verdict = self._list.chosen.verdict if self._list.chosen else None
+        verdict = self._chosen.verdict if self._chosen else None
         found = _INSTALLS.search(f"{verdict.evidence}\n{verdict.advice}") if verdict else None
         return found[1].split() if found else []
 
@@ -288,7 +312,7 @@ class ChecklistPage(ListPage):
             self.bench.note_change(document.undo())
 
     def action_measure(self) -> None:
-        if chosen := self._list.chosen:
+        if chosen := self._chosen:
             self.measure(chosen.name)
 
     def measure(self, name: str) -> None:

@@ -250,6 +250,6 @@ class Scroller(Area):
     def _position_line(self) -> Line:
         above = round(self.scrolled.scroll_y)
         below = self.scrolled.virtual_size.height - above - self.scrolled.size.height
-        up, down = ("Up", "Down") if self._position.glyphs.ascii else ("\u2191", "\u2193")
+        up, down = "^v" if self._position.glyphs.ascii else "\u2191\u2193"
         words = [f"{up} {above} above"] * (above > 0) + [f"{down} {below} more below"] * (below > 0)
         return [("   ".join(words), "dim")]
