@@ -225,6 +225,18 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         await screens.shows("step 251 of 500")
 
 
+@in_event_loop
+async def test_a_run_goes_on_behind_whatever_is_asked():
+    async with opened(trained(248)) as screens:
+        for at, action in enumerate(("train.doctor", "train.try_model", "train.stop", "train.detach", "app.quit"), 249):
+            screens.app.carry_out(action)
+            await screens.until(lambda: screens.app.dialog)
+            screens.bench.run.waiting = (step(at),)
+            screens.app.tick()
+            await screens.shows(f"step {at} of 500")
+            await screens.press("escape")
+
+
 @pytest.mark.full
 @in_event_loop
 async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_events():

@@ -204,12 +204,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # A late answer of the background while the screens go.
             return
         self._shown_by_clock = self._by_clock()
-        if isinstance(self.screen, Page | Dialog | TooSmall):
-            self.screen.redraw()
+        for screen in self._shown_screens:
+            screen.redraw()
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        return self.size, self.bench.by_clock(), (self.dialog or self.page).by_clock()
+        return self.size, self.bench.by_clock(), [one.by_clock() for one in (self.page, self.dialog) if one]
+
+    @property
+    def _shown_screens(self) -> "list[Page | Dialog | TooSmall]":
+        """The page and what lies on it: all of them are drawn, so that a run goes on behind a dialog."""
+        return [screen for screen in self.screen_stack if isinstance(screen, Page | Dialog | TooSmall)]
 
     @property
     def offered_actions(self) -> list[Action]:

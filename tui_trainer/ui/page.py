@@ -233,6 +233,13 @@ class Page(Screen[None], inherit_bindings=False):
         event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
 
+    def _compositor_refresh(self) -> None:
+        super()._compositor_refresh()
+        if not self.is_active:
+            # Textual would send a whole page behind a dialog again for each cell that changes.
+            self._repaint_required = False
+            self._exchange_repaint_regions()
+
     def take_key(self, event: Key) -> bool:
         return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
 

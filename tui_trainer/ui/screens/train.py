@@ -268,7 +268,7 @@ class TrainPage(FilteredPage):
 
     def tick(self) -> None:
         """Only what the clock changes is looked at; the rest waits for news of the run."""
-        if self._frozen or not self.is_active:
+        if self._frozen:
             return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
         if by_clock == self._by_clock:
