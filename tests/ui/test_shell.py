@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.css.query import NoMatches
 
 from tests.runs.journals import run_of
 from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
@@ -16,6 +17,7 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.workbench import Leaving
 
 
 def bench(glyphs=UNICODE) -> CannedBench:
@@ -199,6 +201,16 @@ async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_asc
         screens.bench.tell("a sentence that is too long for the last line, as many are")
         screens.app.draw()
         await screens.shows("a sentence that is too long for the last line, as m~  ? help")
+
+
+@in_event_loop
+async def test_a_page_that_comes_while_the_terminal_goes_is_no_crash():
+    with pytest.raises(NoMatches):  # which the pilot raises, of a page without its parts
+        async with open_screens(bench=bench()) as screens:
+            screens.bench.go(3)
+            screens.app.leave(Leaving.LOST)
+            await screens.until(lambda: screens.ended)
+    assert not screens.app.crash
 
 
 @in_event_loop

@@ -14,6 +14,8 @@ from pathlib import Path
 from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 
+from textual.app import ScreenStackError
+from textual.css.query import NoMatches
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
@@ -502,7 +504,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def bell(self) -> None:
         """Textual rings it for an error that nobody has caught: `main` tells it and takes care of the run."""
-        if sys.exc_info()[0] is None:
+        error = sys.exc_info()[1]
+        if error is None:
             super().bell()
-        else:
+        elif self.bench.leaving is None or not isinstance(error, NoMatches | ScreenStackError):
+            # While the screens go, Textual makes no more widgets: a page that was about to come has no parts.
             self.crash = self.crash or traceback.format_exc()
