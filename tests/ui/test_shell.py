@@ -192,15 +192,16 @@ async def test_a_run_that_ends_while_it_is_asked_how_to_leave_it_is_left_and_wha
 
 @pytest.mark.full
 @in_event_loop
-async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_ascii_ends_with_a_tilde():
+async def test_a_long_notice_takes_two_lines_above_the_keys_and_what_is_cut_in_ascii_ends_with_a_tilde():
     async with open_screens(bench=bench(ASCII), size=(60, 20)) as screens:
         await screens.press("2")
         text = await screens.shows("recipe quickstart")
         assert text.isascii() and "?" not in text.removesuffix("? help"), text
         assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
-        screens.bench.tell("a sentence that is too long for the last line, as many are")
+        screens.bench.tell("a sentence that is too long for a line" * 4)
         screens.app.draw()
-        await screens.shows("a sentence that is too long for the last line, as m~  ? help")
+        await screens.shows("Enter edit", "? help", "| a sentence", " ~\n")
+        assert screens.lines[-3].startswith("| a sentence") and len(screens.lines[-2]) < 60
 
 
 @in_event_loop
