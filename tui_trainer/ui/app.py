@@ -480,7 +480,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             words, role = f"screen saved to ./{path.name}", "good"
         self.bench.tell(words, role)
         if self.dialog:
-            # It hides the last line.
+            # It may hide the notice.
             self.notify(words, markup=False)
 
     def action_suspend(self) -> None:
