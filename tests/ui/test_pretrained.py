@@ -125,7 +125,7 @@ async def test_other_data_and_a_model_change_recipe_and_task_and_the_screen_says
         await screens.press("slash", *"model_name", "enter", "enter", "ctrl+u", *"bert", "enter")
         both = "now recipe finetune and task sequence_classification, from model and x.csv"
         others = "max_length is now 130; columns: text text, label label"
-        await screens.shows(f"u to undo; {both}; {others}", "recipe finetune")
+        await screens.shows(f"{both}; {others}; u to undo", "recipe finetune")
         await screens.press("u")
         await screens.shows(
             "undid model_name_or_path", "the task is now char_lm, because no model is set", "recipe quick"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from textual.css.query import NoMatches
 
 from tests.runs.journals import run_of
 from tests.ui.canned import CPU, CannedBench, CannedRun, NewsRun, trained
@@ -16,6 +17,7 @@ from tui_trainer.runs.journal import JournalWriter
 from tui_trainer.runs.lock import RunLock
 from tui_trainer.ui.spans import ASCII, UNICODE
 from tui_trainer.ui.watch import WatchedRun
+from tui_trainer.ui.workbench import Leaving
 
 
 def bench(glyphs=UNICODE) -> CannedBench:
@@ -190,15 +192,26 @@ async def test_a_run_that_ends_while_it_is_asked_how_to_leave_it_is_left_and_wha
 
 @pytest.mark.full
 @in_event_loop
-async def test_a_long_notice_keeps_away_from_the_help_key_and_what_is_cut_in_ascii_ends_with_a_tilde():
+async def test_a_long_notice_takes_two_lines_above_the_keys_and_what_is_cut_in_ascii_ends_with_a_tilde():
     async with open_screens(bench=bench(ASCII), size=(60, 20)) as screens:
         await screens.press("2")
         text = await screens.shows("recipe quickstart")
         assert text.isascii() and "?" not in text.removesuffix("? help"), text
         assert screens.lines[1].endswith("no file ~ ok no problems"), "and a blank before what stands at the end"
-        screens.bench.tell("a sentence that is too long for the last line, as many are")
+        screens.bench.tell("a sentence that is too long for a line" * 4)
         screens.app.draw()
-        await screens.shows("a sentence that is too long for the last line, as m~  ? help")
+        await screens.shows("Enter edit", "? help", "| a sentence", " ~\n")
+        assert screens.lines[-3].startswith("| a sentence") and len(screens.lines[-2]) < 60
+
+
+@in_event_loop
+async def test_a_page_that_comes_while_the_terminal_goes_is_no_crash():
+    with pytest.raises(NoMatches):  # which the pilot raises, of a page without its parts
+        async with open_screens(bench=bench()) as screens:
+            screens.bench.go(3)
+            screens.app.leave(Leaving.LOST)
+            await screens.until(lambda: screens.ended)
+    assert not screens.app.crash
 
 
 @in_event_loop

@@ -209,13 +209,13 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         await screens.shows("90 %", "step 249 of 500")
         await screens.press("space")
         await screens.shows("frozen: Space unfreezes")
-        held = screens.lines[1:-1]
+        held = screens.lines[1:-2]
         bench.share, bench.run.waiting = 0.3, (step(250), e.PhaseChanged(phase="paused"))
         app.tick()
         for key in ("L", "up", "C", "z"):
             await screens.press(key)
             await screens.shows("the display is frozen")
-        assert screens.lines[1:-1] == held
+        assert screens.lines[1:-2] == held
         await screens.press("space")
         await screens.shows("step 250 of 500", "paused", gone="frozen")
         await screens.press("1")
@@ -223,6 +223,18 @@ async def test_news_and_gauges_come_with_a_tick_and_a_picture_that_is_held_still
         app.tick()
         await screens.press("4")
         await screens.shows("step 251 of 500")
+
+
+@in_event_loop
+async def test_a_run_goes_on_behind_whatever_is_asked():
+    async with opened(trained(248)) as screens:
+        for at, action in enumerate(("train.doctor", "train.try_model", "train.stop", "train.detach", "app.quit"), 249):
+            screens.app.carry_out(action)
+            await screens.until(lambda: screens.app.dialog)
+            screens.bench.run.waiting = (step(at),)
+            screens.app.tick()
+            await screens.shows(f"step {at} of 500")
+            await screens.press("escape")
 
 
 @pytest.mark.full
@@ -247,6 +259,7 @@ async def test_keys_and_the_mouse_read_values_off_the_chart_and_go_back_in_the_e
         await screens.press("Z", "v")
         await screens.shows("\u2500\u2500 learning rate ")
 
+        await screens.press("0")
         newest = screens.lines[-2]
         await screens.press("up", "up")
         await screens.until(lambda: newest not in screens.lines)

@@ -15,6 +15,8 @@ from time import strftime
 from typing import TYPE_CHECKING, ClassVar, cast
 from unicodedata import name
 
+from textual.app import ScreenStackError
+from textual.css.query import NoMatches
 from textual.events import AppFocus, Event, InputEvent, Key, Resize
 from textual.filter import LineFilter
 from textual.notifications import SeverityLevel
@@ -209,12 +211,17 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             # A late answer of the background while the screens go.
             return
         self._shown_by_clock = self._by_clock()
-        if isinstance(self.screen, Page | Dialog | TooSmall):
-            self.screen.redraw()
+        for screen in self._shown_screens:
+            screen.redraw()
 
     def _by_clock(self) -> object:
         """What the picture shows that changes by itself: while it stays as it is, no new picture is computed."""
-        return self.size, self.bench.by_clock(), (self.dialog or self.page).by_clock()
+        return self.size, self.bench.by_clock(), [one.by_clock() for one in (self.page, self.dialog) if one]
+
+    @property
+    def _shown_screens(self) -> "list[Page | Dialog | TooSmall]":
+        """The page and what lies on it: all of them are drawn, so that a run goes on behind a dialog."""
+        return [screen for screen in self.screen_stack if isinstance(screen, Page | Dialog | TooSmall)]
 
     @property
     def offered_actions(self) -> list[Action]:
@@ -495,7 +502,7 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             words, role = f"screen saved to ./{path.name}", "good"
         self.bench.tell(words, role)
         if self.dialog:
-            # It hides the last line.
+            # It may hide the notice.
             self.notify(words, markup=False)
 
     def action_mouse(self) -> None:
@@ -524,7 +531,9 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
     def bell(self) -> None:
         """Textual rings it for an error that nobody has caught: `main` tells it and takes care of the run."""
-        if sys.exc_info()[0] is None:
+        error = sys.exc_info()[1]
+        if error is None:
             super().bell()
-        else:
+        elif self.bench.leaving is None or not isinstance(error, NoMatches | ScreenStackError):
+            # While the screens go, Textual makes no more widgets: a page that was about to come has no parts.
             self.crash = self.crash or traceback.format_exc()

@@ -19,9 +19,9 @@ from textual.screen import ModalScreen, Screen
 from tui_trainer.hardware import describe
 from tui_trainer.hardware.facts import Gpu, Hardware
 from tui_trainer.terminal.safe_text import one_line
-from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints, help_hint
+from tui_trainer.ui.dialogs import KeyHint, KeyLine, footer_hints
 from tui_trainer.ui.keymap import ACTIONS, PLACES, TITLES, Action, Place, TakesKeys
-from tui_trainer.ui.spans import Glyphs, Line, beside, sparkline, width_of
+from tui_trainer.ui.spans import Glyphs, Line, beside, rows_of, sparkline, width_of
 from tui_trainer.ui.terminal import SMALLEST_HEIGHT, SMALLEST_WIDTH
 from tui_trainer.ui.widgets.fields import LineField
 from tui_trainer.ui.widgets.pane import Pane
@@ -41,6 +41,7 @@ _CURVE_SAMPLES = 600
 PROGRAM = "tui-trainer"
 Tab = tuple[str, str]
 """The title of a screen and its state."""
+_NOTICE_LINES = 2
 # More than any list has.
 _MOST_LINES = 1_000_000
 NOTHING_TO_DO = "nothing to do now"
@@ -182,6 +183,7 @@ class Page(Screen[None], inherit_bindings=False):
     def compose(self) -> ComposeResult:
         yield TopLine(self.bench)
         yield from self.body()
+        yield Notice(self.bench)
         yield KeyHints(self)
 
     def on_mount(self) -> None:
@@ -232,6 +234,13 @@ class Page(Screen[None], inherit_bindings=False):
         theme = self.app.theme
         event.refresh_styles, self._styled_for = theme != self._styled_for, theme
         self.redraw()
+
+    def _compositor_refresh(self) -> None:
+        super()._compositor_refresh()
+        if not self.is_active:
+            # Textual would send a whole page behind a dialog again for each cell that changes.
+            self._repaint_required = False
+            self._exchange_repaint_regions()
 
     def take_key(self, event: Key) -> bool:
         return isinstance(self.focused, TakesKeys) and self.focused.take_key(event)
@@ -315,6 +324,22 @@ class FilteredPage(Page):
         self.bench.app.draw()
 
 
+class Notice(Pane):
+    """What the screen says about the last key, above the keys, for as long as it holds: over what is drawn there."""
+
+    # A layer of its own leaves the place of all else as it is. Textual has no `layers` within those of a screen.
+    DEFAULT_CSS = "Notice { dock: bottom; layer: notice; height: auto; margin-bottom: 1; }"
+
+    def __init__(self, bench: Workbench) -> None:
+        def drawn(width: int, _: int) -> list[Line]:
+            text, role = bench.notice or ("", "text")
+            edge, end = f"{self.glyphs.vertical} ", f" {self.glyphs.ellipsis}"
+            rows = rows_of(text, width - len(edge), max_lines=_NOTICE_LINES, placeholder=end)
+            return [[(f"{edge}{row}", role)] for row in rows]
+
+        super().__init__(drawn)
+
+
 class KeyHints(KeyLine):
     DEFAULT_CSS = "KeyHints { dock: bottom; }"
 
@@ -322,19 +347,8 @@ class KeyHints(KeyLine):
         super().__init__(self._hints)
         self._page = page
 
-    def drawn(self, width: int) -> list[Line]:
-        notice = self._page.bench.notice
-        if notice is None:
-            return super().drawn(width)
-        helps = [span for hint in self.hints(width) for span in hint.line(self.glyphs)]
-        # A notice that is cut keeps away from the key behind it.
-        return [beside([notice], [(" ", "text"), *helps], width)]
-
     def _hints(self, width: int) -> list[KeyHint]:
         page = self._page
-        if page.bench.notice is not None:
-            # No other key can be seen, and clicked on.
-            return help_hint(page.bench.app.keymap.of("app"))
         if page.is_typing:
             return [KeyHint(key, label) for key, label in page.typing_keys]
         offered = page.bench.app.offered_actions

@@ -318,7 +318,7 @@ class Workbench:
         return self.trail.sparks(monotonic())
 
     def tell(self, text: str, role: Role = "text") -> None:
-        """A sentence in the last line, until the next key or, when it is no error, for some seconds."""
+        """A sentence above the keys, until the next key or, when it is no error, for some seconds."""
         self.notice = (one_line(in_keys(text)), role)
         self._notice_seconds = _NOTICE_SECONDS
 
@@ -527,7 +527,7 @@ class Workbench:
         self._followed = now
         if before is not None and (words := followed_words(before, now)):
             undo = self.app.key_of("config.undo")
-            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{undo} to undo; {words}")
+            self.tell(f"{self.notice[0]}; {words}" if self.notice else f"{words}; {undo} to undo")
 
     def _work_out(
         self, name: str, work: Callable[[], Any], answer: Callable[[Any], None], lane: str = PLANNING

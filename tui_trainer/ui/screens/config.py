@@ -155,8 +155,7 @@ class ConfigPage(ListPage):
         return self.bench.fitting
 
     def tick(self) -> None:
-        # What is below a dialog stands still.
-        if self.bench.document and self.app.screen is self and self.panes.memory_has_changed():
+        if self.bench.document and self.panes.memory_has_changed():
             self.query_one("#plan", Pane).redraw()
             self.query_one("#plan-column", Pane).redraw()
 

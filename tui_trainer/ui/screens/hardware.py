@@ -307,10 +307,8 @@ class HardwarePage(ListPage):
         super().redraw()
 
     def tick(self) -> None:
-        # What is below a dialog stands still.
-        if self.app.screen is self:
-            self._show_gauges()
-            self._cards.redraw()
+        self._show_gauges()
+        self._cards.redraw()
 
     def _show_gauges(self) -> None:
         gauges, sparks, gpu = self.bench.gauges or Gauges(), self.bench.sparks, self._diagnosis.gpu

@@ -18,7 +18,7 @@ from tui_trainer.ui.curves import HELD_OUT_LOSS, LOSS, METRICS, metric_of, metri
 from tui_trainer.ui.dialogs import Answer
 from tui_trainer.ui.export_dialogs import ExportDialog
 from tui_trainer.ui.keymap import Action, in_keys
-from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, TopLine, bindings
+from tui_trainer.ui.page import NO_REPORT, NOTHING_TO_DO, FilteredPage, KeyHints, Notice, TopLine, bindings
 from tui_trainer.ui.palette import Command, MarkingPalette
 from tui_trainer.ui.run_dialogs import DoctorDialog, offer_try
 from tui_trainer.ui.screens import train_view as view
@@ -263,12 +263,12 @@ class TrainPage(FilteredPage):
             self._shown_scene = self._look()
             self._arrange()
         for pane in self.query(Pane):
-            if pane.is_on_screen and (not self._frozen or isinstance(pane, TopLine | KeyHints)):
+            if isinstance(pane, TopLine | Notice | KeyHints) or (pane.is_on_screen and not self._frozen):
                 pane.redraw()
 
     def tick(self) -> None:
         """Only what the clock changes is looked at; the rest waits for news of the run."""
-        if self._frozen or not self.is_active:
+        if self._frozen:
             return
         by_clock = self.bench.gauges or Gauges(), self.bench.sparks, self._log()
         if by_clock == self._by_clock:
