@@ -13,7 +13,7 @@ from tests.tiny_models import save_tiny_model
 from tests.ui.pictures import in_event_loop
 from tests.ui.screens import open_screens
 from tui_trainer import models
-from tui_trainer.launching.choices_here import FROM_SCRATCH, data_here, first_rows, models_here
+from tui_trainer.launching.choices_here import FROM_SCRATCH, Choice, data_here, first_rows, matching, models_here
 from tui_trainer.ui.new_run import column_widths
 
 
@@ -46,16 +46,24 @@ def test_tables_come_before_texts_and_folders_and_samples_last(folder):
 
 
 @pytest.mark.full
-def test_what_runs_learnt_from_before_comes_first_and_once(folder, tiny_run):
+def test_what_is_here_comes_before_what_earlier_runs_used_and_each_path_once(folder, tiny_run):
     run, outcome = tiny_run("first")
     assert outcome.exit_code == 0
     found = values(data_here())
-    assert Path(found[0]).is_file() and len(found) == len({*found})
-    assert values(models_here())[0] == run.name
+    assert found[:3] == ["reviews.csv", "notes.txt", "texts/"] and Path(found[3]).is_file()
+    assert len(found) == len({*found}) and values(models_here()) == ["./my-bert", run.name, FROM_SCRATCH]
     # The same file by its whole path is one.
     run.config.write_text(f'[data]\npath = "{Path.cwd()}/reviews.csv"\n')
-    found = data_here()
-    assert [one.note for one in found if one.value.endswith("reviews.csv")] == ["used by run first"] == [found[0].note]
+    assert [one.value for one in data_here() if one.value.endswith("reviews.csv")] == ["reviews.csv"]
+
+
+def test_a_typed_name_goes_before_names_and_notes_that_only_hold_it():
+    choices = [Choice(value=value, note=note) for value, note in (
+        ("other", "used by run mine-tiny"), ("reviews-tiny-1647", "model from this run"), ("./untiny", ""),
+        ("./my-tiny", ""), ("./tiny-bert", ""), ("./tiny", ""), ("./bert", ""),
+    )]  # fmt: skip
+    found = ["./tiny", "./tiny-bert", "reviews-tiny-1647", "./my-tiny", "./untiny", "other"]
+    assert values(matching("tiny", choices)) == found and values(matching("", choices)) == values(choices)
 
 
 def test_first_rows_of_tables_texts_and_what_cannot_be_read(folder):

@@ -293,6 +293,8 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
             if self._tick_seconds != TICK_SECONDS:
                 self.tick()
         if isinstance(event, Key) and not event.is_forwarded:
+            if self.bench.start_wanted and event.key == "enter" and not self.dialog:
+                return  # it was pressed for the question that is still to come
             ended, self.bench.notice = self.bench.notice, None
             if self._has_lasting_news:
                 self._has_lasting_news = False

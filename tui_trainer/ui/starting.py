@@ -38,10 +38,11 @@ _WAIT_SECONDS = 0.2
 def offer_start(bench: Workbench) -> None:
     if _is_refused_now(bench):
         return
-    if bench.document is None or bench.is_planning:
-        # A new user presses `t` at once: the answer comes as soon as the plan is there.
+    if bench.document is None or bench.is_planning or (bench.plan and bench.is_checking):
+        # A new user presses `t` at once: the answer comes as soon as the plan and the checks are there.
         bench.start_wanted = True
-        bench.tell(f"planning: {bench.fitting}" if bench.fitting else "planning ...", "dim")
+        words = "planning ..." if bench.is_planning else "checking the settings ..."
+        bench.tell(f"planning: {bench.fitting}" if bench.fitting else words, "dim")
         return
     from tui_trainer.launching.open_run import start_problems
 

@@ -148,7 +148,7 @@ class Workbench:
         self.is_attaching = False
         """The journal of a run is read, to show the run: nobody need be asked which."""
         self._has_looked_for_a_draft = False
-        self._planned_revision = self._noted_revision = -1
+        self._planned_revision = self._checked_revision = self._noted_revision = -1
         self._preset_recipe = ""
         self._followed: LoadedConfig | None = None
         """What was last said of recipe and task holds for it."""
@@ -453,6 +453,11 @@ class Workbench:
     def is_planning(self) -> bool:
         return self.document is None or self._planned_revision != self.document.revision
 
+    @property
+    def is_checking(self) -> bool:
+        """Whether `findings` are those of an older config than the one on the table."""
+        return self.document is None or self._checked_revision != self.document.revision
+
     def _choose_hardware(self, requested: str) -> tuple[Profile | None, str]:
         from tui_trainer.planning.hardware_match import choose_hardware_profile
 
@@ -582,10 +587,13 @@ class Workbench:
                 self.tell(words)
         self.plan, self.plan_problems = (None, result) if isinstance(result, tuple) else (result, ())
         document.note_problems(self.plan_problems)
-        if self.start_wanted and not self.app.takes_text:
-            self.notice = None  # it said that the plan is being made
-            self.app.carry_out("app.start")
         self._check(document)
+        self._start_if_wanted()
+
+    def _start_if_wanted(self) -> None:
+        if self.start_wanted and not self.app.takes_text:
+            self.notice = None  # it said what the start waits for
+            self.app.carry_out("app.start")
         self.app.draw()
 
     def _check(self, document: ConfigDocument) -> None:
@@ -602,9 +610,10 @@ class Workbench:
         self._work_out("checks", check, self._checked)
 
     def _checked(self, findings: list[Finding]) -> None:
-        self.findings = findings
+        assert self.document is not None, "it was checked"
+        self.findings, self._checked_revision = findings, self.document.revision
         self.app.checked(findings)
-        self.app.draw()
+        self._start_if_wanted()
 
     def checks_mark(self) -> tuple[str, Role]:
         """`2 warn` when two should be looked at, `1 fail 2 warn`, `ok`; empty before the first look."""
