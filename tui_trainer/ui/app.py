@@ -153,11 +153,11 @@ class TrainerApp(KeysInOrder, inherit_bindings=False):
 
         self.bench.background.do("runs", look, found)
 
-    def found_draft(self, draft: "Draft") -> None:
+    def offer_draft(self, draft: "Draft") -> None:
         from tui_trainer.ui.screens.config_files import offer_draft
 
         if document := self.bench.document:
-            self.bench.ask_when_free(partial(offer_draft, self.bench, document, draft))
+            offer_draft(self.bench, document, draft)
 
     def checked(self, findings: "list[Finding]") -> None:
         if page := cast("ChecklistPage | None", self.pages.get("checklist")):

@@ -4,7 +4,6 @@ start. What it asks for is the same as `--data` and `--model` on the command lin
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.cells import cell_len
@@ -86,11 +85,10 @@ class ChoiceOfPath(SearchDialog[Choice]):
         yield from super().inside()
 
     def narrow(self) -> None:
-        """Show what has the text in its name or its note, the best match first, and paths that go on from it. The chosen
-        row stays chosen while the text does."""
-        text, of_text = self.field.value.strip(), self._completed[0]
+        """Show what goes with the text, the best match first. A row that was chosen stays so while the text does."""
+        text, (of_text, paths) = self.field.value.strip(), self._completed
         moved = self.list.chosen if text == self._narrowed_by and self.list.place else None
-        rows = matching(text, (*(self._all or ()), *(self._completed[1] if of_text == text else ())))
+        rows = matching(text, [*(self._all or ()), *(paths if of_text == text else ())])
         self._narrowed_by = text
         self.list.show(rows, rows.index(moved) if moved in rows else 0)
 
@@ -102,9 +100,11 @@ class ChoiceOfPath(SearchDialog[Choice]):
 
     @property
     def _is_looking(self) -> bool:
-        """Whether what goes with the text is not known yet."""
-        text = self.field.value.strip()
-        return self._all is None or (bool(text) and self._completed[0] != text)
+        """Whether what goes with the text is not known yet. A whole path needs no list, whose disks may be slow."""
+        text, (of_text, paths) = self.field.value.strip(), self._completed
+        if self._all is None and not any(path.value in (text, f"{text}/") for path in paths):
+            return True
+        return bool(text) and of_text != text
 
     @property
     def value(self) -> str:
@@ -151,15 +151,13 @@ class ChoiceOfPath(SearchDialog[Choice]):
             self._bench.background.do("paths", lambda: completions(setting, text), completed, "paths")
 
     def take(self) -> None:
-        """Use the chosen row once all that goes with the text is listed; Enter again uses what is there now."""
-        is_early = self._is_looking and not self._takes_soon
-        self._takes_soon = is_early
-        if is_early:
-            # Letters typed last have not been looked for yet.
-            self._look_again()
-            return
+        """Use the chosen row, once all that goes with the text is listed."""
+        # Letters typed last have not been looked for yet.
         self.narrow()
-        if value := self.value:
+        self._takes_soon = self._is_looking
+        if self._takes_soon:
+            self.on_choice()
+        elif value := self.value:
             self.close()
             self.use(value)
 
